@@ -253,10 +253,15 @@ async def test_37_leadership_is_handed_over_under_load(cluster, cli):
             assert await cli.succeeds("transfer", target, *where) == f"{target} leads g\n"
             assert await leader_of(cluster) == target
             await load.acknowledged_after(50)
+        best, _, text = (await cli.succeeds("transfer", *where)).partition(" ")
+        assert text == "leads g\n"
+        assert best in followers
+        assert await leader_of(cluster) == best
+        assert await cli.succeeds("transfer", leader, *where) == f"{leader} leads g\n"
         story = await cli.succeeds("status", "--history", *where)
         for node_id in cluster.node_ids:
             assert f"{node_id} ({cluster.address(node_id)})\n" in story
-        assert story.count(f"LEADER in term 4, leader {leader}") == 1
+        assert story.count(f"LEADER in term 6, leader {leader}") == 1
         await load.verify()
     print(f"longest stall {load.history.longest_stall_s():.3f} s, {load.history.fates()}")
     assert load.history.longest_stall_s() < FAILOVER_SECONDS

@@ -56,7 +56,7 @@ READS = [
     ("linearizable", FLAGS, lambda c, x: c.query(b"?", linearizable=x)),
 ]
 ADMIN = [
-    ("node_id", NAMES, lambda a, x: a.transfer(x)),
+    ("node_id", NAMES[1:], lambda a, x: a.transfer(x)),
     ("term", NUMBERS, lambda a, x: a.transfer("n1", term=x)),
     ("node_id", NAMES, lambda a, x: a.add_member(x, "127.0.0.1:1")),
     ("address", [None, "", "nowhere", 5], lambda a, x: a.add_member("n1", x)),

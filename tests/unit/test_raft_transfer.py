@@ -151,6 +151,36 @@ def test_40_a_hand_over_to_a_dead_member_fails_and_the_leader_goes_on(silent_ms)
     assert group.commits(leader)
 
 
+BEST = ""
+
+
+def test_176_without_a_target_the_voter_that_has_most_of_the_log_leads():
+    """The best: of those that answer, whoever has the highest matching position."""
+    group, leader = started_group(5)
+    laggards, (best, dead) = group.followers()[:2], group.followers()[2:]
+    group.drop = lambda m: is_append_to(laggards[0])(m) or is_append_to(laggards[1])(m)
+    group.propose(leader, count=50)
+    group.run_for(300)
+    group.crash(dead)
+    group.run_for(1_000)
+    number = group.transfer(BEST)
+    assert group.outcome(number) is ResponseCode.SUCCESS
+    assert group.leader == best
+
+
+def test_without_a_target_and_without_a_live_voter_the_leader_goes_on():
+    group, leader = started_group(2)
+    group.crash(group.followers()[0])
+    number = group.transfer(BEST)
+    group.run_for(10)
+    assert group.answers.get(number) in (None, ResponseCode.TAKE_LEADERSHIP_FAILED)
+    assert group.outcome(number) is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert group.core(leader).term == 1
+    sole, leader = started_group(1)
+    assert sole.answers[sole.transfer(BEST)] is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert sole.commits(leader)
+
+
 def test_a_follower_does_not_hand_over_what_it_does_not_have():
     group, leader = started_group()
     one, other = group.followers()

@@ -184,7 +184,14 @@ def remove_command(
 
 
 def transfer_command(
-    node: Annotated[str, typer.Argument(help="Member that shall lead.", show_default=False)],
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NODE]",
+            help="Member that shall lead.",
+            show_default="the one that has most of the log",
+        ),
+    ] = None,
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
@@ -196,5 +203,5 @@ def transfer_command(
     """Transfer leadership to a member that has (nearly) everything."""
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
-        client.admin.transfer(node, term=term)
-    print_line(f"{node} leads {target.group}")
+        leader = client.admin.transfer(node, term=term)
+    print_line(f"{leader} leads {target.group}")

@@ -24,7 +24,6 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
-    Level,
     Queried,
 )
 from quorumlog.client.sync import SyncClient
@@ -53,7 +52,6 @@ __all__ = [
     "Isolation",
     "KeyEvent",
     "KeyItem",
-    "Level",
     "MachineCalls",
     "Producer",
     "ProducerEpoch",

@@ -3,7 +3,17 @@
 import asyncio
 from dataclasses import dataclass
 
-from quorumlog.client.arguments import INDEX, LABEL, NODE_ID, TERM, address, flag, seconds, takes
+from quorumlog.client.arguments import (
+    INDEX,
+    LABEL,
+    NODE_ID,
+    TERM,
+    address,
+    flag,
+    optional,
+    seconds,
+    takes,
+)
 from quorumlog.client.deprecation import warn_renamed
 from quorumlog.client.requester import Requester
 from quorumlog.model.codes import ResponseCode
@@ -51,21 +61,24 @@ class GroupAdmin:
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
 
-    @takes(node_id=NODE_ID, term=TERM)
-    async def transfer(self, node_id: str, *, term: int = -1) -> None:
-        """Transfer leadership to a member; return once it leads.
+    @takes(node_id=optional(NODE_ID), term=TERM)
+    async def transfer(self, node_id: str | None = None, *, term: int = -1) -> str:
+        """Transfer leadership to a member; return its id once it leads.
 
         Args:
-            node_id: the member.
+            node_id: the member; None: the voter that answers and has most of the log.
             term: transfer only in this term; -1: in any.
 
         Raises:
             RequestError: with code FALL_BEHIND_TOO_MUCH, TAKE_LEADERSHIP_FAILED, UNKNOWN_MEMBER,
                 INCONSISTENT_TERM or LEADER_TRANSFERRING; the old leader goes on leading then.
         """
-        request = TransferRequest(group=self._requester.group, transferee_id=node_id, term=term)
-        await self._ask_leader(request)
+        request = TransferRequest(
+            group=self._requester.group, transferee_id=node_id or "", term=term
+        )
+        response = await self._requester.ask_leader(request, Response, repeat_unknown=False)
         self._requester.metadata.forget_leader()  # what comes next is for the new one
+        return response.leader_id or node_id or ""
 
     @takes(node_id=NODE_ID, address=address, learner=flag)
     async def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:

@@ -14,7 +14,6 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
-    Level,
     Queried,
 )
 from quorumlog.client.sync_admin import SyncGroupAdmin
@@ -113,29 +112,17 @@ class SyncClient:
     # -- append and read --------------------------------------------------------------------
 
     def append(
-        self,
-        body: Buffer,
-        *,
-        channel: int = 0,
-        timeout_ms: float | None = None,
-        level: Level = "replication",
+        self, body: Buffer, *, channel: int = 0, timeout_ms: float | None = None
     ) -> Appended:
         """See `Client.append`."""
-        return self._thread.wait(
-            self._client.append(body, channel=channel, timeout_ms=timeout_ms, level=level)
-        )
+        return self._thread.wait(self._client.append(body, channel=channel, timeout_ms=timeout_ms))
 
     def append_batch(
-        self,
-        bodies: Iterable[Buffer],
-        *,
-        channel: int = 0,
-        timeout_ms: float | None = None,
-        level: Level = "replication",
+        self, bodies: Iterable[Buffer], *, channel: int = 0, timeout_ms: float | None = None
     ) -> AppendedBatch:
         """See `Client.append_batch`."""
         return self._thread.wait(
-            self._client.append_batch(bodies, channel=channel, timeout_ms=timeout_ms, level=level)
+            self._client.append_batch(bodies, channel=channel, timeout_ms=timeout_ms)
         )
 
     def execute(self, command: Buffer, *, timeout_ms: float | None = None) -> Executed:

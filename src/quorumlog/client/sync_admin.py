@@ -15,9 +15,9 @@ class SyncGroupAdmin:
         self._admin = admin
         self._thread = thread
 
-    def transfer(self, node_id: str, *, term: int = -1) -> None:
+    def transfer(self, node_id: str | None = None, *, term: int = -1) -> str:
         """See `GroupAdmin.transfer`."""
-        self._thread.wait(self._admin.transfer(node_id, term=term))
+        return self._thread.wait(self._admin.transfer(node_id, term=term))
 
     def add_member(self, node_id: str, address: str, *, learner: bool = False) -> None:
         """See `GroupAdmin.add_member`."""

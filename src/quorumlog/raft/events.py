@@ -123,7 +123,10 @@ class PeerLost(msgspec.Struct, frozen=True):
 
 
 class TransferRequested(msgspec.Struct, frozen=True):
-    """Transfer leadership to transferee_id; with `term` (not -1) only in that term."""
+    """Transfer leadership to transferee_id; with `term` (not -1) only in that term.
+
+    An empty transferee_id stands for the live voter that has most of the log.
+    """
 
     request_id: int
     transferee_id: str

@@ -71,17 +71,37 @@ class Transfer:
 
     def request(self, event: TransferRequested) -> None:
         """Start the transfer that was asked for, or say why not."""
-        refused = self._refusal(event)
+        target = event.transferee_id or self._best()
+        refused = self._refusal(event, target)
         if refused is not None:
             self._state.emit(Finished(event.request_id, *refused))
         else:
-            self._start(event.request_id, event.transferee_id)
+            self._start(event.request_id, target)
 
-    def _refusal(self, event: TransferRequested) -> tuple[ResponseCode, str] | None:
+    def _best(self) -> str:
+        """Return the live voter that has most of the log; "": none is known to have any."""
+        matches = {name: self._dispatchers[name].match_index for name in self._live_voters()}
+        known = [name for name, match_index in matches.items() if match_index >= 0]
+        return max(known, key=matches.__getitem__, default="")
+
+    def _live_voters(self) -> list[str]:
+        """Return the other voters that answer, and whose process has not ended."""
+        voters = self._state.memberships.current.voters
+        contacts = {name: found.contact for name, found in self._dispatchers.items()}
+        return [
+            name
+            for name, contact in contacts.items()
+            if name in voters and contact.is_live and not contact.is_lost
+        ]
+
+    def _refusal(self, event: TransferRequested, target: str) -> tuple[ResponseCode, str] | None:
         """Return why leadership is not transferred; checked in the order of spec 10 section 8."""
-        state, target = self._state, event.transferee_id
+        state = self._state
         membership = state.memberships.current
         dispatcher = self._dispatchers.get(target)
+        if not target:
+            text = "no other voter answers, or it is not known yet how far their logs go"
+            return ResponseCode.TAKE_LEADERSHIP_FAILED, text
         if target == state.config.self_id and target in membership.voters:
             return ResponseCode.UNEXPECTED_ARGUMENT, f"{target} leads already"
         if target not in membership.voters or dispatcher is None:
@@ -152,15 +172,7 @@ class Transfer:
 
     def successors(self) -> list[str]:
         """Return the voters that could lead once this node has stopped."""
-        voters = self._state.memberships.current.voters
-        return [
-            name
-            for name, dispatcher in self._dispatchers.items()
-            if name in voters
-            and name not in self._tried
-            and dispatcher.contact.is_live
-            and not dispatcher.contact.is_lost
-        ]
+        return [name for name in self._live_voters() if name not in self._tried]
 
     def consider_successor(self) -> None:
         """Transfer to the voter that lags least, because this node is about to stop.
