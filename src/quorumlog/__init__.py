@@ -41,15 +41,20 @@ if TYPE_CHECKING:
         TransactionPart,
         Transactions,
     )
+    from quorumlog.embedded import EmbeddedGroup, Node
+    from quorumlog.embedded.role_changes import RoleChangeHandler
     from quorumlog.errors import (
         EventsForgottenError,
         Outcome,
         QuorumlogError,
         RequestError,
     )
+    from quorumlog.model.codes import Role
+    from quorumlog.model.config import GroupConfig, NodeConfig
     from quorumlog.model.entry import (
         Entry,
     )
+    from quorumlog.model.hooks import AppendHook, AppendPlace, RoleChange
     from quorumlog.model.limits import (
         Limits,
     )
@@ -59,22 +64,28 @@ __version__ = "0.1.0"
 __all__ = [
     "KV",
     "AcceptedAttempt",
+    "AppendHook",
+    "AppendPlace",
     "Appended",
     "AppendedBatch",
     "Client",
     "Compare",
     "Delete",
     "Delivery",
+    "EmbeddedGroup",
     "Entry",
     "EventsForgottenError",
     "Executed",
     "FetchedBlock",
     "GroupAdmin",
+    "GroupConfig",
     "Isolation",
     "KeyEvent",
     "KeyItem",
     "Limits",
     "MachineCalls",
+    "Node",
+    "NodeConfig",
     "Outcome",
     "Producer",
     "ProducerEpoch",
@@ -84,6 +95,9 @@ __all__ = [
     "QuorumlogError",
     "ReplicaHistory",
     "RequestError",
+    "Role",
+    "RoleChange",
+    "RoleChangeHandler",
     "SyncClient",
     "SyncGroupAdmin",
     "SyncKV",
@@ -98,12 +112,21 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AppendHook": "quorumlog.model.hooks",
+    "AppendPlace": "quorumlog.model.hooks",
+    "EmbeddedGroup": "quorumlog.embedded",
     "Entry": "quorumlog.model.entry",
     "EventsForgottenError": "quorumlog.errors",
+    "GroupConfig": "quorumlog.model.config",
     "Limits": "quorumlog.model.limits",
+    "Node": "quorumlog.embedded",
+    "NodeConfig": "quorumlog.model.config",
     "Outcome": "quorumlog.errors",
     "QuorumlogError": "quorumlog.errors",
     "RequestError": "quorumlog.errors",
+    "Role": "quorumlog.model.codes",
+    "RoleChange": "quorumlog.model.hooks",
+    "RoleChangeHandler": "quorumlog.embedded.role_changes",
 }
 """Where a name comes from, if not from `quorumlog.client`."""
 

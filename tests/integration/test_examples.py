@@ -14,13 +14,13 @@ from quorumlog.local import LocalCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES_MAX = 60
-LONGER = {"lock_service.py", "spark_flights.py"}
+LONGER = {"lock_service.py", "message_store.py", "register.py", "spark_flights.py"}
 """Shows rather than starting points."""
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("name", ["produce", "consume", "transactions", "counter"])
+@pytest.mark.parametrize("name", ["produce", "consume", "transactions", "counter", "register"])
 def test_a_program_without_its_arguments_says_what_they_are(name):
     program = EXAMPLES / f"{name}.py"
     done = subprocess.run(
@@ -109,6 +109,38 @@ def test_a_machine_of_ones_own_counts(tmp_path, monkeypatch):
         assert run("counter.py", made.servers, "pears") == ["pears 2"]
     finally:
         made.down()
+
+
+def test_138_a_register_is_written_and_read_now_or_stale(tmp_path, monkeypatch):
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    )
+    made = LocalCluster.create(tmp_path / "registers", state_machine="register:Registers")
+    made.up()
+    try:
+        assert run("register.py", made.servers, "read", "1") == ["-1"], "absent"
+        for factor, before in ((10, "-1"), (20, None)):
+            for key in (1, 2):
+                said = before or str(10 * key)
+                written = run("register.py", made.servers, "write", str(key), str(factor * key))
+                assert written == [f"before: {said}"]
+        assert run("register.py", made.servers, "read", "2") == ["40"]
+        assert run("register.py", made.servers, "read", "2", "--stale")[0] in ("-1", "20", "40")
+    finally:
+        made.down()
+
+
+def test_a_message_store_goes_on_in_order_with_another_leader():
+    assert run("message_store.py") == [
+        *(
+            f"queue {queue} has a message at place {place}"
+            for place in range(3)
+            for queue in (1, 2)
+        ),
+        "the leader has stopped, another one serves",
+        "queue 1 goes on at place 3",
+        *(f"message {number} of queue 1" for number in range(4)),
+    ]
 
 
 def test_examples_are_short_and_listed():

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from quorumlog.log_events import log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError, StoreLockedError
+from quorumlog.node.attachments import NO_ATTACHMENTS, Attachments
 from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, raft_config
 from quorumlog.node.environment import Environment
 from quorumlog.node.machines import open_machine, rebuild_machine
@@ -30,6 +32,7 @@ class Groups:
 
     All replicas share `environment`, but each gets a timer of its own from `new_timer`.
     `replicas` is filled while groups are opened. At most `maps_max` data files are mapped.
+    `attachments` are those of the program around the node, by group.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class Groups:
         environment: Environment,
         new_timer: Callable[[], Timer],
         maps_max: int,
+        attachments: Mapping[str, Attachments] = MappingProxyType({}),
     ) -> None:
         self._config = config
+        self._attachments = attachments
         self._environment = environment
         self._new_timer = new_timer
         self._maps_max = maps_max
@@ -82,7 +87,9 @@ class Groups:
         # opening may take long or wait for a disk: on a thread it does not delay signals
         opened = await asyncio.to_thread(self._open_group, files, group)
         try:
-            machine = await asyncio.to_thread(open_machine, group, self._directory_of(group))
+            given = self._attachments.get(group.group, NO_ATTACHMENTS).machine
+            directory = self._directory_of(group)
+            machine = await asyncio.to_thread(open_machine, group, directory, given)
             self.replicas[group.group] = self._make_replica(group, opened, machine)
         except BaseException:
             opened.close()
@@ -129,10 +136,19 @@ class Groups:
         _log_compatibility(group, opened)
         core = RaftCore(config, boot_state(opened), jitter, self._environment.now_ms())
         timer, directory = self._new_timer(), self._directory_of(group)
+        attached = self._attachments.get(group.group, NO_ATTACHMENTS)
+        given = attached.machine
+
+        def rebuild(machine: StateMachine) -> StateMachine:
+            kind = given if isinstance(given, type) else None
+            return rebuild_machine(machine, group, directory, kind)
+
         environment = replace(
             self._environment,
             wake_at=timer.wake_at,
-            rebuild_machine=lambda machine: rebuild_machine(machine, group, directory),
+            rebuild_machine=None if isinstance(given, StateMachine) else rebuild,
+            append_hook=attached.append_hook,
+            role_changed=attached.role_changed,
         )
         replica = Replica(group, core, opened, environment, self._config.limits, machine)
         timer.tick = replica.tick

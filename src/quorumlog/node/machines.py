@@ -52,15 +52,21 @@ def _machines_in(module: ModuleType) -> list[str]:
     ]
 
 
-def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | None:
-    """Return a replica's machine; None for a plain log.
+def open_machine(
+    config: GroupConfig,
+    group_directory: str,
+    given: StateMachine | type[StateMachine] | None = None,
+) -> StateMachine | None:
+    """Return a replica's machine; None for a plain log. `given`: see `Attachments`.
 
     Everything in its directory can be rebuilt from snapshot and log, so a directory that
     cannot be opened is removed.
     """
-    if not config.state_machine:
+    if isinstance(given, StateMachine):
+        return given
+    if given is None and not config.state_machine:
         return None
-    made, directory = machine_class(config.state_machine), f"{group_directory}/{DIRECTORY}"
+    made, directory = given or machine_class(config.state_machine), f"{group_directory}/{DIRECTORY}"
     try:
         return made.open(directory)
     except TRANSIENT_ERRORS:
@@ -79,7 +85,10 @@ def open_machine(config: GroupConfig, group_directory: str) -> StateMachine | No
 
 
 def rebuild_machine(
-    machine: StateMachine, config: GroupConfig, group_directory: str
+    machine: StateMachine,
+    config: GroupConfig,
+    group_directory: str,
+    given: type[StateMachine] | None = None,
 ) -> StateMachine:
     """Return an empty machine in the place of a damaged one; on the machine's thread."""
     try:
@@ -89,6 +98,6 @@ def rebuild_machine(
         log_event(logger, logging.WARNING, text, group=config.group, reason=describe_error(error))
     directory = f"{group_directory}/{DIRECTORY}"
     remove_tree(directory)
-    made = machine_class(config.state_machine).open(directory)
+    made = (given or machine_class(config.state_machine)).open(directory)
     made.recover()
     return made

@@ -5,8 +5,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace as replace_struct
 
@@ -16,6 +16,7 @@ from quorumlog.model.errors import StorageError
 from quorumlog.model.histogram import CommitHistograms
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
+from quorumlog.node.attachments import Attachments
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
@@ -23,15 +24,14 @@ from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.groups import Groups
+from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
-from quorumlog.node.peer_turns import PeerTurns
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.request_bounds import RequestBounds
 from quorumlog.node.timers import TimerQueue
-from quorumlog.node.turn import Turn
 from quorumlog.node.watermark_lines import WatermarkLines
 from quorumlog.storage.log.store import GroupStore
 from quorumlog.transport.connection import ConnectionHandler
@@ -76,7 +76,8 @@ def hour_of_day() -> int:
 class Node:
     """Starts and stops everything that a node consists of, in the right order.
 
-    `client_handler` makes the handler for a client's connection. `failure` resolves with the reason
+    `client_handler` makes the handler for a client's connection. `attachments` are what the program
+    around the node gives to groups, by their names. `failure` resolves with the reason
     when the node can no longer be trusted and must exit. Groups whose data cannot be opened do not
     keep the others from being served.
     """
@@ -85,6 +86,7 @@ class Node:
         self,
         config: NodeConfig,
         client_handler: Callable[["Node"], ConnectionHandler],
+        attachments: Mapping[str, Attachments] = MappingProxyType({}),
     ) -> None:
         self.config = config
         self.commits = CommitHistograms()
@@ -92,16 +94,17 @@ class Node:
         self.request_bounds = RequestBounds(config.limits, time.monotonic)
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._client_handler = client_handler
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._takes_part = False
-        self.turn = Turn(loop.call_soon)
         self._timers = TimerQueue(
-            loop,
+            self._loop,
             monotonic_ms,
             lambda error: self._broken(f"a timer failed: {describe_error(error)}"),
         )
-        self.executor = ThreadExecutor(loop)
-        self._machines = ThreadExecutor(loop, threads=MACHINE_THREADS, name="quorumlog-machine")
+        self.executor = ThreadExecutor(self._loop)
+        self._machines = ThreadExecutor(
+            self._loop, threads=MACHINE_THREADS, name="quorumlog-machine"
+        )
         self._disk = self._make_disk()
         self.links = self._make_links()
         self._places = Places(self.links.resolver, self._places_known)
@@ -110,7 +113,7 @@ class Node:
         timer.tick = WatermarkLines(replicas, monotonic_ms, timer.wake_at).tick
         self.liveness = self._make_liveness(replicas)
         self.clocks = ClockWatch()
-        self.lag = LoopLag(loop)
+        self.lag = LoopLag(self._loop)
         self.descriptors = plan_descriptors(config, present_limit())
         if self.descriptors.connections < config.limits.connections_max:
             log_event(
@@ -128,6 +131,7 @@ class Node:
             self._make_environment(),
             self._timers.new,
             self.descriptors.maps_max,
+            attachments,
         )
         self.listener = self._make_listener()
 
@@ -158,7 +162,7 @@ class Node:
         interval = min(group.flush_file_interval for group in groups) if unsafe else 0
         return DiskWorker(
             GroupStore(),
-            partial(asyncio.get_running_loop().call_soon_threadsafe, self.turn.run),
+            self._loop.call_soon_threadsafe,
             self.commits.observe,
             self._storage_failed,
             sync_interval_ms=interval,
@@ -180,14 +184,14 @@ class Node:
         config = self.config
         return Environment(
             disk=self._disk,
-            network=PeerTurns(config.self_id, self.links, self.turn.at_end, self.config.limits),
+            network=HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon),
             executor=self.executor,
             machines=self._machines,
             now_ms=monotonic_ms,
             now_us=monotonic_us,
             wall_ms=wall_ms,
             hour_of_day=hour_of_day,
-            defer=self.turn.defer,
+            defer=self._loop.call_soon,
             wake_at=lambda deadline_ms: None,
             broken=self._broken,
             nonce=lambda: secrets.randbits(NONCE_BITS),

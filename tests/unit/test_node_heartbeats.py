@@ -1,6 +1,102 @@
-"""Timers of many replicas: what is due at one moment is woken in one turn of the loop."""
+"""Heartbeats of many groups: replicas are ticked together, and their messages are joined."""
 
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.messages.peer import (
+    HEART_BEATS_MAX,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    HeartBeats,
+    VoteRequest,
+)
+from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
 from quorumlog.node.timers import STALE_MAX, TICKS_MAX, TimerQueue
+
+
+def beat(group, peer="b"):
+    return HeartBeatRequest(group=group, local_id="a", remote_id=peer, term=3, round=1)
+
+
+def answer(group, peer="b"):
+    code = ResponseCode.SUCCESS
+    return HeartBeatResponse(
+        group=group, local_id="a", remote_id=peer, term=3, code=code, round=1, end_index=4
+    )
+
+
+class Network:
+    """What was sent, and what is to happen soon."""
+
+    def __init__(self):
+        self.sent = []
+        self.soon = []
+        self.joined = HeartBeatCoalescer("a", self, self.soon.append)
+
+    def send(self, peer_id, message, attachments=(), *, bulk=False):
+        self.sent.append((peer_id, message))
+        return True
+
+    def turn(self):
+        """Let the present turn of the loop end."""
+        soon, self.soon[:] = list(self.soon), []
+        for action in soon:
+            action()
+
+
+def test_what_one_turn_brings_for_a_peer_goes_in_one_message():
+    network = Network()
+    for message in (beat("g"), beat("h"), beat("g", "c"), answer("i"), beat("h", "c")):
+        network.joined.send(message.remote_id, message)
+    assert not network.sent
+    network.turn()
+    assert network.sent == [
+        (
+            "b",
+            HeartBeats(
+                local_id="a",
+                remote_id="b",
+                requests=[beat("g"), beat("h")],
+                responses=[answer("i")],
+            ),
+        ),
+        (
+            "c",
+            HeartBeats(
+                local_id="a",
+                remote_id="c",
+                requests=[beat("g", "c"), beat("h", "c")],
+                responses=[],
+            ),
+        ),
+    ]
+
+
+def test_one_alone_goes_as_it_is_and_the_next_turn_begins_anew():
+    network = Network()
+    for _ in range(2):
+        network.joined.send("b", beat("g"))
+        network.turn()
+    assert network.sent == [("b", beat("g"))] * 2
+
+
+def test_what_is_no_heartbeat_goes_at_once():
+    network = Network()
+    vote = VoteRequest(
+        group="g", local_id="a", remote_id="b", term=3, ledger_end_index=1, ledger_end_term=1
+    )
+    assert network.joined.send("b", vote)
+    assert network.sent == [("b", vote)]
+
+
+def test_no_message_grows_beyond_its_bound_and_none_is_lost():
+    network = Network()
+    count = 2 * HEART_BEATS_MAX + 5
+    for number in range(count):
+        network.joined.send("b", beat(f"g{number}"))
+    network.turn()
+    messages = [message for _, message in network.sent]
+    assert [len(message.requests) for message in messages] == [HEART_BEATS_MAX] * 2 + [5]
+    groups = [request.group for message in messages for request in message.requests]
+    assert groups == [f"g{number}" for number in range(count)]
 
 
 class Loop:

@@ -1,0 +1,236 @@
+"""A node inside a program: its start, its stop, its groups, and how it says that it has failed."""
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from quorumlog.embedded.calls import Calls
+from quorumlog.embedded.group import EmbeddedGroup
+from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.config import GroupConfig, NodeConfig, load_config
+from quorumlog.model.errors import ConfigError, QuorumlogError, StorageError, UnknownGroupError
+from quorumlog.model.hooks import AppendHook
+from quorumlog.node import node as inside
+from quorumlog.node.attachments import Attachments
+from quorumlog.node.replica.replica import Replica
+from quorumlog.service.http import AdminPort
+from quorumlog.service.metrics import NodeMetrics
+from quorumlog.service.requests import ClientRequests
+
+
+class Node:
+    """A node of a cluster that runs inside this program, in the event loop that starts it.
+
+    It is the node of `quorumlog serve`: it listens for other nodes and for clients, and its files
+    are the same. Nodes of both kinds may belong to one cluster. Use it as
+    `async with Node(config) as node`, or call `start` and `stop`. A node is started once.
+
+    Args:
+        config: the configuration, or the path of a TOML file with it. `logLevel` has no effect:
+            the program decides what becomes of the records of the logger `quorumlog`.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or is impossible.
+    """
+
+    def __init__(self, config: NodeConfig | str | Path) -> None:
+        self._config = config if isinstance(config, NodeConfig) else load_config(config)
+        self._attachments: dict[str, Attachments] = {}
+        self._role_changes: list[RoleChanges] = []
+        self._calls: Calls | None = None
+        self._inside: inside.Node | None = None
+        self._admin: AdminPort | None = None
+        self._stopped = False
+
+    @property
+    def config(self) -> NodeConfig:
+        """The configuration, with the groups that were added."""
+        return self._config
+
+    # -- groups -----------------------------------------------------------------------------
+
+    def add_group(
+        self,
+        group: GroupConfig | str,
+        *,
+        machine: StateMachine | type[StateMachine] | None = None,
+        append_hook: AppendHook | None = None,
+        on_role_change: RoleChangeHandler | None = None,
+    ) -> None:
+        """Host a group, with what the program has for it; before the node is started.
+
+        Args:
+            group: its configuration, or the name of a group that the node's configuration has.
+            machine: its state machine: a class, or an object. An object must be empty and used for
+                nothing else. A class is opened again if its state turns out to be damaged; an
+                object cannot be, and its replica then does not lead.
+            append_hook: called once with each entry that a user appends while this replica leads
+                (see `AppendHook`).
+            on_role_change: called with each role change of this replica (see `RoleChangeHandler`).
+
+        Raises:
+            ConfigError: the group is impossible, or has been added; or the node was started.
+        """
+        if self._calls is not None:
+            raise ConfigError("groups are added before the node is started")
+        config = self._with_group(group)
+        name = group if isinstance(group, str) else group.group
+        if name in self._attachments:
+            raise ConfigError(f"group {name} has been added")
+        if append_hook is not None:
+            _check_function("append_hook", append_hook)
+            if inspect.iscoroutinefunction(append_hook):
+                raise ConfigError("append_hook is no coroutine function: nothing waits for it")
+        if on_role_change is not None:
+            _check_function("on_role_change", on_role_change)
+        if machine is not None:
+            config = _with_machine(config, name, machine)
+        self._config = config
+        self._attachments[name] = self._attached(name, machine, append_hook, on_role_change)
+
+    def _with_group(self, group: GroupConfig | str) -> NodeConfig:
+        config = self._config
+        names = [one.group for one in config.groups]
+        if isinstance(group, str):
+            if group not in names:
+                raise ConfigError(f"the configuration has the groups {names}, not {group!r}")
+            return config
+        if group.group in names:
+            raise ConfigError(f"the configuration has a group {group.group} already: add its name")
+        return msgspec.structs.replace(config, groups=[*config.groups, group])
+
+    def _attached(
+        self,
+        name: str,
+        machine: StateMachine | type[StateMachine] | None,
+        append_hook: AppendHook | None,
+        on_role_change: RoleChangeHandler | None,
+    ) -> Attachments:
+        if on_role_change is None:
+            return Attachments(machine, append_hook)
+        changes = RoleChanges(name, on_role_change)
+        self._role_changes.append(changes)
+        return Attachments(machine, append_hook, changes.changed)
+
+    def group(self, name: str) -> EmbeddedGroup:
+        """Return a group of the node, which must have been started.
+
+        Raises:
+            UnknownGroupError: the node has no such group.
+            StorageError: its data cannot be opened; the message says why.
+            QuorumlogError: the node was not started.
+        """
+        if self._calls is None:
+            raise QuorumlogError("the node was not started")
+        self._replica(name)
+        return EmbeddedGroup(name, lambda: self._replica(name), self._calls, self._config.limits)
+
+    def _replica(self, name: str) -> Replica:
+        node = self._running
+        if name in node.failed_groups:
+            raise StorageError(f"group {name} cannot be opened: {node.failed_groups[name]}")
+        if name not in node.replicas:
+            raise UnknownGroupError(f"node {self._config.self_id} does not host group {name!r}")
+        return node.replicas[name]
+
+    @property
+    def failed_groups(self) -> Mapping[str, str]:
+        """Groups whose data cannot be opened, with the reason; the others are served."""
+        return dict(self._running.failed_groups)
+
+    @property
+    def _running(self) -> inside.Node:
+        if self._inside is None:
+            raise QuorumlogError("the node was not started")
+        return self._inside
+
+    # -- start and stop ---------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the data, listen, and take part.
+
+        With `adminListen`, metrics and health are served there, as by `quorumlog serve`.
+
+        Raises:
+            StorageError: the data of no group can be opened.
+            ConfigError: a port is taken; or the node was started before.
+        """
+        if self._calls is not None:
+            raise ConfigError("a node is started once; make another one")
+        self._calls = Calls(asyncio.get_running_loop())
+        self._inside = node = inside.Node(self._config, ClientRequests, self._attachments)
+        try:
+            await node.start()
+        except BaseException:
+            self._stopped = True  # it has stopped what it had started
+            self._calls.end(f"node {self._config.self_id} could not start")
+            raise
+        node.failure.add_done_callback(self._failed)
+        if self._config.admin_listen:
+            address, registry = self._config.admin_listen, NodeMetrics(node).registry
+            try:  # the name of a host may have to be looked up
+                self._admin = await asyncio.to_thread(AdminPort, address, node, registry)
+            except ConfigError:
+                await self.stop()
+                raise
+            self._admin.start()
+
+    def _failed(self, failure: "asyncio.Future[str]") -> None:
+        if self._calls is not None and not failure.cancelled():
+            self._calls.end(f"node {self._config.self_id} has failed: {failure.result()}")
+
+    async def wait_failed(self) -> str:
+        """Wait until the node can be trusted no longer; return the reason.
+
+        A disk has failed, or a check has found a bug. The node answers nothing any more, and the
+        others elect a leader. The program should stop it and, unless it knows better, end: what was
+        in memory is in doubt, and what is on disk is verified when a node is started again.
+        """
+        return await asyncio.shield(self._running.failure)
+
+    async def stop(self) -> None:
+        """Hand over leadership, answer what is under way, and close everything.
+
+        It does nothing if the node was stopped before. Calls that still wait fail. A disk or a
+        state machine that does not return keeps it from returning, too.
+        """
+        if self._stopped or self._inside is None or self._calls is None:
+            return
+        self._stopped = True
+        if self._admin is not None:
+            await asyncio.to_thread(self._admin.stop)
+        await self._inside.stop(clean=not self._inside.failure.done())
+        self._calls.end(f"node {self._config.self_id} was stopped")
+        for changes in self._role_changes:
+            await changes.end()
+
+    async def __aenter__(self) -> "Node":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _check_function(name: str, function: object) -> None:
+    if not callable(function):
+        raise ConfigError(f"{name} is a function, not {function!r}")
+
+
+def _with_machine(
+    config: NodeConfig, name: str, machine: StateMachine | type[StateMachine]
+) -> NodeConfig:
+    """Return the configuration in which the group has a machine of this class."""
+    kind = machine if isinstance(machine, type) else type(machine)
+    if not issubclass(kind, StateMachine):
+        raise ConfigError(f"machine is a StateMachine or a class of them, not {machine!r}")
+    shown = f"{kind.__module__}:{kind.__qualname__}"
+    groups = [
+        msgspec.structs.replace(one, state_machine=shown) if one.group == name else one
+        for one in config.groups
+    ]
+    return msgspec.structs.replace(config, groups=groups)

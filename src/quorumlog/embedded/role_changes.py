@@ -1,0 +1,63 @@
+"""Telling a program of the role changes of its replicas (spec 10 section 10)."""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from quorumlog.log_events import describe_error, log_event
+from quorumlog.model.hooks import RoleChange
+
+logger = logging.getLogger(__name__)
+
+RoleChangeHandler: TypeAlias = Callable[[RoleChange], Awaitable[None] | None]
+"""A function, or a coroutine function, that hears of the role changes of one replica: in order, and
+one after the other. What it raises is logged, and harms nothing."""
+
+WAITING_MAX = 256
+"""Changes that may wait for a handler; of more, the oldest are skipped, never the newest."""
+END_S = 5.0
+"""How long a node that stops waits for a handler to return."""
+
+
+class RoleChanges:
+    """Passes the role changes of one replica to its handler, in a task of its own."""
+
+    def __init__(self, group: str, handler: RoleChangeHandler) -> None:
+        self._group = group
+        self._handler = handler
+        self._waiting: deque[RoleChange] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def changed(self, change: RoleChange) -> None:
+        """See `RoleListener`."""
+        if len(self._waiting) >= WAITING_MAX:
+            skipped = self._waiting.popleft()
+            text = "the handler of role changes has not returned, and the oldest change is skipped"
+            log_event(logger, logging.WARNING, text, group=self._group, term=skipped.term)
+        self._waiting.append(change)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._pass_on())
+
+    async def _pass_on(self) -> None:
+        while self._waiting:
+            change = self._waiting.popleft()
+            try:
+                returned = self._handler(change)
+                if inspect.isawaitable(returned):
+                    await returned
+            except Exception as error:
+                text = "the handler of role changes raised"
+                reason = describe_error(error)
+                log_event(logger, logging.ERROR, text, group=self._group, reason=reason)
+
+    async def end(self) -> None:
+        """Wait until the handler knows everything; after `END_S` its call is cancelled."""
+        task = self._task
+        if task is None or task is asyncio.current_task():
+            return
+        _, unfinished = await asyncio.wait([task], timeout=END_S)
+        for one in unfinished:
+            one.cancel()

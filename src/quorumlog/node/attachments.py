@@ -1,0 +1,27 @@
+"""What a program that runs a node within itself gives to one of the node's groups."""
+
+from dataclasses import dataclass
+
+from quorumlog.machine.base import StateMachine
+from quorumlog.model.hooks import AppendHook, RoleListener
+
+
+def _ignore(_: object) -> None:
+    """Hear of a role change, and do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """A state machine, an append hook and a listener to role changes.
+
+    `machine` is a class, of which replicas open instances as if the configuration named it, or an
+    instance, which cannot be put in its own place once its state is damaged; None: what the
+    configuration names.
+    """
+
+    machine: StateMachine | type[StateMachine] | None = None
+    append_hook: AppendHook | None = None
+    role_changed: RoleListener = _ignore
+
+
+NO_ATTACHMENTS = Attachments()

@@ -1,0 +1,244 @@
+"""Nodes inside a program: what RocketMQ does with DLedger, with real sockets and files."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+import pytest
+
+import quorumlog.errors as qe
+from embedding import Program, configs, leader_id, program
+from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
+from quorumlog.model.config import dump_config
+
+
+async def test_71_a_hook_writes_where_an_entry_lies_and_every_replica_serves_it(tmp_path):
+    def fill(place, body):
+        body[:8] = place.index.to_bytes(8, "big")
+        body[8:16] = place.position.to_bytes(8, "big")
+
+    async with program(tmp_path, append_hook=lambda _: fill) as embedded:
+        leader = await embedded.leader()
+        places = [await leader.append(bytes(16) + b"from the program")]
+        places += await asyncio.gather(*(leader.append(bytes(16) + b"%d" % n) for n in range(50)))
+        async with Client(embedded.servers, "g") as client:
+            sent = await client.append_batch([bytes(16) + b"from a client"] * 3)
+        for group in embedded.groups.values():
+            await group.bounds(linearizable=True)
+            for place in places:
+                entry = await group.get(place.index)
+                stated = [int.from_bytes(entry.body[at : at + 8], "big") for at in (0, 8)]
+                assert stated == [place.index, place.pos] == [entry.index, entry.pos]
+                assert await group.get_at(place.pos) == entry
+            for index, position in enumerate(sent.positions, sent.first_index):
+                assert (await group.get_at(position)).index == index
+
+
+async def test_an_append_that_the_hook_refuses_did_not_happen_and_says_why(tmp_path):
+    def refuse(place, body):
+        if bytes(body).startswith(b"bad"):
+            raise ValueError("not here")
+
+    async with program(tmp_path, append_hook=lambda _: refuse) as embedded:
+        leader = await embedded.leader()
+        results = await asyncio.gather(
+            *(leader.append(body) for body in (b"good", b"bad", b"fine")),
+            return_exceptions=True,
+        )
+        assert isinstance(results[1], qe.HookRefusedError)
+        assert results[1].outcome is qe.Outcome.DID_NOT_HAPPEN
+        assert "refused entry 0 of the append: ValueError: not here" in str(results[1])
+        assert results[2].index == results[0].index + 1
+        async with Client(embedded.servers, "g") as client:
+            with pytest.raises(qe.HookRefusedError, match="not here"):
+                await client.append_batch([b"good too", b"bad"])
+            last = await client.append(b"last")
+        assert last.index == results[2].index + 1
+        for group in embedded.groups.values():
+            await group.bounds(linearizable=True)
+            bodies = [entry.body async for entry in group.read(follow=False)]
+            assert bodies == [b"good", b"fine", b"last"]
+
+
+async def test_17_role_changes_are_told_in_order_and_one_after_the_other(tmp_path, caplog):
+    told, running = {}, set()
+
+    def handler(node_id):
+        async def handle(change):
+            assert node_id not in running, "called while it runs"
+            running.add(node_id)
+            await asyncio.sleep(0)
+            told.setdefault(node_id, []).append(change)
+            running.discard(node_id)
+            if change.role is Role.CANDIDATE:
+                raise RuntimeError("I only lead or follow")
+
+        return handle
+
+    async with program(tmp_path, on_role_change=handler) as embedded:
+        leader = await embedded.leader()
+        first, term = leader_id(leader), leader.term
+        assert told[first][-1].role is Role.LEADER
+        second = await leader.transfer()
+        assert second != first
+        assert leader.role is Role.FOLLOWER
+        assert embedded.groups[second].role is Role.LEADER
+        await leader.bounds(linearizable=True)
+        assert told[second][-1].leader_id == told[first][-1].leader_id == second
+        for node_id, changes in told.items():
+            assert [one.term for one in changes] == sorted(one.term for one in changes)
+            assert {one.group for one in changes} == {"g"}
+            assert changes[-1].term > term or node_id not in (first, second)
+    raised = [record for record in caplog.records if "role changes raised" in record.getMessage()]
+    assert raised, "and nothing else happened"
+
+
+async def test_the_committed_stream_waits_for_whoever_reads_it(tmp_path):
+    async with program(tmp_path) as embedded:
+        leader, follower = await embedded.leader(), await embedded.follower()
+        stream = follower.read()
+        seen = []
+
+        async def read(count):
+            async for entry in stream:
+                seen.append(entry.body)
+                if len(seen) == count:
+                    return
+
+        bodies = [b"%d" % number * 1_000 for number in range(200)]
+        reading = asyncio.create_task(read(100))
+        for begin in range(0, 200, 20):
+            await leader.append_batch(bodies[begin : begin + 20])
+        await reading
+        assert seen == bodies[:100], "it has not gone on while nobody took anything"
+        await read(200)
+        assert seen == bodies
+        waiting = asyncio.create_task(read(201))
+        await leader.append(b"one more")
+        await waiting
+        await stream.aclose()
+        assert not len(follower._find_replica().fetches._waiters)
+
+
+async def test_a_follower_refuses_appends_and_names_the_leader(tmp_path):
+    async with program(tmp_path) as embedded:
+        leader, follower = await embedded.leader(), await embedded.follower()
+        with pytest.raises(qe.NotLeaderError) as refused:
+            await follower.append(b"x")
+        assert refused.value.leader_id == leader_id(leader)
+        with pytest.raises(qe.UnsupportedError):
+            await leader.execute(b"x")
+        with pytest.raises(qe.UnexpectedArgumentError):
+            leader.append("text")
+        with pytest.raises(qe.IndexOutOfRangeError):
+            await leader.get(10_000)
+        with pytest.raises(qe.UnexpectedArgumentError, match="in the event loop"):
+            await asyncio.to_thread(asyncio.run, leader.append(b"x"))
+
+
+async def test_the_process_is_not_touched(tmp_path):
+    """Signal handlers, standard streams, log handlers and the switch interval are the program's."""
+    before = (
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGINT),
+        sys.stdout,
+        sys.stderr,
+        sys.getswitchinterval(),
+        list(logging.getLogger().handlers),
+        list(logging.getLogger("quorumlog").handlers),
+    )
+    async with program(tmp_path) as embedded:
+        await (await embedded.leader()).append(b"x")
+        during = (
+            signal.getsignal(signal.SIGTERM),
+            signal.getsignal(signal.SIGINT),
+            sys.stdout,
+            sys.stderr,
+            sys.getswitchinterval(),
+            list(logging.getLogger().handlers),
+            list(logging.getLogger("quorumlog").handlers),
+        )
+        assert during == before
+
+
+async def test_a_failed_node_says_so_and_leaves_the_program_alone(tmp_path):
+    async with program(tmp_path) as embedded:
+        leader = await embedded.leader()
+        node = embedded.nodes[leader_id(leader)]
+        told = asyncio.create_task(node.wait_failed())
+        await leader.append(b"x")
+        waiting = asyncio.gather(*(leader.append(b"y") for _ in range(5)), return_exceptions=True)
+        await asyncio.sleep(0)
+        node._inside._broken("the disk is gone")
+        assert await told == "the disk is gone"
+        for error in await waiting:
+            assert not isinstance(error, qe.RequestError) or error.outcome is qe.Outcome.UNKNOWN
+        with pytest.raises(qe.RequestError, match="has failed: the disk is gone") as refused:
+            await leader.append(b"z")
+        assert refused.value.outcome is qe.Outcome.DID_NOT_HAPPEN
+
+
+async def test_calls_that_wait_when_a_node_stops_get_an_answer(tmp_path):
+    async with program(tmp_path) as embedded:
+        follower = await embedded.follower()
+        stream = follower.read("latest")
+        waiting = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0.05)
+        node = embedded.nodes[leader_id(follower)]
+        await node.stop()
+        with pytest.raises(qe.RequestError, match="was stopped"):
+            await waiting
+        await node.stop()
+        with pytest.raises(qe.ConfigError, match="started once"):
+            await node.start()
+
+
+async def test_136_groups_are_added_before_the_start_and_checked(tmp_path):
+    (config,) = configs(tmp_path, count=1).values()
+    node = Node(config)
+    with pytest.raises(qe.QuorumlogError, match="not started"):
+        node.group("g")
+    for arguments, said in (
+        (("nothing",), "has the groups"),
+        ((config.groups[0],), "already"),
+    ):
+        with pytest.raises(qe.ConfigError, match=said):
+            node.add_group(*arguments)
+
+    async def slow(place, body):
+        pass
+
+    for options, said in (
+        ({"append_hook": slow}, "no coroutine function"),
+        ({"append_hook": 7}, "is a function"),
+        ({"on_role_change": "x"}, "is a function"),
+        ({"machine": object()}, "is a StateMachine"),
+    ):
+        with pytest.raises(qe.ConfigError, match=said):
+            node.add_group("g", **options)
+    node.add_group("g")
+    with pytest.raises(qe.ConfigError, match="has been added"):
+        node.add_group("g")
+    other = GroupConfig(group="h", peers=config.groups[0].peers)
+    node.add_group(other)
+    async with node:
+        with pytest.raises(qe.ConfigError, match="before the node is started"):
+            node.add_group("g")
+        assert isinstance(node.group("h"), EmbeddedGroup)
+        with pytest.raises(qe.UnknownGroupError):
+            node.group("i")
+        embedded = Program({"n0": node}, "h")
+        await (await embedded.leader()).append(b"x")
+
+
+async def test_a_node_reads_its_configuration_from_a_file(tmp_path):
+    (config,) = configs(tmp_path, count=1).values()
+    path = tmp_path / "n0.toml"
+    path.write_bytes(dump_config(config))
+    async with Node(path) as node:
+        assert isinstance(node.config, NodeConfig)
+        assert node.failed_groups == {}
+        assert (await (await Program({"n0": node}, "g").leader()).append(b"x")).index >= 0
+    with pytest.raises(qe.ConfigError):
+        Node(tmp_path / "none.toml")
