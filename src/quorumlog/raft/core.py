@@ -51,7 +51,7 @@ from quorumlog.raft.events import (
 )
 from quorumlog.raft.leadership import Leadership
 from quorumlog.raft.plausibility import has_impossible_term
-from quorumlog.raft.quiesce import is_activity
+from quorumlog.raft.quiesce import HAPPENS_WHEN_IDLE
 from quorumlog.raft.state import RaftState
 from quorumlog.raft.view import CoreView
 from quorumlog.raft.voter import answer_vote_request
@@ -128,8 +128,8 @@ class RaftCore(CoreView):
             self._refuse_everything(event)
         else:
             leadership = self._leadership
-            if leadership is not None and is_activity(state, event):
-                leadership.quiescence.wake_up()
+            if leadership is not None and kind not in HAPPENS_WHEN_IDLE:
+                leadership.quiescence.active(event)
             self._handlers[type(event)](event)
             if (state.role is Role.LEADER) is not (self._leadership is not None):
                 self._change_leadership()

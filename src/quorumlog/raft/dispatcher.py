@@ -112,8 +112,8 @@ class CommitNotices:
         return self.known_index >= self._state.committed_index
 
     def schedule(self) -> None:
-        """Send a COMMIT soon, unless entries come first."""
-        if self.due_ms == NEVER_MS:
+        """Send a COMMIT soon, unless entries come first, if the peer was not sent the index."""
+        if self.sent_index < self._state.committed_index:
             self.due_ms = self._state.now_ms + COMMIT_DELAY_MS
             self._state.due_by(self.due_ms)
 
@@ -317,7 +317,7 @@ class Dispatcher:
                         state.config.push_bytes_max,
                     )
                 )
-        elif self.commits.sent_index < state.committed_index and not self._in_flight.count:
+        elif not self._in_flight.count and self.commits.due_ms == NEVER_MS:
             self.commits.schedule()
 
     def entries_read(self, event: EntriesRead) -> None:

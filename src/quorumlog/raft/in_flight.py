@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import msgspec
 
-from quorumlog.model.errors import check
+from quorumlog.model.errors import InvariantViolation, check
 from quorumlog.raft.config import RaftConfig
 
 
@@ -47,7 +47,8 @@ class InFlight:
 
     def add(self, push: Push) -> None:
         """Record a push that is sent now; last indexes rise."""
-        check(self.has_room, "the push window is bounded", self.count, self.size_bytes)
+        if not self.has_room:
+            raise InvariantViolation(f"a push beyond the window: {self.count}, {self.size_bytes}")
         self._pushes[push.request_id] = push
         self.size_bytes += push.size_bytes
         self.count += 1

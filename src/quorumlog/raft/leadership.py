@@ -185,7 +185,7 @@ class Leadership:
             return
         before = dispatcher.match_index
         dispatcher.push_answered(response)
-        if dispatcher.match_index > before:
+        if dispatcher.match_index > max(before, self._state.committed_index):
             self.advance_commit()
         dispatcher.push_entries()
         if self._transfer.is_awaited:
@@ -231,8 +231,9 @@ class Leadership:
         state = self._state
         if state.committed_index == state.log.end_index:
             return
-        matches = {peer: self.dispatchers[peer].match_index for peer in self._counted_peers()}
-        matches[state.config.self_id] = state.writes.durable_index
+        matches = {state.config.self_id: state.writes.durable_index}
+        for peer in self._counted or self._counted_peers():
+            matches[peer] = self.dispatchers[peer].match_index
         index = quorum_index(state.memberships.current, matches)
         if index < self.first_index or index <= state.committed_index:
             return
@@ -377,10 +378,9 @@ class Leadership:
 
     def _quorum_deadline_ms(self) -> int:
         """When no majority will have been heard for a time-out; the leader itself always counts."""
-        contacts = {
-            peer: self.dispatchers[peer].contact.last_contact_ms for peer in self._counted_peers()
-        }
-        contacts[self._state.config.self_id] = NEVER_MS
+        contacts = {self._state.config.self_id: NEVER_MS}
+        for peer in self._counted or self._counted_peers():
+            contacts[peer] = self.dispatchers[peer].contact.last_contact_ms
         last_contact_ms = quorum_index(self._state.memberships.current, contacts)
         if last_contact_ms >= NEVER_MS:
             return NEVER_MS

@@ -17,6 +17,8 @@ def has_impossible_term(state: RaftState, message: PeerMessage) -> bool:
     replica that has neither a term nor a log has nothing to compare with, and nothing to lose: it
     takes over any term that leaves room for further elections.
     """
+    if message.term <= state.term:
+        return False
     known = state.known_term
     is_new = known == 0 and state.log.end_index < 0
     if message.term <= (FIRST_TERM_MAX if is_new else known + TERM_JUMP_MAX):

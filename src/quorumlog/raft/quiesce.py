@@ -11,15 +11,16 @@ nothing happens becomes quiescent:
    confirm that they follow it (`Quiescence.confirming_peers`). Once they have, it gets `Quiesced`.
 3. A quiescent leader sends a heartbeat only every `QUIESCENT_HEARTBEAT_MS`, and counts the
    confirming peers as live. Its followers' election timers stand still (`ElectionTimer`).
-4. Any activity wakes the leader up (`is_activity`), and so does a missing answer to a node
-   heartbeat (the event `Unquiesced`). Followers wake up when their leader's node is not heard from
-   any more, or when they enter another term.
+4. Any activity (whatever is not `HAPPENS_WHEN_IDLE`) wakes the leader up, and so does a missing
+   answer to a node heartbeat (the event `Unquiesced`). Followers wake up when their leader's node
+   is not heard from any more, or when they enter another term.
 
 Quiescence is never needed for safety. A leader that woke up too late still needs a majority to
 commit or to answer a read, and a follower that woke up too late only campaigns later.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from quorumlog.model.messages.peer import HeartBeatResponse
 from quorumlog.raft.dispatcher import Dispatcher
@@ -33,17 +34,10 @@ QUIESCENT_HEARTBEAT_MS = 30_000
 """Pause between heartbeats of a quiescent leader: only they can reveal lost data, for example."""
 
 
-def is_activity(state: RaftState, event: Event) -> bool:
-    """Whether an event is more than what happens to an idle leader all the time.
-
-    A message of a node that is no member, or no longer one, does not count: it may come again and
-    again for ever.
-    """
-    if isinstance(event, Received):
-        message = event.message
-        known = state.memberships.ids
-        return not isinstance(message, HeartBeatResponse) and message.local_id in known
-    return not isinstance(event, Ticked | Quiesced | Unquiesced)
+HAPPENS_WHEN_IDLE: frozenset[type[Any]] = frozenset(
+    (HeartBeatResponse, Ticked, Quiesced, Unquiesced)
+)
+"""Events, and messages received, that happen to an idle leader all the time."""
 
 
 class Quiescence:
@@ -105,6 +99,20 @@ class Quiescence:
             for peer_id in peers:
                 self._dispatchers[peer_id].contact.is_confirmed = True
             self.schedule_heartbeat()
+
+    def active(self, event: Event) -> None:
+        """Something happened that is none of `HAPPENS_WHEN_IDLE`: wake up.
+
+        A message of a node that is no member, or no longer one, does not count: it may come again
+        and again for ever.
+        """
+        state = self._state
+        if type(event) is Received and event.message.local_id not in state.memberships.ids:
+            return
+        if self.is_quiescent:
+            self.wake_up()
+        else:
+            self._active_ms = state.now_ms
 
     def wake_up(self) -> None:
         """Something happened: send heartbeats as usual, the first at once.

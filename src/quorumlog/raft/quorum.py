@@ -1,8 +1,11 @@
 """Majorities, as pure arithmetic. A joint membership needs a majority of both sets (Raft 6)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
 
 from quorumlog.model.membership import Membership
+
+_NONE = repeat(-1)
 
 
 def majority(members: int) -> int:
@@ -17,10 +20,9 @@ def majority_index(values: Sequence[int]) -> int:
 
 def quorum_index(membership: Membership, values: Mapping[str, int]) -> int:
     """Return the largest value that a quorum of voters has reached; those without one have -1."""
-    index = majority_index([values.get(voter, -1) for voter in membership.voters])
+    index = majority_index(list(map(values.get, membership.voters, _NONE)))
     if membership.outgoing:
-        before = majority_index([values.get(voter, -1) for voter in membership.outgoing])
-        index = min(index, before)
+        index = min(index, majority_index(list(map(values.get, membership.outgoing, _NONE))))
     return index
 
 
