@@ -18,6 +18,7 @@ derive from `QuorumlogError` too.
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
+    AllAckTimeoutError,
     ConfigError,
     CorruptionError,
     DeadlineExceededError,
@@ -63,6 +64,7 @@ from quorumlog.model.errors import (
 )
 
 __all__ = [
+    "AllAckTimeoutError",
     "ConfigError",
     "CorruptionError",
     "DeadlineExceededError",

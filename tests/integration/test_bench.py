@@ -48,6 +48,7 @@ def test_how_cost_grows_is_measured_when_it_is_asked_for():
     assert figures["append, 5 clients"]["value"] > 0
     assert figures["5 groups, all led after"]["value"] > 0
     assert figures["append, 64 in flight over 5 groups"]["value"] > 0
+    assert figures["append, 80 in flight over 5 groups"]["value"] > 0
     assert figures["get anywhere, 16 in flight, log of 0.03125 GiB"]["value"] > 0
     assert figures["restart, log of 0.03125 GiB, to the first append"]["value"] > 0
     assert 20 < figures["memory of a node over 2 s"]["value"] < 400

@@ -5,8 +5,12 @@ import contextlib
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from quorumlog.client.connection import ServerConnection
+from quorumlog.model.block import encode_block
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     EmptyBatchError,
     IndexOutOfRangeError,
@@ -17,6 +21,9 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnknownGroupError,
 )
+from quorumlog.model.limits import Limits
+from quorumlog.model.messages.base import Responses
+from quorumlog.model.messages.client import AppendRequest
 
 
 def data_files(cluster, node_id):
@@ -404,3 +411,38 @@ async def test_74_a_damaged_entry_of_the_leader_is_never_served_and_repaired(mak
             assert replica.counters.entries_repaired == 1
             assert not cluster.nodes[leader].failure.done()
             await client.append(b"goes on")
+
+
+@pytest.mark.parametrize("takes_joined", [True, False], ids=["now", "earlier"])
+async def test_answers_that_become_due_together_are_all_given_in_one_frame_or_each_alone(
+    make_cluster, until, takes_joined
+):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        await until(lambda: cluster.leader_id() is not None)
+        address = cluster.addresses[cluster.leader_id()]
+        connection = ServerConnection(address, "", Limits(), group="g")
+        hello = connection._hello
+        connection._hello = msgspec.structs.replace(hello, takes_joined=takes_joined)
+        frames = []
+        receive = connection.frame_received
+
+        def received(made, frame):
+            frames.append(frame.message)
+            receive(made, frame)
+
+        connection.frame_received = received
+        await connection.open(10.0)
+        try:
+            for _ in range(1_000):
+                request = AppendRequest(group="g", count=1)
+                waiting = [connection.request(request, [encode_block([b"x"])]) for _ in range(20)]
+                answers = [(await one).response for one in waiting]
+                indexes = [answer.first_index for answer in answers]
+                assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+                assert indexes == sorted(set(indexes))
+                if any(isinstance(frame, Responses) for frame in frames) or not takes_joined:
+                    break
+        finally:
+            connection.close()
+        assert any(isinstance(frame, Responses) for frame in frames) is takes_joined

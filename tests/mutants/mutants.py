@@ -1,5 +1,5 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R39,
-and two about timers (t01, t02; decision 0032).
+two about timers (t01, t02; decision 0032), two about turns of the loop (t03, t04; decision 0035).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
 test takes back. R24 and R25 are about time, and have none.
@@ -9,7 +9,7 @@ import msgspec
 
 from quorumlog.machine.kv_database import HASH_BYTES
 from quorumlog.model.block import parse_block
-from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.bounds import NEVER_MS, SIZE_MAX
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
@@ -22,6 +22,7 @@ from quorumlog.node.replica.machine_recovery import MachineRecovery
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.node.replica.snapshotter import Snapshotter
 from quorumlog.node.replica.tables import EVERYTHING, Tables
+from quorumlog.node.turn import Turn
 from quorumlog.raft import campaign, core, voter
 from quorumlog.raft.dispatcher import CommitNotices, Dispatcher
 from quorumlog.raft.follower import Follower
@@ -34,6 +35,7 @@ from quorumlog.raft.write_tracker import WriteTracker
 from quorumlog.sessions.producer_table import SessionCheck
 from quorumlog.sessions.table_set import TableSet
 from quorumlog.sessions.transaction_table import TransactionTable
+from quorumlog.sim import node as sim_node
 from quorumlog.storage.files.write_plans import Plan
 from quorumlog.storage.log import store
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
@@ -416,6 +418,25 @@ def t01_a_wake_up_is_lost_when_an_earlier_one_fires(put):
 
 def t02_what_is_due_earlier_is_not_said(put):
     put(RaftState, "due_by", lambda self, due_ms: None)
+
+
+def t03_what_is_put_off_in_a_turn_is_forgotten(put):
+    def run(self, work=None, *arguments):
+        if work is not None:
+            work(*arguments)
+        deferred, at_end = list(self._deferred), list(self._at_end)
+        self._is_running = True
+        for action in (*deferred, *at_end):
+            action()
+        self._is_running = False
+        self._deferred.clear()
+        self._at_end.clear()
+
+    put(Turn, "run", run)
+
+
+def t04_joined_frames_go_to_whoever_does_not_know_them(put):
+    put(sim_node._Network, "joined_room", lambda self, peer_id, bulk: SIZE_MAX)
 
 
 MUTANTS = [

@@ -10,7 +10,7 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.main import main
 from quorumlog.client import AppendedBatch
 from quorumlog.model.block import HEADER_SIZE
-from quorumlog.model.errors import LeaderPendingFullError, QuorumAckTimeoutError
+from quorumlog.model.errors import AllAckTimeoutError, LeaderPendingFullError, QuorumAckTimeoutError
 from quorumlog.model.limits import DEFAULT_LIMITS
 
 
@@ -74,7 +74,7 @@ class Log:
     def __exit__(self, *error):
         return None
 
-    def append_batch(self, bodies, *, channel):
+    def append_batch(self, bodies, *, channel, level):
         if b"fail" in bodies:
             raise self.error
         first = len(self.bodies)
@@ -88,6 +88,7 @@ class Log:
     [
         (["a", "fail", "c"], QuorumAckTimeoutError("no majority"), "body 2: the append may have"),
         (["a", "fail", "c"], LeaderPendingFullError("too much"), "body 2 not appended: too much"),
+        (["a", "fail", "c"], AllAckTimeoutError("n2 is late"), "body 2 appended, but n2 is late"),
         (["--batch", "fail", "c"], QuorumAckTimeoutError("no"), "batch of 2: the append may have"),
     ],
 )

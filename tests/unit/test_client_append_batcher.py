@@ -28,7 +28,7 @@ class Log:
         self.answering.set()
         self.joined = AppendBatcher(limits, self.append_batch)
 
-    async def append_batch(self, bodies, channel, timeout_ms):
+    async def append_batch(self, bodies, channel, timeout_ms, level):
         self.channels.append(channel)
         self.blocks.append([bytes(body) for body in bodies])
         self.came.put_nowait(None)
@@ -40,9 +40,9 @@ class Log:
             first, self.end - 1, 3, [100 * index for index in range(first, self.end)]
         )
 
-    def append(self, body, timeout_ms=None, channel=0):
+    def append(self, body, timeout_ms=None, channel=0, level="replication"):
         async def one():
-            return await self.joined.append(body, channel, timeout_ms)
+            return await self.joined.append(body, channel, timeout_ms, level)
 
         return asyncio.ensure_future(one())
 

@@ -11,8 +11,11 @@ from quorumlog.client import silence_watch
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, Outcome, UnexpectedArgumentError
-from quorumlog.model.messages.client import AppendRequest, FetchRequest
+from quorumlog.model.messages.base import Responses
+from quorumlog.model.messages.client import AppendRequest, AppendResponse, FetchRequest
 from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.wire.frame import Frame
+from quorumlog.wire.joined import Outgoing, runs_of
 from scripted_cluster import LIMITS, SILENT
 
 
@@ -391,3 +394,26 @@ async def test_a_connection_closes_even_if_its_handler_fails_at_the_end(world):
     connection._handler = Failing()
     with pytest.raises(ValueError, match=r"^Connection reset by peer$"):
         connection.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
+
+
+def joined(*answers):
+    (run,) = runs_of([Outgoing(one, [], 0, number) for number, one in answers], 1)
+    return run.parts
+
+
+async def test_answers_that_come_in_one_frame_reach_those_who_wait(world):
+    connection = await opened(world)
+    world.script(SILENT, SILENT, SILENT)
+    message, parts = appending()
+    waiting = [connection.request(message, parts) for _ in range(3)]
+    answers = [AppendResponse(first_index=number, last_index=number) for number in (1, 2, 3)]
+    damaged = joined(*enumerate(answers, 1))
+    damaged[1] = (*damaged[1][:2], b"\xc1", 0)
+    frame = Frame(0, Responses(parts=damaged), memoryview(b""))
+    connection.frame_received(connection.transport, frame)
+    assert (await waiting[0]).response == answers[0]
+    assert (await waiting[2]).response == answers[2]
+    with pytest.raises(NetworkError, match="cannot be read") as unread:
+        await waiting[1]
+    assert unread.value.outcome is Outcome.UNKNOWN
+    await ended(connection)

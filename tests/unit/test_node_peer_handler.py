@@ -7,9 +7,15 @@ import pytest
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.membership import Member, Membership
 from quorumlog.model.messages.base import Hello
-from quorumlog.model.messages.peer import Introduction, NodeHeartBeat, ReadIndexRequest
+from quorumlog.model.messages.peer import (
+    Introduction,
+    NodeHeartBeat,
+    PeerTurn,
+    ReadIndexRequest,
+)
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.wire.frame import Frame
+from quorumlog.wire.joined import Outgoing, runs_of
 
 
 class NodeLiveness:
@@ -140,3 +146,42 @@ def test_while_a_membership_is_not_committed_each_message_is_checked():
     assert peer.is_heard()
     peer.replica.core.identity, peer.replica.core.committed_membership_index = b"i", 7
     assert not peer.is_heard()
+
+
+def asked(group, number, **ids):
+    named = {"local_id": "n9", "remote_id": "n0", **ids}
+    return ReadIndexRequest(group=group, term=1, request_id=number, **named)
+
+
+def turn_of(*messages, **ids):
+    (run,) = runs_of([Outgoing(message, [], 0) for message in messages], 1)
+    return PeerTurn(**{"local_id": "n9", "remote_id": "n0", **ids}, parts=run.parts)
+
+
+def test_each_part_of_a_turn_is_taken_as_if_it_had_come_by_itself(peer):
+    before = len(peer.replica.received)
+    peer.has_sent(turn_of(asked("g", 1), asked("elsewhere", 2), asked("g", 3)))
+    assert peer.replica.received[before:] == [asked("g", 1), asked("g", 3)]
+    assert peer.refusals == [ResponseCode.UNKNOWN_GROUP]
+    assert peer.inbox._counters.unknown_group == 1
+
+
+def test_a_malformed_part_is_dropped_alone_and_counted(peer):
+    before = len(peer.replica.received)
+    turn = turn_of(asked("g", 1), asked("g", 2), asked("g", 3))
+    kind, number, _, size = turn.parts[1]
+    turn.parts[1] = (kind, number, b"\xc1", size)
+    peer.has_sent(turn)
+    assert peer.replica.received[before:] == [asked("g", 1), asked("g", 3)]
+    assert peer.refusals == [ResponseCode.UNEXPECTED_ARGUMENT]
+    assert peer.inbox._counters.malformed_part == 1
+
+
+@pytest.mark.parametrize("ids", [{"local_id": "n8"}, {"remote_id": "n1"}])
+def test_a_turn_in_anothers_name_is_not_taken_nor_is_a_part(peer, ids):
+    before = len(peer.replica.received)
+    peer.has_sent(turn_of(asked("g", 1), asked("g", 2), **ids))
+    assert peer.refusals == [ResponseCode.UNKNOWN_MEMBER]
+    peer.has_sent(turn_of(asked("g", 1, **ids), asked("g", 2)))
+    assert peer.refusals == [ResponseCode.UNKNOWN_MEMBER] * 2
+    assert peer.replica.received[before:] == [asked("g", 2)]

@@ -10,7 +10,7 @@ from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import Limits
-from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.client import (
     AppendRequest,
     AppendResponse,
@@ -26,6 +26,7 @@ from quorumlog.node.request_bounds import (
     SHARED_BYTES,
     RequestBounds,
 )
+from quorumlog.node.turn import Turn
 from quorumlog.service import requests
 from quorumlog.service.requests import FETCH_BYTES_BESIDE_INTERACTIVE_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
@@ -82,6 +83,7 @@ class Client:
     remote_address = "127.0.0.1:1"
     is_closed_loop = True
     yields_to_interactive = False
+    hello = Hello(cluster="c", node_id="", role="client")
 
     def __init__(self, refuses=(), node=None):
         self.refuses = refuses
@@ -93,7 +95,7 @@ class Client:
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
         served = {"replicas": {"g": self.replica}, "failed_groups": {}}
         bounds = RequestBounds(LIMITS, lambda: clock[0])
-        served |= {"request_bounds": bounds, "executor": Jobs()}
+        served |= {"request_bounds": bounds, "executor": Jobs(), "turn": Turn(lambda call: call())}
         self.node = node or SimpleNamespace(config=config, **served)
         self.handler = ClientRequests(self.node)
         self.number = 0

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import msgspec
 import pytest
 
 from quorumlog.log_events import EVENT_FIELDS
@@ -286,3 +287,23 @@ async def test_a_transport_that_ended_without_a_word_takes_nothing():
     assert not connection.send(Response())
     assert lost == [connection]
     assert not connection.is_open
+
+
+async def test_a_link_takes_joined_frames_while_it_is_up_and_the_peer_said_so(linked):
+    peer, watcher = linked
+    most = DEFAULT_LIMITS.outbox_bytes_max
+    for bulk in (False, True):
+        assert most // 2 < peer.links.joined_room("n1", bulk=bulk) < most
+    assert peer.links.joined_room("n7", bulk=True) is None
+    await peer.listener.stop()
+    assert await watcher.news.get() == ("lost", "n1")
+    assert peer.links.joined_room("n1", bulk=False) is None
+
+
+async def test_a_peer_of_an_earlier_version_does_not_say_that_it_takes_joined_frames(linked):
+    peer, watcher = linked
+    hello = peer.listener._hello
+    peer.listener._hello = msgspec.structs.replace(hello, takes_joined=False)
+    peer.break_connections()
+    assert await watcher.news.get() == ("connected", "n1")
+    assert peer.links.joined_room("n1", bulk=True) is None

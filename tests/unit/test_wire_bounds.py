@@ -12,7 +12,7 @@ from quorumlog.model import bounds
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
-from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.base import Hello, Response, Responses
 from quorumlog.model.messages.client import (
     AppendRequest,
     FetchRequest,
@@ -254,7 +254,7 @@ def test_before_the_handshake_nothing_but_a_hello_is_decoded():
 
 
 def test_every_kind_is_said_by_somebody():
-    answer_types = (Response, GroupIdentity)  # to clients
+    answer_types = (Response, Responses, GroupIdentity)  # to clients
     answers = {
         kind for kind, message in MESSAGE_OF_KIND.items() if issubclass(message, answer_types)
     }

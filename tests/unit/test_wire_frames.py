@@ -112,6 +112,8 @@ MESSAGES = [
             peer.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
         ],
     ),
+    peer.PeerTurn(local_id="n0", remote_id="n1", parts=[(11, 0, b"vote", 3), (13, 0, b"beat", 0)]),
+    base.Responses(parts=[(33, 7, b"answer", 0)]),
     client.StatusResponse(peers=[client.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
 ]
 ATTACHED = [one for one in MESSAGES if KIND_OF_MESSAGE[type(one)] not in UNATTACHED_KINDS]

@@ -28,6 +28,9 @@ from quorumlog.model.limits import KIB, MIB, Limits
 BODY_BYTES = 1_024
 FILLED_BODY_BYTES = 16 * KIB
 IN_FLIGHT = 64
+IN_FLIGHT_OF_GROUP = 16
+"""Appends in flight over a number of groups: 64, with which a hundred groups have less than one
+each, and 16 times as many as there are groups, so that each fills blocks."""
 GIB = 1_024 * MIB
 START_S = 300.0
 GROUP_FILE_BYTES = 256 * KIB
@@ -71,7 +74,7 @@ async def clients(bench: Bench) -> AsyncIterator[Figure]:
 
 
 async def groups(bench: Bench) -> AsyncIterator[Figure]:
-    """Several numbers of groups: until all are led, idle, and 64 appends in flight over all."""
+    """Several numbers of groups: until all are led, idle, and appends in flight over all."""
     for count in bench.plan.group_counts:
         names = [f"g{number}" for number in range(count)]
         started = time.perf_counter()
@@ -90,15 +93,19 @@ async def groups(bench: Bench) -> AsyncIterator[Figure]:
             used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
             memory = f"{sample.memory_bytes / MEGABYTE:.0f} MB a node"
             yield value_figure(f"{count} groups, idle", "% of a core", [used], note=memory)
-            samples = [
-                await _over_groups(cluster, names, bench.plan.seconds)
-                for _ in range(bench.plan.rounds)
-            ]
-            yield rate_figure(f"append, 64 in flight over {count} groups", samples, BODY_BYTES)
+            for in_flight in (IN_FLIGHT, IN_FLIGHT_OF_GROUP * count):
+                samples = [
+                    await _over_groups(cluster, names, in_flight, bench.plan.seconds)
+                    for _ in range(bench.plan.rounds)
+                ]
+                case = f"append, {in_flight} in flight over {count} groups"
+                yield rate_figure(case, samples, BODY_BYTES)
 
 
-async def _over_groups(cluster: LocalCluster, names: list[str], seconds: float) -> Sample:
-    """Append from 64 tasks to one group after the other."""
+async def _over_groups(
+    cluster: LocalCluster, names: list[str], in_flight: int, seconds: float
+) -> Sample:
+    """Append from `in_flight` tasks to one group after the other."""
     async with AsyncExitStack() as opened:
         logs = [
             await opened.enter_async_context(Client(cluster.servers, name, timeout_ms=60_000))
@@ -107,7 +114,7 @@ async def _over_groups(cluster: LocalCluster, names: list[str], seconds: float) 
         for begin in range(0, len(logs), IN_FLIGHT):
             await asyncio.gather(*(log.bounds() for log in logs[begin : begin + IN_FLIGHT]))
         usage = Usage(cluster.running())
-        return usage.into(await loads.spread_appends(logs, BODY_BYTES, IN_FLIGHT, seconds))
+        return usage.into(await loads.spread_appends(logs, BODY_BYTES, in_flight, seconds))
 
 
 async def length(bench: Bench) -> AsyncIterator[Figure]:

@@ -16,10 +16,11 @@ from quorumlog.cli.options import (
     Group,
     Servers,
     Timeout,
+    WriteLevelWord,
 )
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.target import find_target
-from quorumlog.client import SyncClient
+from quorumlog.client import Level, SyncClient
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.errors import Outcome, RequestError
 from quorumlog.model.limits import DEFAULT_LIMITS
@@ -43,13 +44,14 @@ def append_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         bool, typer.Option("--batch", help="All or none, with consecutive indexes.")
     ] = False,
     channel: Channel = 0,
+    level: WriteLevelWord = "replication",
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Append entries; each is printed once a majority has it on disk."""
+    """Append entries; each is printed once a majority has it on disk (see --level)."""
     if not bodies and sys.stdin is None:
         raise CommandError("nothing to append: no body is given, and standard input is closed")
     target = find_target(directory, servers, group, timeout)
@@ -65,7 +67,7 @@ def append_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         first = 1
         for part in given:
             name = f"batch of {len(part)}" if batch else _name(noun, first, len(part))
-            _append(client, part, name, as_json, channel)
+            _append(client, part, name, as_json, channel, level)
             first += len(part)
 
 
@@ -93,25 +95,35 @@ def _name(noun: str, first: int, count: int) -> str:
 
 
 def _append(
-    client: SyncClient, bodies: list[bytes], name: str, as_json: bool, channel: int
+    client: SyncClient,
+    bodies: list[bytes],
+    name: str,
+    as_json: bool,
+    channel: int,
+    level: Level,
 ) -> None:
     """Append some bodies as one batch and print where they went.
 
     Raises `CommandError` saying whether it may have happened all the same.
     """
     try:
-        done = client.append_batch(bodies, channel=channel)
+        done = client.append_batch(bodies, channel=channel, level=level)
     except RequestError as error:
         if error.outcome is Outcome.DID_NOT_HAPPEN:
             raise CommandError(f"{name} not appended: {error}") from error
+        if error.outcome is Outcome.HAPPENED:
+            raise CommandError(f"{name} appended, but {error}") from error
         raise CommandError(
             f"{name}: the append may have happened, check before you repeat it: {error}"
         ) from error
-    for index, pos in enumerate(done.positions, done.first_index):
+    for number, pos in enumerate(done.positions):
+        index = -1 if done.level == "one_way" else done.first_index + number
         if as_json:
-            print_json({"index": index, "term": done.term, "pos": pos, "channel": channel})
-        else:
-            print_line(f"index {index}   term {done.term}   pos {pos}")
+            place = {"index": index, "term": done.term, "pos": pos, "channel": channel}
+            print_json({**place, "level": done.level})
+        elif done.level != "one_way":
+            proved = "" if done.level == "replication" else f"   level {done.level}"
+            print_line(f"index {index}   term {done.term}   pos {pos}{proved}")
     sys.stdout.flush()
 
 

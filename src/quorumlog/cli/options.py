@@ -1,11 +1,13 @@
 """Options that several commands share."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from quorumlog.cli.output import print_note
+from quorumlog.client import Level
 from quorumlog.model.entry import SYSTEM_CHANNEL
 
 ClusterDir = Annotated[
@@ -40,25 +42,19 @@ ReadFrom = Annotated[
         "lack the newest entries, and shows what it knows as committed).",
     ),
 ]
+_one_channel = partial(typer.Option, "--channel", metavar="NUMBER", min=0, max=SYSTEM_CHANNEL - 1)
 Channel = Annotated[
-    int,
-    typer.Option(
-        "--channel",
-        metavar="NUMBER",
-        min=0,
-        max=SYSTEM_CHANNEL - 1,
-        help="Channel of the entries, by which readers can select them.",
-    ),
+    int, _one_channel(help="Channel of the entries, by which readers can select them.")
 ]
 OneChannel = Annotated[
-    int | None,
+    int | None, _one_channel(help="Only the entries on this channel.", show_default="all")
+]
+WriteLevelWord = Annotated[
+    Level,
     typer.Option(
-        "--channel",
-        metavar="NUMBER",
-        min=0,
-        max=SYSTEM_CHANNEL - 1,
-        help="Only the entries on this channel.",
-        show_default="all",
+        "--level",
+        help="When it is answered: not at all, once the leader has it in memory, on its disk, once "
+        "a majority has it on disk, or all voters have.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]

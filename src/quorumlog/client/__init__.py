@@ -24,6 +24,7 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    Level,
     Queried,
 )
 from quorumlog.client.sync import SyncClient
@@ -52,6 +53,7 @@ __all__ = [
     "Isolation",
     "KeyEvent",
     "KeyItem",
+    "Level",
     "MachineCalls",
     "Producer",
     "ProducerEpoch",

@@ -19,6 +19,7 @@ from quorumlog.model.bounds import (
     SIZE_MAX,
     TERM_MAX,
 )
+from quorumlog.model.codes import WriteLevel
 from quorumlog.model.config import parse_address
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
@@ -135,6 +136,7 @@ BYTES = number(1, SIZE_MAX)
 COUNT = number(1)
 MILLISECONDS = number(0, MS_MAX)
 CHANNEL = number(0, SYSTEM_CHANNEL - 1)
+LEVEL = word(*(level.word for level in WriteLevel))
 ISOLATION = word("read_committed", "read_uncommitted")
 NODE_ID = text(1, NAME_LENGTH_MAX)
 LABEL = text(0, LABEL_LENGTH_MAX)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import compress
 from types import TracebackType
 from typing import Any, Literal, TypedDict
@@ -19,6 +20,7 @@ from quorumlog.client.arguments import (
     INDEX_OR_NONE,
     ISOLATION,
     LABEL,
+    LEVEL,
     MILLISECONDS,
     address,
     flag,
@@ -38,10 +40,12 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    Level,
     Queried,
     positions_of,
 )
 from quorumlog.model.block import Buffer, data_mask, decode_entries, encode_block
+from quorumlog.model.codes import WriteLevel
 from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
@@ -145,7 +149,7 @@ class Client:
         )
         self.admin = GroupAdmin(self._requester)
         self.machine = MachineCalls(self._requester)
-        self._batcher = AppendBatcher(limits, self._append_batch)
+        self._batcher = AppendBatcher(limits, partial(_append_block, self))
 
     @property
     def timeout_ms(self) -> float:
@@ -169,13 +173,19 @@ class Client:
         Calls that wait for an answer fail with outcome unknown. Later calls, and calls that would
         have to ask again, raise a `RequestError` that is not retriable.
         """
+        await self._batcher.close()
         await self._requester.metadata.close()
 
     # -- append -----------------------------------------------------------------------------
 
-    @takes(channel=CHANNEL)
+    @takes(channel=CHANNEL, level=LEVEL)
     def append(
-        self, body: Buffer, *, channel: int = 0, timeout_ms: float | None = None
+        self,
+        body: Buffer,
+        *,
+        channel: int = 0,
+        timeout_ms: float | None = None,
+        level: Level = "replication",
     ) -> Coroutine[Any, Any, Appended]:
         """Append one entry; return where it is, once a majority has it on disk.
 
@@ -185,20 +195,22 @@ class Client:
             body: at most 4 MiB less 48 bytes with default limits.
             channel: a number that readers can select entries by, below 4294967295.
             timeout_ms: how long the call may take, in milliseconds; None: the client's.
+            level: what must be proved before the call returns (see `Level`).
 
         Raises:
             RequestError: its `outcome` says whether the append did not happen or is unknown.
         """
-        return self._append(as_bytes("body", body), channel, timeout_ms)
+        given = as_bytes("body", body), channel, timeout_ms, level
+        return _append_joined(self._requester, self._batcher, *given)
 
-    async def _append(self, body: bytes, channel: int, timeout_ms: float | None) -> Appended:
-        self._requester.metadata.check_process()
-        self._requester.limit_ms(timeout_ms)
-        return await self._batcher.append(body, channel, timeout_ms)
-
-    @takes(channel=CHANNEL)
+    @takes(channel=CHANNEL, level=LEVEL)
     def append_batch(
-        self, bodies: Iterable[Buffer], *, channel: int = 0, timeout_ms: float | None = None
+        self,
+        bodies: Iterable[Buffer],
+        *,
+        channel: int = 0,
+        timeout_ms: float | None = None,
+        level: Level = "replication",
     ) -> Coroutine[Any, Any, AppendedBatch]:
         """Append several entries, all or none, with consecutive indexes, on one channel.
 
@@ -207,13 +219,9 @@ class Client:
             UnexpectedArgumentError: they are too many or too large to be appended together.
             RequestError: as for `append`.
         """
-        return self._append_batch(as_bodies("body", bodies, "append"), channel, timeout_ms)
-
-    async def _append_batch(
-        self, bodies: Sequence[bytes], channel: int, timeout_ms: float | None
-    ) -> AppendedBatch:
-        again = self.retry_unknown
-        return await _append_block(self._requester, bodies, channel, timeout_ms, again=again)
+        given = as_bodies("body", bodies, "append")
+        append = _append_block_one_way if level == "one_way" else _append_block
+        return append(self, given, channel, timeout_ms, level)
 
     # -- state machine ------------------------------------------------------------------------
 
@@ -346,11 +354,7 @@ class Client:
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
-                is_all = include_all and channel is None
-                entries = _decoded(self.group, self.limits, fetched, include_all=is_all)
-                if channel is not None:  # an earlier server sends all
-                    entries = [one for one in entries if one.channel == channel]
-                if entries:
+                if entries := _seen(self.group, self.limits, fetched, include_all, channel):
                     yield entries
 
     @takes(leader_only=flag, linearizable=flag, isolation=ISOLATION)
@@ -486,27 +490,61 @@ class Client:
         return self._requester.metadata.addresses()
 
 
-async def _append_block(
+async def _append_joined(
     requester: Requester,
+    batcher: AppendBatcher,
+    body: bytes,
+    channel: int,
+    timeout_ms: float | None,
+    level: Level,
+) -> Appended:
+    """Append one body together with those of other tasks."""
+    requester.metadata.check_process()
+    requester.limit_ms(timeout_ms)
+    if level != "one_way":
+        return await batcher.append(body, channel, timeout_ms, level)
+    await batcher.begin(partial(batcher.append, body, channel, timeout_ms, "receive"))
+    return Appended(-1, -1, -1, level)
+
+
+async def _append_block(
+    client: Client,
     bodies: Sequence[bytes],
     channel: int,
     timeout_ms: float | None,
-    *,
-    again: bool,
+    level: Level,
 ) -> AppendedBatch:
-    """Append bodies as one block; `again`: also if it is unknown whether it was appended."""
+    """Append bodies as one block."""
+    requester = client._requester
     requester.metadata.check_process()
     sizes = batch_sizes(bodies, requester.limits)
-    request = AppendRequest(group=requester.group, count=len(bodies))
+    request = AppendRequest(
+        group=requester.group, count=len(bodies), level=WriteLevel[level.upper()]
+    )
     response = await requester.ask_leader(
         request,
         AppendResponse,
         [encode_block(bodies, channel=channel)],
         timeout_ms=timeout_ms,
-        repeat_unknown=again,
+        repeat_unknown=client.retry_unknown,
     )
     positions = positions_of(response, sizes)
-    return AppendedBatch(response.first_index, response.last_index, response.term, positions)
+    place = (response.first_index, response.last_index, response.term, positions)
+    return AppendedBatch(*place, response.level.word)
+
+
+async def _append_block_one_way(
+    client: Client,
+    bodies: Sequence[bytes],
+    channel: int,
+    timeout_ms: float | None,
+    level: Level,
+) -> AppendedBatch:
+    """Start to append bodies as one block; what cannot be sent raises all the same."""
+    batch_sizes(bodies, client.limits)
+    append = partial(_append_block, client, bodies, channel, timeout_ms, "receive")
+    await client._batcher.begin(append)
+    return AppendedBatch(-1, -1, -1, [-1] * len(bodies), level)
 
 
 async def _flat(blocks: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[Entry, None]:
@@ -550,6 +588,16 @@ async def _fetch_once(
         response.location,
         looked_until=response.looked_until,
     )
+
+
+def _seen(
+    group: str, limits: Limits, fetched: FetchedBlock, include_all: bool, channel: int | None
+) -> list[Entry]:
+    """Return the entries of a block that a reader sees."""
+    if channel is None:
+        return _decoded(group, limits, fetched, include_all=include_all)
+    entries = _decoded(group, limits, fetched, include_all=False)
+    return [one for one in entries if one.channel == channel]  # an earlier server sends all
 
 
 def _decoded(

@@ -18,12 +18,13 @@ from quorumlog.model.errors import (
     WrongClusterError,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.messages.base import Hello, Request, Response
+from quorumlog.model.messages.base import Hello, Request, Response, Responses
 from quorumlog.model.messages.client import FetchRequest, GroupIdentity, MetadataRequest
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.transport.connection import Connection, TransportCounters
 from quorumlog.transport.resolver import Resolver, connect_to
-from quorumlog.wire.frame import Frame
+from quorumlog.wire.frame import Frame, RefusedFrame
+from quorumlog.wire.joined import split
 
 NAME_SHARE = 2
 """A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
@@ -70,7 +71,12 @@ class ServerConnection:
         self._on_notice = on_notice
         self._is_stopping = False
         self._hello = Hello(
-            cluster=cluster, node_id="", role="client", group=group, identity=identity
+            cluster=cluster,
+            node_id="",
+            role="client",
+            group=group,
+            identity=identity,
+            takes_joined=True,
         )
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -216,6 +222,13 @@ class ServerConnection:
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""
         message = frame.message
+        if isinstance(message, Responses):
+            for part in split(message, frame.attachment):
+                if isinstance(part, RefusedFrame):
+                    self._cannot_be_read(part)
+                else:
+                    self.frame_received(connection, part)
+            return
         if isinstance(message, GroupIdentity):
             if self._on_notice is not None and message.group == self._group:
                 self._on_notice(self, message)
@@ -227,6 +240,12 @@ class ServerConnection:
             self._on_server_stopping(message)
         if self._is_stopping and not self._waiting:
             self.close()
+
+    def _cannot_be_read(self, answer: RefusedFrame) -> None:
+        future = self._waiting.pop(answer.correlation_id, None)
+        if future is not None and not future.done():
+            text = f"{self.address}: its answer cannot be read ({answer.text})"
+            future.set_exception(NetworkError(f"{text}; the request may have been executed"))
 
     def _on_server_stopping(self, notice: Response) -> None:
         """End requests that wait for an event at a server that is about to stop."""

@@ -95,7 +95,7 @@ class Delivery:
         block = self._block
         position = position_at(response, block.offsets, self._ordinal, lead=block.lead)
         index = response.first_index + block.lead + self._ordinal
-        return Appended(index, response.term, position)
+        return Appended(index, response.term, position, response.level.word)
 
     def done(self) -> bool:
         """Whether awaiting it will return at once."""

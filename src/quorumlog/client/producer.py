@@ -26,6 +26,7 @@ from quorumlog.client.delivery import (
 )
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.producer_options import checked_settings
+from quorumlog.client.results import Level
 from quorumlog.client.sender import Sender
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.errors import (
@@ -76,6 +77,8 @@ class Producer:
             before it takes over from producers of that id, which `ProducerFencedError` ends then.
         epoch: see `producer_id`.
         part: what `Transactions.part` returned: the entries belong to that transaction.
+        level: what must be proved of a block before it counts as acknowledged (see `Level`); at
+            least "replication" if `idempotent`.
 
     Attributes:
         stats: totals since the producer was made (`ProducerStats`).
@@ -101,6 +104,7 @@ class Producer:
         producer_id: int | None = None,
         epoch: int = 0,
         part: TransactionPart | None = None,
+        level: Level = "replication",
     ) -> None:
         self._owns_client = not isinstance(client, Client)
         self._client = _client_of(client, group)
@@ -118,6 +122,7 @@ class Producer:
             producer_id=producer_id,
             epoch=epoch,
             part=part,
+            level=level,
         )
         self._settings = settings
         self._channel = settings.channel

@@ -6,6 +6,8 @@ from typing import TypedDict
 
 from quorumlog.client import options
 from quorumlog.client.options import whole_number
+from quorumlog.client.results import Level
+from quorumlog.model.codes import WriteLevel
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
@@ -40,6 +42,7 @@ class ProducerOptions(TypedDict, total=False):
     producer_id: int | None
     epoch: int
     part: TransactionPart | None
+    level: Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class ProducerSettings:
     entry_bytes_max: int
     lead_bytes: int
     last_ordinal: int
+    level: WriteLevel
 
 
 def checked_settings(  # noqa: PLR0913  (one argument an option)
@@ -84,6 +88,7 @@ def checked_settings(  # noqa: PLR0913  (one argument an option)
     producer_id: int | None,
     epoch: int,
     part: TransactionPart | None,
+    level: Level,
 ) -> ProducerSettings:
     """Return the settings. Raises `ConfigError` for an option of a wrong type or value."""
     sizes = _batch_sizes(limits, batch_bytes, buffer_bytes)
@@ -119,7 +124,22 @@ def checked_settings(  # noqa: PLR0913  (one argument an option)
         entry_bytes_max=limits.entry_bytes_max,
         lead_bytes=lead_bytes if idempotent else 0,
         last_ordinal=limits.block_entries_max - 2,  # of a block that has a session entry
+        level=_checked_level(level, is_idempotent=idempotent),
     )
+
+
+def _checked_level(level: Level, *, is_idempotent: bool) -> WriteLevel:
+    """Return a level. Raises `ConfigError` for one at which a producer cannot be answered."""
+    known = [each.word for each in WriteLevel if each > WriteLevel.ONE_WAY]
+    if level not in known:
+        raise ConfigError(f"level is one of {', '.join(known)}, not {level!r}")
+    found = WriteLevel[level.upper()]
+    if is_idempotent and found < WriteLevel.REPLICATION:
+        raise ConfigError(
+            f"level {level!r} needs idempotent=False: what no majority has may be lost, and cannot "
+            "be stored exactly once"
+        )
+    return found
 
 
 def _batch_sizes(

@@ -19,26 +19,37 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 (the last stable index); or everything a majority has. Other entries are seen by both."""
 
 
+Level: TypeAlias = Literal["one_way", "receive", "persistence", "replication", "all"]
+"""When an append is answered: at once, once the leader has it in memory, on its disk, once a
+majority has it on disk (committed), or all voters have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Appended:
     """Where one entry went: index and term in the log, byte position in the data files.
 
-    Position and term are -1 for an entry that was appended before and has been removed.
+    Position and term are -1 for an entry that was appended before and has been removed. `level` is
+    what was proved when the call returned; with "one_way" nothing was, and all numbers are -1.
     """
 
     index: int
     term: int
     pos: int
+    level: Level = "replication"
 
 
 @dataclass(frozen=True, slots=True)
 class AppendedBatch:
-    """Where a batch went: indexes first_index … last_index, one position each."""
+    """Where a batch went: indexes first_index … last_index, one position each.
+
+    See `Appended`.
+    """
 
     first_index: int
     last_index: int
     term: int
     positions: list[int]
+    level: Level = "replication"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from quorumlog.client.producer_options import ProducerSettings
 from quorumlog.client.retry import Backoff
 from quorumlog.log_events import describe_error
 from quorumlog.model.errors import (
+    AllAckTimeoutError,
     DeadlineExceededError,
     LeaderPendingFullError,
     Outcome,
@@ -212,6 +213,7 @@ class Sender:
             count=block.lead + block.count,
             stream=_STREAM,
             sequence=sequence,
+            level=self._settings.level,
         )
         try:
             answer = connection.request(request, block.parts)
@@ -256,6 +258,8 @@ class Sender:
             return True
         if error.refresh_leader:
             self._metadata.redirect(error.leader_id, away_from=connection.address)
+        if isinstance(error, AllAckTimeoutError) and self._settings.is_idempotent:
+            raise SessionClosed  # sent again it is not appended again, and waits for all voters
         unknown = error.outcome is Outcome.UNKNOWN
         if not error.retriable or (unknown and not self._settings.retry_unknown):
             self.fail(error)
@@ -293,7 +297,7 @@ class Sender:
                 self._acknowledged(sent)
                 continue
             again.append(sent.block)
-            if error.outcome is Outcome.UNKNOWN:
+            if error.outcome is not Outcome.DID_NOT_HAPPEN:
                 unknown = unknown or error
                 sent.block.is_in_doubt = True
                 self._stats.blocks_resent_after_unknown += 1

@@ -14,6 +14,7 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    Level,
     Queried,
 )
 from quorumlog.client.sync_admin import SyncGroupAdmin
@@ -112,17 +113,29 @@ class SyncClient:
     # -- append and read --------------------------------------------------------------------
 
     def append(
-        self, body: Buffer, *, channel: int = 0, timeout_ms: float | None = None
+        self,
+        body: Buffer,
+        *,
+        channel: int = 0,
+        timeout_ms: float | None = None,
+        level: Level = "replication",
     ) -> Appended:
         """See `Client.append`."""
-        return self._thread.wait(self._client.append(body, channel=channel, timeout_ms=timeout_ms))
+        return self._thread.wait(
+            self._client.append(body, channel=channel, timeout_ms=timeout_ms, level=level)
+        )
 
     def append_batch(
-        self, bodies: Iterable[Buffer], *, channel: int = 0, timeout_ms: float | None = None
+        self,
+        bodies: Iterable[Buffer],
+        *,
+        channel: int = 0,
+        timeout_ms: float | None = None,
+        level: Level = "replication",
     ) -> AppendedBatch:
         """See `Client.append_batch`."""
         return self._thread.wait(
-            self._client.append_batch(bodies, channel=channel, timeout_ms=timeout_ms)
+            self._client.append_batch(bodies, channel=channel, timeout_ms=timeout_ms, level=level)
         )
 
     def execute(self, command: Buffer, *, timeout_ms: float | None = None) -> Executed:

@@ -43,6 +43,8 @@ Position: TypeAlias = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
 """Of a byte in the data files; -1: not known."""
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 """Of a request, a round, a process, a data directory."""
+Kind: TypeAlias = Annotated[int, Meta(ge=0, le=255)]
+"""Of a message in a frame."""
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MS_MAX)]
 Crc: TypeAlias = Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)]
 """-1: not known."""

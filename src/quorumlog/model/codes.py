@@ -5,6 +5,7 @@ systems read alike; codes from 600 on are ours.
 """
 
 from enum import Enum, IntEnum
+from typing import Final, Literal
 
 
 class ResponseCode(IntEnum):
@@ -60,8 +61,34 @@ class ResponseCode(IntEnum):
     TRANSACTION_ENDED = 609
     TRANSACTION_ABORTED = 610
     WRONG_CLUSTER = 611
+    WAIT_ALL_ACK_TIMEOUT = 612
     HOOK_REFUSED = 620
     NODE_STOPPING = 650
+
+
+class WriteLevel(IntEnum):
+    """When an append is answered, and so what its answer proves (JoyQueue's values, spec 50)."""
+
+    ONE_WAY = 0
+    """At once: the client waits for no answer."""
+    RECEIVE = 1
+    """The leader has given it a place in memory."""
+    PERSISTENCE = 2
+    """It is on the leader's disk."""
+    REPLICATION = 3
+    """It is on the disks of a majority: committed."""
+    ALL = 4
+    """It is committed, and on the disks of the leader and of all voters."""
+
+    @property
+    def word(self) -> Literal["one_way", "receive", "persistence", "replication", "all"]:
+        """Its name for users."""
+        return _LEVEL_WORDS[self]
+
+
+_LEVEL_WORDS: Final[
+    tuple[Literal["one_way", "receive", "persistence", "replication", "all"], ...]
+] = ("one_way", "receive", "persistence", "replication", "all")
 
 
 class VoteResult(IntEnum):

@@ -153,6 +153,8 @@ class GroupConfig(
     """Entries kept before the oldest snapshot, for members that lag only a little."""
     digest_entries: int = 4_096
     """Replicas compare the states of their machines after this many entries; 0: never."""
+    min_write_level: Literal["one_way", "receive", "persistence", "replication", "all"] = "one_way"
+    """Appends that ask for less are answered at this level; see `WriteLevel`."""
     original_compatible: Literal["", "0.2.7", "no"] = ""
     """With "0.2.7" the group's own entries are written so that DLedger 0.2.7 to 0.4.0 can read the
     log and go on with it; with "no" they are not; empty: only if the log is one of DLedger's. What

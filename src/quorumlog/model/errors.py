@@ -262,6 +262,13 @@ class ResultsForgottenError(RequestError):
     outcome = Outcome.HAPPENED
 
 
+class AllAckTimeoutError(RequestError):
+    """The entries are committed, but not all voters acknowledged them in time (level "all")."""
+
+    code = ResponseCode.WAIT_ALL_ACK_TIMEOUT
+    outcome = Outcome.HAPPENED
+
+
 class TransactionEndedError(RequestError):
     """The batch was committed or aborted before; nothing was added to it."""
 
@@ -444,6 +451,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         SequenceMismatchError,
         UnknownProducerError,
         ResultsForgottenError,
+        AllAckTimeoutError,
         TransactionEndedError,
         TransactionAbortedError,
         LeaderNotReadyError,

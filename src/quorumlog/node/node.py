@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from msgspec.structs import replace as replace_struct
@@ -24,14 +25,15 @@ from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.groups import Groups
-from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
+from quorumlog.node.peer_turns import PeerTurns
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.request_bounds import RequestBounds
 from quorumlog.node.timers import TimerQueue
+from quorumlog.node.turn import Turn
 from quorumlog.node.watermark_lines import WatermarkLines
 from quorumlog.storage.log.store import GroupStore
 from quorumlog.transport.connection import ConnectionHandler
@@ -94,17 +96,16 @@ class Node:
         self.request_bounds = RequestBounds(config.limits, time.monotonic)
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._client_handler = client_handler
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._takes_part = False
+        self.turn = Turn(loop.call_soon)
         self._timers = TimerQueue(
-            self._loop,
+            loop,
             monotonic_ms,
             lambda error: self._broken(f"a timer failed: {describe_error(error)}"),
         )
-        self.executor = ThreadExecutor(self._loop)
-        self._machines = ThreadExecutor(
-            self._loop, threads=MACHINE_THREADS, name="quorumlog-machine"
-        )
+        self.executor = ThreadExecutor(loop)
+        self._machines = ThreadExecutor(loop, threads=MACHINE_THREADS, name="quorumlog-machine")
         self._disk = self._make_disk()
         self.links = self._make_links()
         self._places = Places(self.links.resolver, self._places_known)
@@ -113,7 +114,7 @@ class Node:
         timer.tick = WatermarkLines(replicas, monotonic_ms, timer.wake_at).tick
         self.liveness = self._make_liveness(replicas)
         self.clocks = ClockWatch()
-        self.lag = LoopLag(self._loop)
+        self.lag = LoopLag(loop)
         self.descriptors = plan_descriptors(config, present_limit())
         if self.descriptors.connections < config.limits.connections_max:
             log_event(
@@ -162,7 +163,7 @@ class Node:
         interval = min(group.flush_file_interval for group in groups) if unsafe else 0
         return DiskWorker(
             GroupStore(),
-            self._loop.call_soon_threadsafe,
+            partial(asyncio.get_running_loop().call_soon_threadsafe, self.turn.run),
             self.commits.observe,
             self._storage_failed,
             sync_interval_ms=interval,
@@ -184,14 +185,14 @@ class Node:
         config = self.config
         return Environment(
             disk=self._disk,
-            network=HeartBeatCoalescer(config.self_id, self.links, self._loop.call_soon),
+            network=PeerTurns(config.self_id, self.links, self.turn.at_end, self.config.limits),
             executor=self.executor,
             machines=self._machines,
             now_ms=monotonic_ms,
             now_us=monotonic_us,
             wall_ms=wall_ms,
             hour_of_day=hour_of_day,
-            defer=self._loop.call_soon,
+            defer=self.turn.defer,
             wake_at=lambda deadline_ms: None,
             broken=self._broken,
             nonce=lambda: secrets.randbits(NONCE_BITS),

@@ -10,12 +10,19 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
 from quorumlog.model.membership import Membership
 from quorumlog.model.messages.base import Hello, Response
-from quorumlog.model.messages.peer import HeartBeats, Introduction, NodeMessage, PeerMessage
+from quorumlog.model.messages.peer import (
+    HeartBeats,
+    Introduction,
+    NodeMessage,
+    PeerMessage,
+    PeerTurn,
+)
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.view import CoreView
 from quorumlog.transport.connection import Connection
-from quorumlog.wire.frame import Frame
+from quorumlog.wire.frame import Frame, RefusedFrame
+from quorumlog.wire.joined import split
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +34,7 @@ class PeerHandlerCounters:
     unknown_group: int = 0
     unknown_member: int = 0
     not_a_peer_message: int = 0
+    malformed_part: int = 0
 
 
 class _PeerGroup(NamedTuple):
@@ -94,6 +102,9 @@ class PeerHandler:
 
     def _take(self, connection: Connection, frame: Frame, message: NodeMessage) -> None:
         """Handle a message that concerns all groups or several."""
+        if isinstance(message, PeerTurn):
+            self._take_parts(connection, message, frame.attachment)
+            return
         if isinstance(message, Introduction):
             for group, identity, index in message.groups:
                 if group in self._replicas:
@@ -107,6 +118,15 @@ class PeerHandler:
             return
         for part in (*message.requests, *message.responses):
             self._route(connection, frame, part)
+
+    def _take_parts(self, connection: Connection, turn: PeerTurn, attachment: memoryview) -> None:
+        """Handle each part as if it had come by itself; one that is malformed is dropped alone."""
+        for part in split(turn, attachment):
+            if isinstance(part, RefusedFrame):
+                self._counters.malformed_part += 1
+                self._refuse(connection, part, part.code, part.text)
+            elif isinstance(part.message, PeerMessage):
+                self._route(connection, part, part.message)
 
     def _route(self, connection: Connection, frame: Frame, message: PeerMessage) -> None:
         replica = self._replicas.get(message.group)
@@ -172,7 +192,9 @@ class PeerHandler:
         self._refuse(connection, frame, code, text)
         return False
 
-    def _refuse(self, connection: Connection, frame: Frame, code: ResponseCode, text: str) -> None:
+    def _refuse(
+        self, connection: Connection, frame: Frame | RefusedFrame, code: ResponseCode, text: str
+    ) -> None:
         connection.send(Response(code=code, text=text), correlation_id=frame.correlation_id)
 
     def closed(self, connection: Connection, reason: str) -> None:

@@ -178,6 +178,16 @@ class CoreView:
         """Index up to which the log is known to be durable here."""
         return self._state.writes.durable_index
 
+    def index_on_all(self) -> int:
+        """Return the last index that all voters have on disk; -1 if this replica does not lead."""
+        if self._leadership is None:
+            return -1
+        membership, own_id = self._state.memberships.current, self._state.config.self_id
+        others = {*membership.voters, *membership.outgoing} - {own_id}
+        peers = self._leadership.dispatchers
+        matches = (peers[peer].match_index if peer in peers else -1 for peer in others)
+        return min([self.durable_index, *matches])
+
     @property
     def last_vote_result(self) -> VoteResult | None:
         """The last answer to a campaign of this replica; None once it follows a leader."""

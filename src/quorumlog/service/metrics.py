@@ -259,6 +259,7 @@ def _add_transport(page: _Page, node: Node) -> None:
         "unknown_group": strange.unknown_group,
         "unknown_member": strange.unknown_member,
         "not_a_peer_message": strange.not_a_peer_message,
+        "malformed_part": strange.malformed_part,
     }.items():
         page.add("transport_foreign_messages_total", (reason,), count)
 

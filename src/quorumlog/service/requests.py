@@ -60,10 +60,12 @@ from quorumlog.raft.events import (
     RemoveMember,
     TransferRequested,
 )
+from quorumlog.service.answers import Answers
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.sessions.entries import system_entry_of
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
+from quorumlog.wire.joined import Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,7 @@ class ClientRequests:
         self._query_bytes = self._waiting_query_bytes = 0
         self._query_bytes_max = self._bounds.queries.bytes_max // QUERIES_SHARE
         self._answers = 0
+        self._out = Answers(node.turn.at_end)
         self._paused = self._is_closed = False
         self._group, self._identity = "", b""
         self._identity_sent = False
@@ -228,17 +231,9 @@ class ClientRequests:
         self._count(connection, frame, -1)
         if not self._identity_sent:
             self._send_identity(connection)
-        number = frame.correlation_id
-        try:
-            sent = connection.send(response, correlation_id=number, attachments=attachments or ())
-        except UnexpectedArgumentError as error:  # done, but the answer fits no frame
-            kind = AppendResponse if isinstance(response, AppendResponse) else Response
-            refused = kind(
-                code=ResponseCode.INTERNAL_ERROR, text=f"the answer is too long: {error}"
-            )
-            sent = connection.send(refused, correlation_id=number)
-        if not sent:
-            connection.close("answers are not being read")
+        attached = attachments or ()
+        answer = Outgoing(response, attached, sum(map(len, attached)), frame.correlation_id)
+        self._out.send(connection, answer, is_last=not (self._in_flight or self._polls))
 
     def _replica(self, group: str) -> Replica:
         replica, failed = self._node.replicas.get(group), self._node.failed_groups.get(group)
@@ -315,7 +310,7 @@ class ClientRequests:
             else:
                 self._answer(connection, frame, response)
 
-        replica.propose(block, answer, entry)
+        replica.propose(block, answer, entry, request.level)
 
     def _answer_results(
         self,

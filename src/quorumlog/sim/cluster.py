@@ -3,6 +3,8 @@
 After every event all invariants check the node it happened to.
 """
 
+import zlib
+from collections.abc import Iterable
 from functools import partial
 from random import Random
 
@@ -13,7 +15,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hooks import AppendHook
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage
+from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage, PeerTurn
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
@@ -26,6 +28,8 @@ from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
+from quorumlog.wire.frame import Frame
+from quorumlog.wire.joined import split
 
 LIMITS = Limits(
     entry_bytes_max=4_096,
@@ -38,6 +42,8 @@ LIMITS = Limits(
 )
 DATA_FILE_BYTES = 16_384
 INDEX_FILE_BYTES = 32 * 64
+EARLIER = 0.3
+"""Share of the lives of processes in which they are of a version without joined frames."""
 STEP_MS = 100
 READ_BYTES = 1 << 20
 NOTICED_US = (100, 30_000)
@@ -76,6 +82,7 @@ class SimulatedCluster:
         append_hook: AppendHook | None = None,
         **settings: object,
     ) -> None:
+        self._seed = seed
         self.clock = SimulationClock(seed)
         self.network = SimulatedNetwork(self.clock)
         self.touched: SimulatedNode | None = None
@@ -144,11 +151,9 @@ class SimulatedCluster:
         data: bytes,
     ) -> None:
         """Carry a message to another node, unless it is lost."""
-        joined = message.requests if isinstance(message, HeartBeats) else [message]
-        for part in joined:
-            if isinstance(part, PeerMessage):
-                for invariant in self.invariants:
-                    invariant.sent(node, part)
+        for part in _parts_of(message, data):
+            for invariant in self.invariants:
+                invariant.sent(node, part)
         target = self.nodes.get(receiver)
         if target is None:
             return
@@ -158,6 +163,14 @@ class SimulatedCluster:
                 target.enter(lambda: target.receive(message, memoryview(bytearray(data))))
 
         self.network.carry(node.node_id, receiver, message, data, deliver)
+
+    def takes_joined(self, receiver: str) -> bool:
+        """Whether a node is in this life of a version that understands joined frames."""
+        node = self.nodes.get(receiver)
+        if node is None:
+            return False
+        drawn = zlib.crc32(f"{self._seed}/{receiver}/{node.life}".encode())
+        return drawn >= EARLIER * (1 << 32)
 
     def reconnect(self, one: str, two: str) -> None:
         """Break the connections between two nodes; they are made again at once."""
@@ -324,6 +337,17 @@ class SimulatedCluster:
                 f"damaged {list(log.damaged.ranges)}, voters {'/'.join(core.membership.voters)}"
             )
         return "; ".join(parts)
+
+
+def _parts_of(message: PeerMessage | NodeMessage, data: bytes) -> list[PeerMessage]:
+    """Return what a message says in the name of groups."""
+    parts: Iterable[object] = [message]
+    if isinstance(message, HeartBeats):
+        parts = message.requests
+    elif isinstance(message, PeerTurn):
+        frames = split(message, memoryview(data))
+        parts = [frame.message for frame in frames if isinstance(frame, Frame)]
+    return [part for part in parts if isinstance(part, PeerMessage)]
 
 
 def _read_all(replica: Replica) -> None:

@@ -8,19 +8,21 @@ from typing import Protocol, TypeVar
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer
+from quorumlog.model.bounds import SIZE_MAX
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.hooks import AppendHook
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
-from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage
+from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage, PeerTurn
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.disk import Submission, report_commit
 from quorumlog.node.environment import Environment, WriteOwner
-from quorumlog.node.heartbeat_batching import HeartBeatCoalescer
 from quorumlog.node.liveness import NodeLiveness
+from quorumlog.node.peer_turns import PeerTurns
 from quorumlog.node.replica.proposals import Answer
 from quorumlog.node.replica.replica import Replica
+from quorumlog.node.turn import Turn
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
@@ -33,6 +35,8 @@ from quorumlog.storage.files.write_plans import WritePlan
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
 from quorumlog.storage.metadata.checkpoint import CheckpointFile
+from quorumlog.wire.frame import Frame
+from quorumlog.wire.joined import split
 
 T = TypeVar("T")
 DIRECTORY = "/node"
@@ -58,6 +62,10 @@ class Simulation(ClusterView, Protocol):
         data: bytes,
     ) -> None:
         """Carry a message to another node."""
+        ...
+
+    def takes_joined(self, receiver: str) -> bool:
+        """Whether another node understands joined frames."""
         ...
 
     def ended(self, gone: "SimulatedNode") -> None:
@@ -89,8 +97,9 @@ class _Disk:
     Writes that are submitted meanwhile go into the next one, as with a thread.
     """
 
-    def __init__(self, node: "SimulatedNode") -> None:
+    def __init__(self, node: "SimulatedNode", turn: Turn) -> None:
         self._node = node
+        self._turn = turn
         self._store = GroupStore()
         self._queue: deque[tuple[Submission, int]] = deque()
         self._owners: dict[WriteOwner, None] = {}
@@ -136,7 +145,7 @@ class _Disk:
             return
         self._busy = False
         self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
-        report_commit(batch)
+        self._turn.run(report_commit, batch)
         self._begin()
 
 
@@ -184,6 +193,10 @@ class _Network:
         data = b"".join(bytes(part) for part in attachments)
         self._node.cluster.send(self._node, peer_id, message, data)
         return True
+
+    def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
+        """See `Links`."""
+        return SIZE_MAX if self._node.cluster.takes_joined(peer_id) else None
 
     def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """See `Network`: a simulated network reaches everyone."""
@@ -272,7 +285,7 @@ class SimulatedNode:
 
     # -- events ---------------------------------------------------------------------------
 
-    def later(self, delay_us: int, action: Callable[[], None]) -> None:
+    def later(self, delay_us: int, action: Callable[[], object]) -> None:
         """Plan an action in this life of the process; it is dropped when the process ends."""
         life = self.life
 
@@ -375,6 +388,11 @@ class SimulatedNode:
         if isinstance(message, HeartBeats):
             for part in (*message.requests, *message.responses):
                 self.receive(part, attachment)
+        elif isinstance(message, PeerTurn):
+            is_known = self.cluster.takes_joined(self.node_id)
+            for frame in split(message, attachment) if is_known else ():
+                if isinstance(frame, Frame) and isinstance(frame.message, PeerMessage):
+                    self.receive(frame.message, frame.attachment)
         elif isinstance(message, NodeMessage):
             if self.liveness is not None:
                 self.liveness.received(message)
@@ -401,21 +419,18 @@ class SimulatedNode:
         core = self.cluster.make_core(
             config, boot_state(opened), self.cluster.clock.random, clock.now_ms
         )
-        self._disk = disk = _Disk(self)
-
-        def defer(action: Callable[[], None]) -> None:
-            self.later(0, action)
-
+        turn = Turn(lambda action: self.later(0, action))
+        self._disk = disk = _Disk(self, turn)
         environment = Environment(
             disk=disk,
-            network=HeartBeatCoalescer(self.node_id, _Network(self), defer),
+            network=PeerTurns(self.node_id, _Network(self), turn.at_end, self.config.limits),
             executor=_Executor(self),
             machines=_Executor(self),
             now_ms=lambda: clock.now_ms,
             now_us=lambda: clock.now_us,
             wall_ms=lambda: clock.wall_ms,
             hour_of_day=lambda: clock.hour_of_day,
-            defer=defer,
+            defer=turn.defer,
             wake_at=self._wake_at,
             broken=self.broken,
             nonce=partial(self._random_of_life().getrandbits, NONCE_BITS),

@@ -75,7 +75,7 @@ class Listener:
         self._host = host
         self.port = port
         self._handler_for = handler_for
-        self._hello = Hello(cluster=cluster, node_id=node_id, role="node")
+        self._hello = Hello(cluster=cluster, node_id=node_id, role="node", takes_joined=True)
         self._accepts = accepts
         self._limits = limits
         self._peers_reserve = PEERS_RESERVE if peers_reserve is None else peers_reserve

@@ -37,6 +37,8 @@ NAME_TIMEOUT_S = 1.5
 SILENCE_MS = 1_500
 """A link on which nothing was acknowledged for this long is made anew: TCP itself would wait for
 about as long again as the silence lasted."""
+OUTBOX_RESERVE_SHARE = 64
+"""This part of an outbox is for messages, the rest for what is attached to joined ones."""
 REMOVED_S = 60.0
 """How long the links to a member that was removed stay."""
 UNKNOWN_PEERS_MAX = 32
@@ -354,6 +356,20 @@ class PeerLinks:
         if link is not None:
             return link.send(message, attachments)
         return self._answer_unknown_peer(peer_id, message, attachments, bulk=bulk)
+
+    def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
+        """Return how many more attached bytes a link takes now.
+
+        None: it is down, or the peer takes no joined frames. A part of the outbox is left for the
+        messages themselves, so that a frame is not refused whose parts were accepted.
+        """
+        link = (self._bulk if bulk else self._control).get(peer_id)
+        connection = None if link is None else link.connection
+        hello = None if connection is None else connection.hello
+        if connection is None or hello is None or not hello.takes_joined:
+            return None
+        most = self.limits.outbox_bytes_max
+        return most - most // OUTBOX_RESERVE_SHARE - connection.outbox_bytes
 
     def _answer_unknown_peer(
         self,

@@ -16,7 +16,13 @@ from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Message
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, MAGIC, VERSION, Frame, RefusedFrame
-from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, MESSAGE_OF_KIND, UNATTACHED_KINDS
+from quorumlog.wire.kinds import (
+    CLIENT_KINDS,
+    HELLO_KINDS,
+    JOINED_KINDS,
+    MESSAGE_OF_KIND,
+    UNATTACHED_KINDS,
+)
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest frame before the handshake is done: an unknown sender costs no more memory than this."""
@@ -31,7 +37,8 @@ one, with fields that nobody knows, would be kept for as long as the request wai
 AHEAD_BYTES_MIN: Final = 64 * 1024
 """Memory for a frame of a client doubles as its bytes come, from here on."""
 _NO_ATTACHMENT = memoryview(bytearray())
-_DECODERS = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE_OF_KIND.items()}
+DECODERS = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE_OF_KIND.items()}
+"""What decodes the messages of a kind."""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -250,7 +257,7 @@ class FrameDecoder:
         if header.version != VERSION:
             text = f"protocol version {header.version} is not spoken here, only {VERSION}"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED_VERSION, text)
-        decoder = _DECODERS.get(kind)
+        decoder = DECODERS.get(kind)
         if decoder is None:
             text = f"kind {kind} is not known here"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED, text)
@@ -273,7 +280,9 @@ class FrameDecoder:
                     f"a {type(message).__name__} has nothing attached, not {header.attached} bytes"
                 )
                 return RefusedFrame(correlation_id, ResponseCode.UNEXPECTED_ARGUMENT, text)
-            if is_own and length <= KEPT_MESSAGE_BYTES_MAX:
+            if kind in JOINED_KINDS:  # whoever splits it gives each part memory of its own
+                attachment = payload[length:]
+            elif is_own and length <= KEPT_MESSAGE_BYTES_MAX:
                 attachment = payload[length:]  # keeps the encoded message, too
             else:
                 attachment = memoryview(bytearray(payload[length:]))

@@ -30,7 +30,10 @@ HEADER_SIZE: Final = HEADER.size + 4
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A message with its correlation id and attachment (writable memory of its own)."""
+    """A message with its correlation id and attachment (writable memory of its own).
+
+    The attachment of a joined frame is valid until more bytes are received: split it at once.
+    """
 
     correlation_id: int
     message: Message

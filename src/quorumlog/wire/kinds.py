@@ -51,6 +51,8 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     52: peer.DigestQuery,
     53: peer.TableDigestQuery,
     54: peer.TableDigest,
+    55: peer.PeerTurn,
+    56: base.Responses,
 }
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()
@@ -72,3 +74,9 @@ UNATTACHED_KINDS = CLIENT_KINDS - {
 """Requests that have nothing attached: what waits for an answer must not hold any bytes."""
 PEER_KINDS = _kinds_of(peer.PeerMessage, peer.NodeMessage) | {KIND_OF_MESSAGE[base.Response]}
 """What peers send on the connections that they make; a response: it could not read something."""
+JOINED_KINDS = _kinds_of(peer.PeerTurn, base.Responses)
+"""Messages that carry others (`quorumlog.wire.joined`)."""
+PEER_PART_KINDS = _kinds_of(peer.PeerMessage)
+"""What a `PeerTurn` carries."""
+RESPONSE_KINDS = _kinds_of(base.Response)
+"""What `Responses` carry."""

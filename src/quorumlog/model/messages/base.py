@@ -1,20 +1,33 @@
-"""The base classes of all messages, and the message that a connection starts with.
+"""The base classes of all messages, the message that a connection starts with, and joined ones.
 
 Peers exchange one-way messages; clients send requests and get responses paired by the frame's
 correlation id. Index and term are -1 where there is none.
 """
 
+from typing import Annotated, TypeAlias
+
 import msgspec
+from msgspec import Meta
 
 from quorumlog.model.bounds import (
     AddressText,
     Code,
     IdentityBytes,
+    Kind,
     Name,
+    Number,
+    Size,
     Term,
     Text,
 )
 from quorumlog.model.codes import ResponseCode
+
+JOINED_MAX = 512
+"""Messages in one joined frame; more go into another."""
+JoinedPart: TypeAlias = tuple[Kind, Number, bytes, Size]
+"""One message of a joined frame: its kind, its correlation id, the encoded message, and how many of
+the attached bytes are its own."""
+JoinedParts: TypeAlias = Annotated[list[JoinedPart], Meta(max_length=JOINED_MAX)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -27,7 +40,8 @@ class Hello(Message, frozen=True, kw_only=True):
     `role` is "client", or the channel a peer will use: "control" (votes, heartbeats, replies) or
     "bulk" (pushes). Clients have an empty `node_id`. `address` is where a peer listens. A client
     that knows the `identity` of the `group` that it uses names both: requests to another are
-    refused.
+    refused. `takes_joined`: several messages may be sent to this side in one frame, a `PeerTurn` to
+    a node or `Responses` to a client; earlier versions do not say so, and get each alone.
     """
 
     cluster: Name
@@ -38,6 +52,7 @@ class Hello(Message, frozen=True, kw_only=True):
     address: AddressText = ""
     group: Name = ""
     identity: IdentityBytes = b""
+    takes_joined: bool = False
 
 
 class Request(Message, frozen=True, kw_only=True):
@@ -57,3 +72,12 @@ class Response(Message, frozen=True, kw_only=True):
     text: str = ""
     leader_id: str | None = None
     term: Term = -1
+
+
+class Responses(Message, frozen=True, kw_only=True):
+    """Answers to several requests of one client, as if each had arrived by itself.
+
+    The attachment holds those of the parts, in their order.
+    """
+
+    parts: JoinedParts

@@ -17,6 +17,7 @@ from quorumlog.model.bounds import (
     Size,
     Term,
 )
+from quorumlog.model.codes import WriteLevel
 from quorumlog.model.messages.base import Message, Request, Response
 
 
@@ -26,13 +27,15 @@ class AppendRequest(Request, frozen=True, kw_only=True):
     With `wants_results` the results of the group's state machine are attached to the answer, as
     MessagePack of a list. With `stream` above 0 the blocks of that stream are appended in
     `sequence` order 0, 1, 2 …; once one is refused, later ones are refused too (OUT_OF_ORDER) until
-    it is repeated.
+    it is repeated. The answer comes when the block has reached `level`, or the group's least level
+    if that is higher; servers of earlier versions answer at REPLICATION.
     """
 
     count: Count
     stream: Number = 0
     sequence: Number = 0
     wants_results: bool = False
+    level: WriteLevel = WriteLevel.REPLICATION
 
 
 class AppendResponse(Response, frozen=True, kw_only=True):
@@ -40,12 +43,14 @@ class AppendResponse(Response, frozen=True, kw_only=True):
 
     For a block that came again, `term` is -1 if its entries have been removed.
     `positions` has (first index, its position) for each run of entries that is contiguous on disk.
-    From them and the sizes that it sent, the client derives every entry's position.
+    From them and the sizes that it sent, the client derives every entry's position. `level` is what
+    a success proves.
     """
 
     first_index: Index = -1
     last_index: Index = -1
     positions: list[tuple[Index, Position]] = []
+    level: WriteLevel = WriteLevel.REPLICATION
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):

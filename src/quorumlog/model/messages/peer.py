@@ -18,7 +18,7 @@ from quorumlog.model.bounds import (
     Term,
 )
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
-from quorumlog.model.messages.base import Message
+from quorumlog.model.messages.base import JoinedParts, Message
 
 CHANGES_MAX = 512
 """Groups that one node heartbeat reports on; more go into further ones."""
@@ -357,3 +357,12 @@ class HeartBeats(NodeMessage, frozen=True, kw_only=True):
 
     requests: Annotated[list[HeartBeatRequest], Meta(max_length=HEART_BEATS_MAX)]
     responses: Annotated[list[HeartBeatResponse], Meta(max_length=HEART_BEATS_MAX)]
+
+
+class PeerTurn(NodeMessage, frozen=True, kw_only=True):
+    """Messages of one or several groups to one node, as if each had arrived by itself.
+
+    The attachment holds those of the parts, in their order.
+    """
+
+    parts: JoinedParts

@@ -10,7 +10,7 @@ from functools import partial
 
 from quorumlog.model.block import Block
 from quorumlog.model.bounds import NEVER_MS
-from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.errors import check
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.node.replica.context import ReplicaContext
@@ -30,6 +30,7 @@ from quorumlog.node.replica.proposals import (
     refusal,
 )
 from quorumlog.node.replica.tables import Tables
+from quorumlog.node.replica.write_levels import WriteLevels
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
@@ -38,6 +39,7 @@ from quorumlog.sessions.producer_table import AppendedBlock
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
 _NO_TRANSACTIONS = "a group with a state machine takes no transactions"
+_NOT_COMMITTED = "a producer's block is answered at replication or all, not at {}"
 _FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
 
 
@@ -84,6 +86,8 @@ class Appends:
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(context.config.max_wait_ack_time_ms)
         self._repeated: list[_Repeated] = []
+        self._least_level = WriteLevel[context.config.min_write_level.upper()]
+        self.levels = WriteLevels(context)
         self._deferred = DeferredRefusals()
         self._timer = context.timers.new(self.tick)
         self._lookups = 0
@@ -96,12 +100,25 @@ class Appends:
 
     # -- in -----------------------------------------------------------------------------------
 
-    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
-        """Append a verified block; `answer` is called once, at once or later.
+    def propose(
+        self,
+        block: Block,
+        answer: Answer,
+        entry: SystemEntry | None = None,
+        level: WriteLevel = WriteLevel.REPLICATION,
+    ) -> None:
+        """Append a verified block; `answer` is called once, when it has reached its level.
 
         A block that starts with an `entry` of the system channel is appended once, however often
         the client sends it.
         """
+        level = max(level, self._least_level)
+        if level is not WriteLevel.REPLICATION:
+            if level < WriteLevel.REPLICATION and entry is not None:
+                text = _NOT_COMMITTED.format(level.word)
+                self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
+                return
+            answer = self.levels.answer_at(level, answer)
         refused = self._admission(len(block.data), entry)
         if refused is not None:
             self._refuse_or_defer(answer, len(block.data), *refused)
@@ -245,12 +262,13 @@ class Appends:
 
     @property
     def _requests(self) -> int:
-        staged = len(self.pending) + len(self._proposals)
+        staged = len(self.pending) + len(self._proposals) + self.levels.held
         return staged + len(self._repeated) + len(self._deferred) + self._lookups
 
     @property
     def _size_bytes(self) -> int:
-        return self.pending.size_bytes + self._proposals.size_bytes + self._deferred.size_bytes
+        waiting = self.pending.size_bytes + self._proposals.size_bytes + self._deferred.size_bytes
+        return waiting + self.levels.held_bytes
 
     def _is_full(self) -> bool:
         """Whether as many appends wait as may wait."""
@@ -285,6 +303,8 @@ class Appends:
         context.counters.append_requests += len(batch.members)
         context.histograms.observe_block(batch.block.count, len(batch.block.data))
         context.submit(effect.token, plan)
+        if self.levels.unstaged:
+            self.levels.staged(self.pending.newest(len(batch.members)))
         return leads
 
     # -- out ----------------------------------------------------------------------------------
@@ -336,6 +356,7 @@ class Appends:
         for item in repeated:
             if item.appended.last_index > committed:
                 self._refuse(item.answer, effect.code, _UNKNOWN_OUTCOME)
+        self.levels.leadership_ended()
 
     def tick(self, now_ms: int) -> None:
         """Answer the appends that no majority acknowledged in time."""

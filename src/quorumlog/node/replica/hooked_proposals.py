@@ -2,7 +2,7 @@
 
 A broker that keeps messages in a log writes the physical position of each into its body (spec 20
 section 4). The hook runs when the core is about to take the proposal: no event comes in between, so
-the place that the hook is told is the one that the entry gets (decision 0035).
+the place that the hook is told is the one that the entry gets (decision 0038).
 """
 
 from collections import deque

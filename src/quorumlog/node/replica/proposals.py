@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -138,6 +139,10 @@ class PendingAppends:
             self._pending.append(PendingAppend(first, last, term, own_positions, proposal))
             self.size_bytes += len(proposal.block.data)
             ordinal += count
+
+    def newest(self, count: int) -> list[PendingAppend]:
+        """Return those that were registered last, in order."""
+        return list(islice(reversed(self._pending), count))[::-1]
 
     def pop_committed(self, index: int) -> list[PendingAppend]:
         """Remove and return the appends that lie at or below a committed index."""

@@ -15,7 +15,7 @@ import msgspec
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer
-from quorumlog.model.codes import Role
+from quorumlog.model.codes import Role, WriteLevel
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.hooks import RoleChange
@@ -293,9 +293,15 @@ class Replica:
         self.placement.check()
         self.update_eligibility()
 
-    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None = None) -> None:
-        """Append a verified block; `answer` is called once, at once or later."""
-        self.appends.propose(block, answer, entry)
+    def propose(
+        self,
+        block: Block,
+        answer: Answer,
+        entry: SystemEntry | None = None,
+        level: WriteLevel = WriteLevel.REPLICATION,
+    ) -> None:
+        """Append a verified block; `answer` is called once, when it has reached its level."""
+        self.appends.propose(block, answer, entry, level)
 
     def fetch(self, request: FetchRequest, answer: FetchAnswer, client: object = None) -> None:
         """Read committed entries for a client; reads of cold files of clients take turns."""
@@ -393,6 +399,8 @@ class Replica:
             raise
         finally:
             self._is_stepping = False
+        if self.appends.levels.is_waiting:
+            self.appends.levels.advance()
         if signals.changes != changes_before:
             self._core_changed()
         if signals.due_ms < self._core_timer.due_ms:
@@ -471,17 +479,7 @@ class Replica:
 
     def _role_changed(self, effect: fx.RoleChanged, _: _Item) -> None:
         self.counters.role_changes += 1
-        log_event(
-            logger,
-            logging.INFO,
-            "role changed",
-            group=self.config.group,
-            role=effect.role.value,
-            term=effect.term,
-            leader=effect.leader_id,
-        )
-        change = RoleChange(self.config.group, effect.role, effect.term, effect.leader_id)
-        self.context.environment.role_changed(change)
+        _tell_role(self.context, effect)
         self.applier.role_changed(effect.term, effect.role)
         self.transactions.role_changed(effect.role)
         self.readers.forget()
@@ -490,6 +488,21 @@ class Replica:
     def _membership_changed(self, effect: fx.MembershipChanged, _: _Item) -> None:
         _log_membership(self.config.group, effect)
         self.check_addresses()
+
+
+def _tell_role(context: ReplicaContext, effect: fx.RoleChanged) -> None:
+    group = context.config.group
+    log_event(
+        logger,
+        logging.INFO,
+        "role changed",
+        group=group,
+        role=effect.role.value,
+        term=effect.term,
+        leader=effect.leader_id,
+    )
+    change = RoleChange(group, effect.role, effect.term, effect.leader_id)
+    context.environment.role_changed(change)
 
 
 def _log_membership(group: str, effect: fx.MembershipChanged) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from quorumlog.client import Level
 from quorumlog.client.transactions import TIMEOUT_MS
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
@@ -36,6 +37,10 @@ KNOWN = {
         "of a batch write: with batchId, the name under which it is written once, for foreachBatch"
     ),
     "batchId": "of a batch write: its number, rising with every batch of a transactionalId",
+    "level": (
+        "when rows count as written: replication (default) or all; with at-least-once also receive "
+        "or persistence"
+    ),
     "deliveryTimeoutMs": "how long an outage is ridden out (default 120000)",
 }
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
@@ -57,6 +62,7 @@ class WriteOptions:
     transaction_timeout_ms: int
     identity: tuple[str, int] | None
     delivery_timeout_ms: int
+    level: Level = "replication"
 
     def for_stream(self) -> "WriteOptions":
         """Return these, or raise `UnexpectedArgumentError` for what only a batch write has."""
@@ -82,6 +88,10 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         raise values.wrong("transactionTimeoutMs")
     guarantees = {"exactly-once": True, "at-least-once": False}
     is_transactional = values.choice("deliveryGuarantee", guarantees)
+    levels: dict[str, Level] = {"replication": "replication", "all": "all"}
+    if not is_transactional:
+        levels |= {"receive": "receive", "persistence": "persistence"}
+    level = values.choice("level", levels)
     identity = _identity(values)
     if identity is not None and not is_transactional:
         raise UnexpectedArgumentError(
@@ -95,6 +105,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         transaction_timeout_ms=timeout_ms,
         identity=identity,
         delivery_timeout_ms=values.duration_ms("deliveryTimeoutMs") or 120_000,
+        level=level,
     )
 
 

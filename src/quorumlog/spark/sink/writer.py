@@ -149,6 +149,8 @@ class TaskWriter:
             batch_bytes=BLOCK_BYTES,
             buffer_bytes=BUFFER_BYTES,
             delivery_timeout_ms=options.delivery_timeout_ms,
+            level=options.level,
+            idempotent=options.level in ("replication", "all"),
         )
 
     def _finished(self, group: str) -> WrittenPart | None:

@@ -1,0 +1,152 @@
+"""What all groups of a node say to a peer in one turn of the loop, in one frame a link.
+
+A frame for each message would cost more than most messages (`wire/joined.py`). The groups come
+together here because the leaders of a node send heartbeats at the same moments
+(`raft/leadership.py`), timers fire together (`node/timers.py`), and one group commit makes writes
+of many groups durable.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from quorumlog.model.block import Buffer
+from quorumlog.model.limits import Limits
+from quorumlog.model.messages.base import JOINED_MAX
+from quorumlog.model.messages.peer import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    HeartBeats,
+    NodeMessage,
+    PeerMessage,
+    PeerTurn,
+)
+from quorumlog.node.environment import Network
+from quorumlog.wire.joined import PART_ATTACHED_MAX, Outgoing, attached_max, runs_of
+
+_BEATS = (HeartBeatRequest, HeartBeatResponse)
+_Message: TypeAlias = PeerMessage | NodeMessage
+_Link: TypeAlias = tuple[str, bool]
+"""A peer, and whether it is the bulk link."""
+
+
+class Links(Network, Protocol):
+    """The links to peers."""
+
+    def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
+        """Return how many more bytes a link takes now; None: it takes no joined frames."""
+        ...
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one link gets at the end of the turn; `room` as in `Links`, less what is here."""
+
+    room: int | None
+    messages: list[Outgoing[_Message]] = field(default_factory=list)
+    attached: int = 0
+
+
+class PeerTurns:
+    """A `Network` that sends at the end of a turn what replicas gave it in the turn.
+
+    Over each link messages leave in the order in which they were given. What was accepted is not
+    dropped unless the connection ends. A peer of an earlier version gets frames as it knows them:
+    heartbeats are joined, everything else goes at once.
+    """
+
+    def __init__(
+        self,
+        self_id: str,
+        links: Links,
+        at_end: Callable[[Callable[[], None]], object],
+        limits: Limits,
+    ) -> None:
+        self._self_id = self_id
+        self._links = links
+        self._at_end = at_end
+        self._attached_max = attached_max(limits)
+        self._gathered: dict[_Link, _Gathered] = {}
+
+    def send(
+        self,
+        peer_id: str,
+        message: _Message,
+        attachments: Sequence[Buffer] = (),
+        *,
+        bulk: bool = False,
+    ) -> bool:
+        """See `Network`; False also while what was given in this turn fills the link."""
+        link = (peer_id, bulk)
+        gathered = self._gathered.get(link)
+        if gathered is None:
+            if not self._gathered:
+                self._at_end(self._send_all)
+            room = self._links.joined_room(peer_id, bulk=bulk)
+            gathered = self._gathered[link] = _Gathered(room)
+        if gathered.room is None and not isinstance(message, _BEATS):
+            return self._links.send(peer_id, message, attachments, bulk=bulk)
+        size = 0
+        for part in attachments:
+            size += len(part)
+        if size:
+            if size > PART_ATTACHED_MAX:
+                self._send_early(link, gathered)
+                return self._links.send(peer_id, message, attachments, bulk=bulk)
+            if gathered.room is not None:
+                if size > gathered.room:
+                    return False
+                gathered.room -= size
+            gathered.attached += size
+        gathered.messages.append(Outgoing(message, attachments, size))
+        if len(gathered.messages) >= JOINED_MAX or gathered.attached >= self._attached_max:
+            self._send_early(link, gathered)
+        return True
+
+    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
+        """See `Network`."""
+        self._links.update_members(group, addresses)
+
+    def _send_all(self) -> None:
+        all_gathered, self._gathered = self._gathered, {}
+        for link, gathered in all_gathered.items():
+            self._send_gathered(link, gathered.messages)
+
+    def _send_early(self, link: _Link, gathered: _Gathered) -> None:
+        """Send what is gathered before the turn ends."""
+        messages, gathered.messages, gathered.attached = gathered.messages, [], 0
+        self._send_gathered(link, messages)
+        gathered.room = self._links.joined_room(link[0], bulk=link[1])
+
+    def _send_gathered(self, link: _Link, messages: list[Outgoing[_Message]]) -> None:
+        peer_id, bulk = link
+        if len(messages) == 1:
+            ((message, attachments, _, _),) = messages
+            self._links.send(peer_id, message, attachments, bulk=bulk)
+        elif not messages:
+            return
+        elif self._links.joined_room(peer_id, bulk=bulk) is None:
+            self._send_to_earlier(link, messages)
+        else:
+            for run in runs_of(messages, self._attached_max):
+                turn = PeerTurn(local_id=self._self_id, remote_id=peer_id, parts=run.parts)
+                message = run.first.message if len(run.parts) == 1 else turn
+                self._links.send(peer_id, message, run.attachments, bulk=bulk)
+
+    def _send_to_earlier(self, link: _Link, messages: list[Outgoing[_Message]]) -> None:
+        """Send to a peer that takes no joined frames, or has been connected anew."""
+        peer_id, bulk = link
+        beats: list[HeartBeatRequest] = []
+        answers: list[HeartBeatResponse] = []
+        for message, attachments, _, _ in messages:
+            if isinstance(message, HeartBeatRequest):
+                beats.append(message)
+            elif isinstance(message, HeartBeatResponse):
+                answers.append(message)
+            else:
+                self._links.send(peer_id, message, attachments, bulk=bulk)
+        if beats or answers:
+            joined = HeartBeats(
+                local_id=self._self_id, remote_id=peer_id, requests=beats, responses=answers
+            )
+            self._links.send(peer_id, joined, bulk=bulk)

@@ -1,0 +1,174 @@
+"""Appends that are answered earlier, or later, than when they are committed (`WriteLevel`).
+
+An append that is answered early stays among those that wait for a majority, so that what a leader
+holds in memory is bounded as ever. What is appended, written and pushed does not depend on levels.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from quorumlog.model.bounds import NEVER_MS
+from quorumlog.model.codes import ResponseCode, WriteLevel
+from quorumlog.model.messages.client import AppendResponse
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.proposals import Answer, PendingAppend
+
+_TOO_LATE = "entries {} to {} are committed, but {} did not acknowledge them in {} ms"
+_ENDED = "entries {} to {} are committed; leadership ended before all voters acknowledged them"
+
+
+class LevelAnswer:
+    """In the place of an append's callback: answers once, when its level is reached.
+
+    It is called when the append is committed (and applied), or fails.
+    """
+
+    def __init__(
+        self, levels: "WriteLevels", level: WriteLevel, answer: Answer, deadline_ms: int
+    ) -> None:
+        self._levels = levels
+        self._answer = answer
+        self.level = level
+        self.deadline_ms = deadline_ms
+        self.is_staged = self.is_answered = False
+        self.size_bytes = 0
+
+    def __call__(self, response: AppendResponse, results: Sequence[bytes]) -> None:
+        """See `Answer`."""
+        self._levels.settled(self, response, results)
+
+    def give(self, response: AppendResponse, results: Sequence[bytes] = ()) -> None:
+        """Answer, unless that was done before."""
+        if not self.is_answered:
+            self.is_answered = True
+            self._answer(response, results)
+
+
+class _OnAll(msgspec.Struct, frozen=True):
+    """A committed append that not all voters are known to have."""
+
+    answer: LevelAnswer
+    response: AppendResponse
+    results: Sequence[bytes]
+
+
+class WriteLevels:
+    """The part of a replica that answers appends of other levels than REPLICATION.
+
+    `unstaged` of them have no place in the log yet. `held` and `held_bytes` are committed, and wait
+    for all voters. All methods run on the event loop's thread.
+    """
+
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
+        self._wait_ms = context.config.max_wait_ack_time_ms
+        self.unstaged = 0
+        self._early: deque[PendingAppend] = deque()
+        self._on_all: deque[_OnAll] = deque()
+        self._timer = context.timers.new(self._expire)
+        self.held = self.held_bytes = 0
+        self.is_waiting = False
+        """Whether an answer depends on what is durable, here or on all voters."""
+
+    def answer_at(self, level: WriteLevel, answer: Answer) -> LevelAnswer:
+        """Return what takes the place of an append's callback."""
+        self.unstaged += 1
+        return LevelAnswer(self, level, answer, self._context.environment.now_ms() + self._wait_ms)
+
+    def staged(self, pending: Iterable[PendingAppend]) -> None:
+        """Answer those of staged appends that need no more than their place."""
+        for one in pending:
+            answer = one.proposal.answer
+            if not isinstance(answer, LevelAnswer):
+                continue
+            self._placed(answer)
+            answer.size_bytes = len(one.proposal.block.data)
+            if answer.level <= WriteLevel.RECEIVE:
+                answer.give(self._early_response(one, WriteLevel.RECEIVE))
+            elif answer.level is WriteLevel.PERSISTENCE:
+                self._early.append(one)
+                self.is_waiting = True
+
+    def _placed(self, answer: LevelAnswer) -> None:
+        self.unstaged -= not answer.is_staged
+        answer.is_staged = True
+
+    def _early_response(self, pending: PendingAppend, level: WriteLevel) -> AppendResponse:
+        return AppendResponse(
+            leader_id=self._context.core.leader_id,
+            term=pending.term,
+            first_index=pending.first_index,
+            last_index=pending.last_index,
+            positions=pending.positions,
+            level=level,
+        )
+
+    def settled(
+        self, answer: LevelAnswer, response: AppendResponse, results: Sequence[bytes]
+    ) -> None:
+        """An append is committed and applied, or failed."""
+        self._placed(answer)
+        is_done = response.code == ResponseCode.SUCCESS
+        if not is_done or answer.level is not WriteLevel.ALL:
+            answer.give(response, results)
+            return
+        if response.last_index <= self._context.core.index_on_all():
+            answer.give(msgspec.structs.replace(response, level=WriteLevel.ALL), results)
+            return
+        self._on_all.append(_OnAll(answer, response, results))
+        self.held += 1
+        self.held_bytes += answer.size_bytes
+        self._timer.set_earlier(answer.deadline_ms)
+        self.is_waiting = True
+
+    def advance(self) -> None:
+        """Answer what is durable now; the core has taken an event."""
+        core, early, on_all = self._context.core, self._early, self._on_all
+        while early and (early[0].last_index <= core.durable_index or _is_over(early[0])):
+            one = early.popleft()
+            if isinstance(one.proposal.answer, LevelAnswer):
+                one.proposal.answer.give(self._early_response(one, WriteLevel.PERSISTENCE))
+        if on_all:
+            index = core.index_on_all()
+            while on_all and on_all[0].response.last_index <= index:
+                found = self._taken()
+                response = msgspec.structs.replace(found.response, level=WriteLevel.ALL)
+                found.answer.give(response, found.results)
+        self.is_waiting = bool(early or on_all)
+
+    def _taken(self) -> _OnAll:
+        found = self._on_all.popleft()
+        self.held -= 1
+        self.held_bytes -= found.answer.size_bytes
+        return found
+
+    def leadership_ended(self) -> None:
+        """This replica does not learn any more what others have; what failed was told so."""
+        self._early.clear()
+        while self._on_all:
+            self._refuse(self._taken(), _ENDED)
+
+    def _expire(self, now_ms: int) -> None:
+        while self._on_all and self._on_all[0].answer.deadline_ms <= now_ms:
+            core = self._context.core
+            matches = {peer.peer_id: peer.match_index for peer in core.peer_progress()}
+            last, voters = self._on_all[0].response.last_index, core.membership.voters
+            late = [peer for peer in voters if matches.get(peer, last) < last]
+            who = ", ".join(late) or "some voters"
+            self._refuse(self._taken(), _TOO_LATE, who, self._wait_ms)
+        due_ms = min((one.answer.deadline_ms for one in self._on_all), default=NEVER_MS)
+        self._timer.set(due_ms)
+
+    def _refuse(self, found: _OnAll, text: str, *more: object) -> None:
+        response = found.response
+        text = text.format(response.first_index, response.last_index, *more)
+        code = ResponseCode.WAIT_ALL_ACK_TIMEOUT
+        self._context.counters.count_refusal(code)
+        found.answer.give(msgspec.structs.replace(response, code=code, text=text))
+
+
+def _is_over(pending: PendingAppend) -> bool:
+    answer = pending.proposal.answer
+    return isinstance(answer, LevelAnswer) and answer.is_answered
