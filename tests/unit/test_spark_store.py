@@ -1,5 +1,7 @@
 """Store files to rows without a server, Spark or a cluster: whole stores, ranges, options."""
 
+import hashlib
+import json
 import pickle
 from itertools import chain
 
@@ -433,3 +435,17 @@ def test_defaults():
 def test_wrong_options_are_named(options, message):
     with pytest.raises(UnexpectedArgumentError, match=message):
         parse_options(options)
+
+
+@pytest.mark.parametrize("release", ["0.2.7", "0.3.2"])
+def test_what_dledger_appended_to_a_log_of_ours_is_read_before_a_node_has_opened_it(
+    tmp_path, release
+):
+    """Its entries have no CRCs; opening the log gives them some (decision 0034)."""
+    directory = unpack("continued", tmp_path) / release / "dledger-n0"
+    stated = json.loads((tmp_path / "continued" / "manifest.json").read_text())[release]["entries"]
+    rows = rows_of(directory, includeAll="true")
+    assert [row["index"] for row in rows] == [entry["index"] for entry in stated]
+    bodies = [hashlib.sha256(row["body"]).hexdigest()[:16] for row in rows]
+    assert bodies == [entry["body_sha256_start"] for entry in stated]
+    assert [row["crc_ok"] for row in rows] == [True] * 59 + [None] * 9

@@ -17,7 +17,6 @@ from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint, LogStart
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.offline.store_files import StoreFiles
-from quorumlog.storage.recovery.damage_scan import DamageScan
 
 CUT_ATTEMPTS = 64
 """Entries read, one after the other, for one whose header and index record agree."""
@@ -45,6 +44,7 @@ class FileRange:
     `start` is the position in the log of the file's first byte. Entries before `wanted` are only
     walked over. `chain_before` is the chain CRC of the entry before the first, None if it is not
     known; `index_files` have (position, path); `damaged` are ranges that the replica quarantined.
+    `takes_foreign`: entries that DLedger appended after ours are good, although without CRCs.
     """
 
     path: str
@@ -58,6 +58,7 @@ class FileRange:
     chain_before: int | None
     index_files: tuple[tuple[int, str], ...]
     damaged: tuple[tuple[int, int], ...]
+    takes_foreign: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _end_of(store: StoreFiles, begin: LogPoint) -> int:
             return start.index
     else:
         start = _begin_of_last_file(store, begin)
-    scan = DamageScan(store.data, store.index, start, metadata)
+    scan = store.scan_after(start)
     last: ScannedRun | None = None
     for run in scan:
         last = run
@@ -318,4 +319,5 @@ class RangePlanner:
             self._reader.chain_before(run.first),
             tuple((file.start, file.path) for file in self._index.files_over(*positions)),
             self._store.damaged.within(run.first, run.last).ranges,
+            self._store.is_original_compatible,
         )

@@ -252,6 +252,8 @@ class RangeReader:
             self._chain = 0
             return {}
         wrong = dict(wrong_crcs(block, self._chain, bodies=self._checks.bodies))
+        if self._part.takes_foreign:
+            wrong = {row: reason for row, reason in wrong.items() if reason != FOREIGN}
         last = block.count - 1
         is_known = wrong.get(last) not in (FOREIGN, WRONG_CHAIN)
         self._chain = int(words[last, CHAIN_CRC].byteswap()) if is_known else None

@@ -92,7 +92,7 @@ def _late_scan(opened: StoreFiles) -> DamageScan:
         found = entry_at(data, position)
         if found is not None:
             start = LogPoint(found[0] - 1, position, UNKNOWN_CRC, -1)
-    return DamageScan(data, opened.index, start, metadata)
+    return opened.scan_after(start)
 
 
 def last_indexed(opened: StoreFiles) -> LogPoint:

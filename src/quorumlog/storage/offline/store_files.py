@@ -19,7 +19,7 @@ from quorumlog.storage.files.file_sequence import FileSequence, existing_file_si
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.log.layout import DATA, INDEX
 from quorumlog.storage.metadata.advice import RESTORE
-from quorumlog.storage.metadata.checkpoint import LogMetadata
+from quorumlog.storage.metadata.checkpoint import LogMetadata, LogPoint
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
@@ -40,9 +40,14 @@ class StoreFiles:
 
     def scan(self) -> DamageScan:
         """Return a scan of all entries, from the first on."""
-        metadata, log_start = self.metadata, self.metadata.log_start
-        start = log_start.point if log_start is not None and len(self.data) else None
-        scan = DamageScan(self.data, self.index, start, metadata)
+        log_start = self.metadata.log_start
+        return self.scan_after(
+            log_start.point if log_start is not None and len(self.data) else None
+        )
+
+    def scan_after(self, start: LogPoint | None) -> DamageScan:
+        """Return a scan of the entries after a point; None: of a log whose start is not known."""
+        scan = DamageScan(self.data, self.index, start, self.metadata)
         scan.takes_foreign = self.is_original_compatible
         return scan
 
