@@ -2,6 +2,7 @@
 
 import pytest
 
+from quorumlog.cli import read
 from quorumlog.cli.read import index_of_last
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
@@ -58,3 +59,21 @@ def test_f93_with_a_channel_its_entries_are_counted(kinds, count, begin):
 
 def test_with_all_entries_counted_noops_count_too():
     assert index_of_last(LogOf("ndnnnd"), 2, everything=True) == 4
+
+
+def test_no_entry_is_looked_at_twice_and_those_far_from_the_end_not_at_all(monkeypatch, capsys):
+    monkeypatch.setattr(read, "SEARCHED_MAX", 40)
+    looked = []
+
+    class Counted(LogOf):
+        def read(self, begin, *, end, **options):
+            looked.extend(range(begin, end + 1))
+            return super().read(begin, end=end, **options)
+
+    kinds = "c" * 50 + "d" * 40 + "c" + "d" * 9
+    assert index_of_last(Counted(kinds), 3, everything=False, channel=7) == 90
+    assert sorted(looked) == list(range(60, 100))
+    assert capsys.readouterr().err == (
+        "quorumlog: 1 of 3 entries are among the last 40; --from INDEX shows earlier ones\n"
+    )
+    assert index_of_last(LogOf("d" * 50), 1, everything=False, channel=7) == 50

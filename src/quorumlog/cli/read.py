@@ -34,6 +34,8 @@ from quorumlog.model.entry import Entry
 from quorumlog.model.errors import NoLeaderError, NotLeaderError
 
 LAST_ENTRIES = 10
+SEARCHED_MAX = 1_000_000
+"""Entries that are looked through, from the end of the log, for the last ones that are wanted."""
 
 
 def get_command(
@@ -159,28 +161,38 @@ def index_of_last(
     leader_only: bool = True,
     channel: int | None = None,
 ) -> int:
-    """Return the index from which on there are `count` entries that a reader sees."""
+    """Return the index from which on there are `count` entries that a reader sees.
+
+    Of the first entries of a log, and of those before the last `SEARCHED_MAX`, there may be fewer.
+    """
     isolation = _isolation(everything)
     first, last = client.bounds(leader_only=leader_only, isolation=isolation)
-    window = count
-    while window:
-        begin = max(first, last + 1 - window)
+    first, lowest = max(first, 0), max(first, 0, last + 1 - SEARCHED_MAX)
+    found: list[int] = []
+    end, window = last, count
+    while len(found) < count and end >= lowest:
+        begin = max(lowest, end + 1 - window)
         seen = client.read(
             begin,
-            end=last,
+            end=end,
             follow=False,
             include_all=everything,
             leader_only=leader_only,
             isolation=isolation,
             channel=channel,
         )
-        indexes = deque((entry.index for entry in seen), maxlen=count)
-        if len(indexes) == count:
-            return indexes[0]
-        if begin <= first:
-            return max(first, 0)
+        indexes = deque((entry.index for entry in seen), maxlen=count - len(found))
+        found = [*indexes, *found]
+        end = begin - 1
         window *= 2  # some of them were NOOPs, bookkeeping or on other channels: search on
-    return last + 1
+    if len(found) < count and lowest > first:
+        print_note(
+            f"{len(found)} of {count} entries are among the last {SEARCHED_MAX:,}; --from INDEX "
+            "shows earlier ones"
+        )
+    elif len(found) < count:
+        return first
+    return found[0] if found else last + 1
 
 
 def _isolation(everything: bool) -> Isolation:
