@@ -44,6 +44,18 @@ class Surroundings:
         self.sent.append((message, b"".join(attachments)))
         return True
 
+    def answer_to(self, kind, **fields):
+        """Return an answer of the peer that was asked last, with the number of its request."""
+        asked = self.sent[-1][0]
+        return kind(
+            group="g",
+            local_id=asked.remote_id,
+            remote_id="n0",
+            term=1,
+            request_id=asked.request_id,
+            **fields,
+        )
+
     def step(self, event, **bytes_of):
         self.steps.append(event)
 

@@ -256,16 +256,8 @@ class Asking(Surroundings):
         self.part = LostTables(self.context, self.tables)
 
     def answer(self, table, agreed, raw=b"tables"):
-        request = self.sent[-1][0]
-        message = RepairResponse(
-            group="g",
-            local_id=request.remote_id,
-            remote_id="n0",
-            term=1,
-            request_id=request.request_id,
-            code=ResponseCode.INDEX_OUT_OF_RANGE,
-            agreed=[(table, agreed)],
-        )
+        code = ResponseCode.INDEX_OUT_OF_RANGE
+        message = self.answer_to(RepairResponse, code=code, agreed=[(table, agreed)])
         assert self.part.answered(message, memoryview(raw))
 
 

@@ -77,12 +77,8 @@ class Replica(Surroundings):
 
     def _answer(self, code, bodies=(), *, begins_at=0):
         asked = self.sent[-1][0]
-        answer = RepairResponse(
-            group="g",
-            local_id=asked.remote_id,
-            remote_id="n0",
-            term=1,
-            request_id=asked.request_id,
+        answer = self.answer_to(
+            RepairResponse,
             code=code,
             first_index=asked.first_index,
             count=len(bodies),

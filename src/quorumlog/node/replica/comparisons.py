@@ -4,7 +4,6 @@ A replica whose state differs from a majority's rebuilds it from a snapshot. Whi
 agrees, those that differ check their own state.
 """
 
-from quorumlog.model.messages.peer import DigestQuery, StateDigest
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.digest_comparison import DigestComparison
 from quorumlog.node.replica.machine_jobs import MachineControl
@@ -35,21 +34,6 @@ class Comparisons(DigestComparison):
 
     def _compares(self, index: int) -> bool:
         return self._machine.machine is not None and super()._compares(index)
-
-    def _query(self, peer: str, number: int, index: int) -> DigestQuery:
-        return DigestQuery(**self._context.envelope_to(peer), request_id=number, index=index)
-
-    def _digest(
-        self, peer: str, number: int, index: int, digest: bytes, *, verdict: bool, majority: bool
-    ) -> StateDigest:
-        return StateDigest(
-            **self._context.envelope_to(peer),
-            index=index,
-            digest=digest,
-            is_verdict=verdict,
-            is_majority=majority,
-            request_id=number,
-        )
 
     def _agreed(self) -> None:
         self._snapshotter.agreed()

@@ -9,6 +9,7 @@ a query is random, so only the peer that received it can repeat it.
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar
 
 from quorumlog.log_events import log_event
@@ -29,16 +30,24 @@ class DigestComparison(ABC):
     """The part of a replica that compares one thing, such as its machine's state, with others'.
 
     After the entry `agreed_index` it equalled a majority's. All methods run on the event loop's
-    thread.
+    thread. `query` and `digest` make the question for a digest and the answer with one.
 
     `_own_queries` holds the numbers of its own queries, `_peer_queries` those of followers that
     wait for the majority's digest: by entry, and by peer.
     """
 
-    def __init__(self, context: ReplicaContext, what: str) -> None:
+    def __init__(
+        self,
+        context: ReplicaContext,
+        what: str,
+        query: Callable[..., DigestQuery] = DigestQuery,
+        digest: Callable[..., StateDigest] = StateDigest,
+    ) -> None:
         self._context = context
         self._environment = context.environment
         self._what = what
+        self._query = query
+        self._digest = digest
         self.points = Points(context.config.digest_entries)
         self._own: dict[int, bytes] = {}
         self._seen: dict[int, dict[str, bytes]] = {}
@@ -52,16 +61,6 @@ class DigestComparison(ABC):
     def _compares(self, index: int) -> bool:
         """Whether there is something to compare after an entry."""
         return self.points.is_one(index)
-
-    @abstractmethod
-    def _query(self, peer: str, number: int, index: int) -> DigestQuery:
-        """Return the question for a digest."""
-
-    @abstractmethod
-    def _digest(
-        self, peer: str, number: int, index: int, digest: bytes, *, verdict: bool, majority: bool
-    ) -> StateDigest:
-        """Return the answer with a digest."""
 
     @abstractmethod
     def _agreed(self) -> None:
@@ -132,7 +131,9 @@ class DigestComparison(ABC):
         """Ask a follower for its digest, or the leader for the majority's."""
         number = self._environment.nonce()
         _keep(self._own_queries, index, self._own_queries.get(index, {}) | {peer: number})
-        self._environment.network.send(peer, self._query(peer, number, index))
+        envelope = self._context.envelope_to(peer)
+        query = self._query(**envelope, request_id=number, index=index)
+        self._environment.network.send(peer, query)
 
     # -- the leader ---------------------------------------------------------------------------
 
@@ -180,10 +181,15 @@ class DigestComparison(ABC):
         is_verdict: bool = False,
         is_majority: bool = False,
     ) -> None:
-        message = self._digest(
-            node_id, request_id, index, digest, verdict=is_verdict, majority=is_majority
+        answer = self._digest(
+            **self._context.envelope_to(node_id),
+            index=index,
+            digest=digest,
+            is_verdict=is_verdict,
+            is_majority=is_majority,
+            request_id=request_id,
         )
-        self._environment.network.send(node_id, message)
+        self._environment.network.send(node_id, answer)
 
     # -- everyone -----------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ A replica with a table that differs from a majority's does not lead, serves noth
 says, and takes the tables of a peer that agreed with a majority since (`lost_tables`).
 """
 
+from functools import partial
+
 from quorumlog.model.messages.peer import TableDigest, TableDigestQuery
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.digest_comparison import DigestComparison
@@ -60,27 +62,11 @@ class _TableComparison(DigestComparison):
     def __init__(
         self, context: ReplicaContext, name: str, tables: Tables, lost_tables: LostTables
     ) -> None:
-        super().__init__(context, f"the table {name}")
+        what, query = f"the table {name}", partial(TableDigestQuery, table=name)
+        super().__init__(context, what, query, partial(TableDigest, table=name))
         self._name = name
         self._tables = tables
         self._lost_tables = lost_tables
-
-    def _query(self, peer: str, number: int, index: int) -> TableDigestQuery:
-        envelope = self._context.envelope_to(peer)
-        return TableDigestQuery(**envelope, request_id=number, index=index, table=self._name)
-
-    def _digest(
-        self, peer: str, number: int, index: int, digest: bytes, *, verdict: bool, majority: bool
-    ) -> TableDigest:
-        return TableDigest(
-            **self._context.envelope_to(peer),
-            index=index,
-            digest=digest,
-            is_verdict=verdict,
-            is_majority=majority,
-            request_id=number,
-            table=self._name,
-        )
 
     def _agreed(self) -> None:
         """Nothing waits for it: doubt ends with the tables of a peer, not with a later digest."""
