@@ -173,3 +173,24 @@ def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, message):
     with pytest.raises(ConfigError) as refusal:
         load_config(path)
     assert str(refusal.value).startswith(f"{path}: {message}")
+
+
+def test_where_metrics_are_sent_is_checked():
+    sent = node(
+        metrics_grpc_exporter_target="https://collector.example:4317",
+        metrics_grpc_exporter_header="x-token: a b:c , other:",
+        trace_every=100,
+    )
+    assert sent.exporter_headers == {"x-token": "a b:c", "other": ""}
+    assert node().exporter_headers == {}
+    for target in ("collector", "ftp://c:1", "c:99999", "https://c/path:1x"):
+        with pytest.raises(ConfigError, match="metricsGrpcExporterTarget"):
+            node(metrics_grpc_exporter_target=target)
+    for header in ("no pair", "Upper:1", "a:1,,b:2", "a:\n"):
+        with pytest.raises(ConfigError, match="metricsGrpcExporterHeader"):
+            node(metrics_grpc_exporter_header=header)
+    with pytest.raises(ConfigError, match="metricGrpcExporterIntervalInMills must be above 0"):
+        node(metric_grpc_exporter_interval_in_mills=0)
+    for changes in ({"trace_every": 5}, {"trace_every": -1, "metrics_grpc_exporter_target": "c:1"}):
+        with pytest.raises(ConfigError, match="traceEvery must be 0"):
+            node(**changes)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from metrics_page import PAGE, page
+from generated_tables import METRICS, page
 from quorumlog.model.histogram import ENTRY_COUNTS, Histogram
 from quorumlog.node.replica.counters import PEERS_MAX, PushHistograms, ReplicaHistograms
 from quorumlog.service.metric_families import FAMILIES
@@ -41,7 +41,7 @@ def test_166_no_metric_is_there_twice_and_what_replaces_one_exists():
 
 
 def test_166_the_page_lists_each_metric_as_it_is():
-    assert PAGE.read_text() == page(), "run python tests/metrics_page.py"
+    assert METRICS.read_text() == page("metrics"), "run python tests/generated_tables.py"
 
 
 def test_a_histogram_counts_each_value_in_the_first_bucket_that_holds_it():

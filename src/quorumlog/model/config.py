@@ -24,6 +24,7 @@ from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
+HEADER_PATTERN = re.compile(r"\s*[a-z0-9_.-]+\s*:[ -~]*")
 HOUR_MS = 3_600_000
 
 
@@ -282,6 +283,15 @@ class NodeConfig(
     """`host:port`; empty: the node's own address in the peers of its groups."""
     admin_listen: str = ""
     """`host:port` of /metrics and /health; empty: none."""
+    metrics_grpc_exporter_target: str = ""
+    """`host:port`, or an http or https address, that metrics are sent to by OTLP over gRPC; empty:
+    nowhere."""
+    metrics_grpc_exporter_header: str = ""
+    """`key:value` joined by `,`: what is sent with them, such as a token."""
+    metric_grpc_exporter_time_out_in_mills: int = 3_000
+    metric_grpc_exporter_interval_in_mills: int = 60_000
+    trace_every: int = 0
+    """One of this number of appends is traced, and sent to the same receiver; 0: none."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     insecure: bool = False
     """Allow listening beyond the loopback addresses although there is no TLS."""
@@ -291,6 +301,7 @@ class NodeConfig(
         """Check values and their relations."""
         check_name("selfId", self.self_id, dash=False)
         check_name("cluster", self.cluster)
+        self._check_exporter()
         if not self.groups:
             raise ConfigError("groups: at least one group is needed")
         names = [group.group for group in self.groups]
@@ -321,6 +332,43 @@ class NodeConfig(
                 f"listen {self.listen_address}: without TLS only loopback addresses are allowed; "
                 "set insecure = true to listen there all the same"
             )
+
+    def _check_exporter(self) -> None:
+        for name in (
+            "metric_grpc_exporter_time_out_in_mills",
+            "metric_grpc_exporter_interval_in_mills",
+        ):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{key_of(name)} must be above 0")
+        target = self.metrics_grpc_exporter_target
+        if self.trace_every < 0 or (self.trace_every and not target):
+            raise ConfigError(
+                "traceEvery must be 0 (nothing is traced) or a number above, and needs "
+                "metricsGrpcExporterTarget, where traces are sent"
+            )
+        if target:
+            address = re.sub("^https?://", "", target).rstrip("/")
+            try:
+                parse_address("" if "/" in address else address)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"metricsGrpcExporterTarget {target!r} is not host:port, http://host:port or "
+                    "https://host:port"
+                ) from error
+        items = self.metrics_grpc_exporter_header.split(",")
+        if self.metrics_grpc_exporter_header and not all(
+            HEADER_PATTERN.fullmatch(item) for item in items
+        ):
+            raise ConfigError(
+                "metricsGrpcExporterHeader must be key:value pairs joined by commas; keys have "
+                "lower-case letters, digits, -, _ and ."
+            )
+
+    @property
+    def exporter_headers(self) -> dict[str, str]:
+        """The pairs of `metrics_grpc_exporter_header`."""
+        pairs = [item.partition(":") for item in self.metrics_grpc_exporter_header.split(",")]
+        return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
 
     def _check_paths(self) -> None:
         owners: dict[str, str] = {}

@@ -12,7 +12,7 @@ _TRIMMING = (
     "leave it out: a snapshot removes the entries before it at once, up to "
     "resetSnapshotEntriesButKeepLastEntriesNum"
 )
-_METRICS = "use adminListen: its /metrics is for Prometheus; there is no other exporter"
+_PROMETHEUS = "use adminListen: its /metrics is for Prometheus"
 
 REFUSED: Final[dict[str, str]] = {
     "preferredLeaderId": "use preferredLeaderIds",
@@ -34,13 +34,13 @@ REFUSED: Final[dict[str, str]] = {
     "snapshotEntryResetStrategy": _TRIMMING,
     "resetSnapshotEntriesDelayTime": _TRIMMING,
     "enableFastAdvanceCommitIndex": "leave it out: followers learn of a commit after 2 ms at most",
-    "metricsExporterType": _METRICS,
-    "metricsGrpcExporterTarget": _METRICS,
-    "metricsGrpcExporterHeader": _METRICS,
-    "metricGrpcExporterTimeOutInMills": _METRICS,
-    "metricGrpcExporterIntervalInMills": _METRICS,
-    "metricLoggingExporterIntervalInMills": _METRICS,
-    "metricsPromExporterPort": _METRICS,
-    "metricsPromExporterHost": _METRICS,
+    "metricsExporterType": (
+        "leave it out: adminListen is for Prometheus, metricsGrpcExporterTarget for OTLP"
+    ),
+    "metricLoggingExporterIntervalInMills": (
+        "leave it out: the log has a line of watermarks every 3 s; use adminListen for metrics"
+    ),
+    "metricsPromExporterPort": _PROMETHEUS,
+    "metricsPromExporterHost": _PROMETHEUS,
 }
 """Key → what to do instead."""

@@ -13,6 +13,7 @@ from quorumlog.model.hooks import AppendHook, RoleListener
 from quorumlog.model.messages.peer import NodeMessage, PeerMessage
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.election_throttle import ElectionThrottle
+from quorumlog.node.instruments import Tracer
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.storage.files.write_plans import WritePlan
@@ -141,6 +142,7 @@ class Environment:
     addresses lead to the same place (None: the names are not resolved yet); `is_here` says, without
     a lookup, whether this node is at an address. `append_hook` changes bodies before they are
     appended (None: there is none); `role_changed` hears of each role that the replica takes.
+    `tracer` says which appends are traced (None: none is).
     """
 
     disk: Disk
@@ -163,3 +165,4 @@ class Environment:
     is_here: Callable[[str], bool] = lambda address: False
     append_hook: AppendHook | None = None
     role_changed: RoleListener = lambda change: None
+    tracer: Tracer | None = None

@@ -17,6 +17,7 @@ from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, 
 from quorumlog.node.environment import Environment
 from quorumlog.node.machines import open_machine, rebuild_machine
 from quorumlog.node.replica.replica import Replica
+from quorumlog.node.replica.traced_replica import TracedReplica
 from quorumlog.node.timers import Timer
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files.location import location_of
@@ -150,7 +151,8 @@ class Groups:
             append_hook=attached.append_hook,
             role_changed=attached.role_changed,
         )
-        replica = Replica(group, core, opened, environment, self._config.limits, machine)
+        kind = Replica if environment.tracer is None else TracedReplica
+        replica = kind(group, core, opened, environment, self._config.limits, machine)
         timer.tick = replica.tick
         return replica
 

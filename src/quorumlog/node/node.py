@@ -14,7 +14,6 @@ from msgspec.structs import replace as replace_struct
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import StorageError
-from quorumlog.model.histogram import CommitHistograms
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.attachments import Attachments
@@ -25,6 +24,7 @@ from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.groups import Groups
+from quorumlog.node.instruments import NodeInstruments
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.loop_lag import LoopLag
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
@@ -91,7 +91,7 @@ class Node:
         attachments: Mapping[str, Attachments] = MappingProxyType({}),
     ) -> None:
         self.config = config
-        self.commits = CommitHistograms()
+        self.instruments = NodeInstruments(config.trace_every)
         self.inbox_counters = PeerHandlerCounters()
         self.request_bounds = RequestBounds(config.limits, time.monotonic)
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -164,7 +164,7 @@ class Node:
         return DiskWorker(
             GroupStore(),
             partial(asyncio.get_running_loop().call_soon_threadsafe, self.turn.run),
-            self.commits.observe,
+            self.instruments.commits.observe,
             self._storage_failed,
             sync_interval_ms=interval,
         )
@@ -201,6 +201,7 @@ class Node:
             clocks=self.clocks,
             is_same_place=self._places.is_same,
             is_here=lambda address: is_here(address, config.listen_address),
+            tracer=self.instruments.tracer,
         )
 
     def _make_liveness(self, replicas: dict[str, Replica]) -> NodeLiveness:

@@ -18,7 +18,8 @@ from quorumlog.service.garbage import GarbageCollection
 from quorumlog.service.http import AdminPort
 from quorumlog.service.logs import last_words, set_up_logs
 from quorumlog.service.metrics import NodeMetrics
-from quorumlog.service.requests import ClientRequests
+from quorumlog.service.otlp import OtlpExporter
+from quorumlog.service.traced_requests import requests_of
 from quorumlog.service.watchdog import watchdog_if_wanted
 from quorumlog.storage.files.os_files import SPARES
 from quorumlog.transport.standard_streams import fill_standard_streams
@@ -81,13 +82,27 @@ def exit_within(seconds: float, self_id: str) -> None:
     timer.start()
 
 
-def _open_admin_port(node: Node) -> AdminPort | None:
-    """Return the running admin port, if one is configured."""
-    if not node.config.admin_listen:
-        return None
-    admin = AdminPort(node.config.admin_listen, node, NodeMetrics(node).registry)
-    admin.start()
-    return admin
+class _Outlets:
+    """What shows and sends the metrics of a node: the admin port and OTLP, where configured."""
+
+    def __init__(self, node: Node) -> None:
+        config, metrics = node.config, NodeMetrics(node)
+        self._admin: AdminPort | None = None
+        self._otlp: OtlpExporter | None = None
+        if config.metrics_grpc_exporter_target:
+            self._otlp = OtlpExporter(config, metrics, node.instruments.tracer)
+        if config.admin_listen:
+            self._admin = AdminPort(config.admin_listen, node, metrics.registry)
+            self._admin.start()
+        if self._otlp is not None:
+            self._otlp.start()
+
+    def stop(self) -> None:
+        """Stop both; may wait for their threads."""
+        if self._admin is not None:
+            self._admin.stop()
+        if self._otlp is not None:
+            self._otlp.stop()
 
 
 async def _serve(config: NodeConfig) -> int:
@@ -96,13 +111,13 @@ async def _serve(config: NodeConfig) -> int:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     watchdog = watchdog_if_wanted()
-    node = Node(config, ClientRequests)
+    node = Node(config, requests_of)
     await node.start()
     garbage = GarbageCollection(loop)
     garbage.start()
     try:
         # the name of a host may have to be looked up
-        admin = await asyncio.to_thread(_open_admin_port, node)
+        outlets = await asyncio.to_thread(_Outlets, node)
     except ConfigError:
         await node.stop()
         raise
@@ -124,8 +139,8 @@ async def _serve(config: NodeConfig) -> int:
         watchdog.stop()
     if not node.failure.done():
         await node.prepare_stop()
-    if admin is not None:  # it waits for a thread: the loop must not, others follow this node
-        await asyncio.to_thread(admin.stop)
+    # it waits for threads: the loop must not, others follow this node
+    await asyncio.to_thread(outlets.stop)
     await node.stop(clean=not node.failure.done())
     for number in STOP_SIGNALS:  # another one changes nothing, nor the exit status
         loop.remove_signal_handler(number)

@@ -225,8 +225,8 @@ def _add_histograms(page: _Page, labels: tuple[str, ...], replica: Replica) -> N
 
 
 def _add_node(page: _Page, node: Node) -> None:
-    page.observe("disk_commit_seconds", (), node.commits.seconds)
-    page.observe("disk_commit_bytes", (), node.commits.size_bytes)
+    page.observe("disk_commit_seconds", (), node.instruments.commits.seconds)
+    page.observe("disk_commit_bytes", (), node.instruments.commits.size_bytes)
     page.add("groups_resting", (), node.liveness.quiescent_count)
     page.add("clock_steps_total", (), node.clocks.steps)
     page.add("loop_lag_max_seconds", (), node.lag.recent_max_s)

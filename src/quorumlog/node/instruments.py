@@ -1,0 +1,66 @@
+"""What a node observes beside its replicas: group commits, and the traces of some appends.
+
+A trace says where the time of one append goes, step by step (docs/architecture.md).
+"""
+
+from collections import deque
+
+import msgspec
+
+from quorumlog.model.histogram import CommitHistograms
+
+TRACES_MAX = 1_024
+"""Finished traces that wait to be sent; above it, the oldest is dropped and counted."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """One step of an append, in nanoseconds since 1970."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, str | int] = {}
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One append: `whole` from its arrival to its answer, and its steps, which may be unfinished.
+
+    `refused_code` is the name of the code of an append that was not acknowledged.
+    """
+
+    whole: Span
+    steps: tuple[Span, ...]
+    refused_code: str = ""
+
+
+class Tracer:
+    """Says which appends of a node are traced, and keeps their traces until they are sent.
+
+    One of `every` is traced, for each group. `arrived_us` is when the request that is being handled
+    arrived. Traces are added on the event loop's thread and may be taken on any other.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.arrived_us = 0
+        self.dropped = 0
+        self._finished: deque[Trace] = deque()
+
+    def add(self, trace: Trace) -> None:
+        """Keep a finished trace."""
+        self._finished.append(trace)
+        if len(self._finished) > TRACES_MAX:
+            self._finished.popleft()
+            self.dropped += 1
+
+    def take(self) -> list[Trace]:
+        """Return what has been finished since the last call."""
+        return [self._finished.popleft() for _ in range(len(self._finished))]
+
+
+class NodeInstruments:
+    """What one node observes; without `trace_every` there is no tracer."""
+
+    def __init__(self, trace_every: int) -> None:
+        self.commits = CommitHistograms()
+        self.tracer = Tracer(trace_every) if trace_every else None
