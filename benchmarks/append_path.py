@@ -1,11 +1,12 @@
 """How much Python runs for one append: calls, functions, files, and calls from one file to another.
 
-    python benchmarks/append_path.py [APPENDS [IN_FLIGHT]]      # default: 300, one at a time
+    python benchmarks/append_path.py [APPENDS [IN_FLIGHT [GROUPS]]]    # default: 300, one at a time
 
 Three nodes on this machine, each with a profiling hook that counts the calls of all of its threads
 while the appends of 1 KiB run; the client is not counted. The hook slows the nodes, so timers
 (heartbeats, checkpoints) have a larger part than at full speed: what a node does in the same time
-without appends is taken off in the second column.
+without appends is taken off in the second column. Over several groups each node leads some: the
+first line is of the one that leads the first group, and appends go to one group after the other.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
+from itertools import cycle
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -28,7 +31,6 @@ from quorumlog.service.main import serve
 WARM_UP = 100
 IDLE_S = 2.0
 START_S = 60.0
-GROUP = "default"
 BODY = b"x" * 1_024
 PACKAGE = "/quorumlog/"
 LISTED = 12
@@ -120,19 +122,26 @@ class Nodes:
 
 async def measure(cluster: LocalCluster, nodes: Nodes, appends: int, in_flight: int) -> None:
     """Count and print."""
-    async with Client(cluster.servers, GROUP, timeout_ms=int(START_S * 1_000)) as log:
+    async with AsyncExitStack() as opened:
+        logs = [
+            await opened.enter_async_context(
+                Client(cluster.servers, group, timeout_ms=int(START_S * 1_000))
+            )
+            for group in cluster.groups
+        ]
+        turns = cycle(logs)
 
         async def some(count: int) -> None:
             async def one_after_the_other(number: int) -> None:
                 for _ in range(number):
-                    await log.append(BODY)
+                    await next(turns).append(BODY)
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(in_flight):
                     group.create_task(one_after_the_other(max(1, count // in_flight)))
 
-        await some(WARM_UP)
-        leader = next(one.leader_id for one in await log.status() if one.leader_id)
+        await some(max(WARM_UP, 2 * len(logs)))
+        leader = next(one.leader_id for one in await logs[0].status() if one.leader_id)
         nodes.start()
         await asyncio.sleep(IDLE_S)
         idle = nodes.stop()
@@ -142,11 +151,14 @@ async def measure(cluster: LocalCluster, nodes: Nodes, appends: int, in_flight: 
         seconds = time.perf_counter() - started
         found = nodes.stop()
 
-    print(f"{appends} appends of 1 KiB, {in_flight} in flight, in {seconds:.1f} s with the hook")
+    over = f"over {len(logs)} groups, " if len(logs) > 1 else ""
+    print(
+        f"{appends} appends of 1 KiB, {over}{in_flight} in flight, in {seconds:.1f} s with the hook"
+    )
     heads = ("calls an append", "without idle ones", "functions", "files", "file to file")
     print(f"{'':10}" + "".join(f"{head:>19}" for head in heads))
     for name, counted in sorted(found.items(), key=lambda item: item[0] != leader):
-        role = "leader" if name == leader else "follower"
+        role = "leader" if name == leader else "follower" if len(logs) == 1 else "other"
         calls, idle_calls = counted["calls"], idle[name]["calls"] * seconds / IDLE_S
         values = (calls / appends, (calls - idle_calls) / appends, counted["functions"])
         values += (len(counted["files"]), counted["crossings"] / appends)
@@ -162,9 +174,10 @@ def main() -> int:
         return node(sys.argv[2])
     appends = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     in_flight = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    groups = [f"g{number}" for number in range(int(sys.argv[3]) if len(sys.argv) > 3 else 1)]
     with guarded_directory("quorumlog-path-") as guard:
         directory = Path(guard.directory) / "cluster"
-        nodes = Nodes(cluster := LocalCluster.create(directory, groups=[GROUP]))
+        nodes = Nodes(cluster := LocalCluster.create(directory, groups=groups))
         try:
             uvloop.run(measure(cluster, nodes, appends, in_flight))
         finally:
