@@ -54,7 +54,7 @@ class Replica:
         self.fetches = SimpleNamespace(forget=self.forgotten.append)
         self.applier = SimpleNamespace(queries=self.fetches)
 
-    def propose(self, block, answer, entry):
+    def propose(self, block, answer, entry, level):
         self.waiting.append(answer)
 
     def fetch(self, request, answer, client):
