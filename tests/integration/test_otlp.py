@@ -14,10 +14,13 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_messages
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_service
 
+import quorumlog
+from embedding import configs
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.instruments import TRACES_MAX, Span, Trace, Tracer
 from quorumlog.node.node import Node
+from quorumlog.service import otlp
 from quorumlog.service.metric_families import FAMILIES
 from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.otlp import OtlpExporter
@@ -128,7 +131,11 @@ async def test_a_receiver_gets_the_metrics_that_prometheus_shows(make_cluster, r
 
 
 async def test_a_receiver_that_is_away_changes_nothing_and_is_one_line(make_cluster, until, caplog):
-    caplog.set_level(logging.INFO, "quorumlog.service.otlp")
+    caplog.set_level(logging.INFO, otlp.__name__)
+
+    def said():
+        return [one for one in caplog.records if one.name == otlp.__name__]
+
     first = Receiver()
     first.stop()
     async with make_cluster(count=1) as cluster:
@@ -138,18 +145,17 @@ async def test_a_receiver_that_is_away_changes_nothing_and_is_one_line(make_clus
         exporter.start()
         async with cluster.client() as client:
             assert (await client.append(b"entry")).index >= 0
-            await until(lambda: caplog.records)
+            await until(said)
             back = Receiver(first.port)
             await taken(back.metrics)
-            await until(lambda: len(caplog.records) == 2)
+            await until(lambda: len(said()) == 2)
         await asyncio.to_thread(exporter.stop)
         back.stop()
-    said = [(one.levelname, one.message) for one in caplog.records]
-    assert said == [
+    assert [(one.levelname, one.message) for one in said()] == [
         ("WARNING", "the receiver takes no metrics"),
         ("INFO", "the receiver takes metrics again"),
     ]
-    assert getattr(caplog.records[0], EVENT_FIELDS)["target"] == f"127.0.0.1:{first.port}"
+    assert getattr(said()[0], EVENT_FIELDS)["target"] == f"127.0.0.1:{first.port}"
 
 
 async def test_a_traced_append_is_a_span_with_its_steps(make_cluster, receiver):
@@ -204,15 +210,6 @@ async def test_without_trace_every_no_part_of_tracing_is_there(make_cluster):
         assert type(requests_of(node)).__name__ == "ClientRequests"
 
 
-async def test_without_the_extra_the_refusal_says_what_to_install(make_cluster, monkeypatch):
-    async with make_cluster(count=1) as cluster:
-        config = configured(cluster, "n0", 4317)
-        await cluster.start()
-        monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-        with pytest.raises(ConfigError, match=r"pip install 'quorumlog\[otlp\]'"):
-            OtlpExporter(config, NodeMetrics(cluster.nodes["n0"]), None)
-
-
 def test_traces_that_nobody_takes_are_bounded():
     tracer = Tracer(every=1)
     for number in range(TRACES_MAX + 5):
@@ -220,3 +217,26 @@ def test_traces_that_nobody_takes_are_bounded():
     assert tracer.dropped == 5
     assert tracer.take()[0].whole.start_ns == 5
     assert tracer.take() == []
+
+
+async def test_a_node_in_a_program_sends_its_metrics_as_a_served_one_does(tmp_path, receiver):
+    config = msgspec.structs.replace(
+        configs(tmp_path)["n0"],
+        metrics_grpc_exporter_target=f"127.0.0.1:{receiver.port}",
+        trace_every=1,
+    )
+    async with quorumlog.Node(config):
+        pass  # the last figures are sent when it stops
+    request = await taken(receiver.metrics)
+    (resource,) = request.resource_metrics
+    assert attributes_of(resource.resource)["service.instance.id"] == "n0"
+
+
+async def test_without_the_extra_a_node_is_not_started(tmp_path, monkeypatch):
+    config = msgspec.structs.replace(
+        configs(tmp_path)["n0"], metrics_grpc_exporter_target="127.0.0.1:4317"
+    )
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    with pytest.raises(ConfigError, match=r"pip install 'quorumlog\[otlp\]'"):
+        await quorumlog.Node(config).start()
+    assert not (tmp_path / "n0").exists()

@@ -17,9 +17,8 @@ from quorumlog.model.hooks import AppendHook
 from quorumlog.node import node as inside
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.replica.replica import Replica
-from quorumlog.service.http import AdminPort
-from quorumlog.service.metrics import NodeMetrics
-from quorumlog.service.requests import ClientRequests
+from quorumlog.service.outlets import MetricOutlets
+from quorumlog.service.traced_requests import requests_of
 
 
 class Node:
@@ -43,7 +42,7 @@ class Node:
         self._role_changes: list[RoleChanges] = []
         self._calls: Calls | None = None
         self._inside: inside.Node | None = None
-        self._admin: AdminPort | None = None
+        self._outlets: MetricOutlets | None = None
         self._stopped = False
 
     @property
@@ -153,16 +152,17 @@ class Node:
     async def start(self) -> None:
         """Open the data, listen, and take part.
 
-        With `adminListen`, metrics and health are served there, as by `quorumlog serve`.
+        Metrics are served and sent where the configuration says, as by `quorumlog serve`.
 
         Raises:
             StorageError: the data of no group can be opened.
-            ConfigError: a port is taken; or the node was started before.
+            ConfigError: a port is taken, a package is missing, or the node was started before.
         """
         if self._calls is not None:
             raise ConfigError("a node is started once; make another one")
+        outlets = MetricOutlets(self._config)
         self._calls = Calls(asyncio.get_running_loop())
-        self._inside = node = inside.Node(self._config, ClientRequests, self._attachments)
+        self._inside = node = inside.Node(self._config, requests_of, self._attachments)
         try:
             await node.start()
         except BaseException:
@@ -170,14 +170,12 @@ class Node:
             self._calls.end(f"node {self._config.self_id} could not start")
             raise
         node.failure.add_done_callback(self._failed)
-        if self._config.admin_listen:
-            address, registry = self._config.admin_listen, NodeMetrics(node).registry
-            try:  # the name of a host may have to be looked up
-                self._admin = await asyncio.to_thread(AdminPort, address, node, registry)
-            except ConfigError:
-                await self.stop()
-                raise
-            self._admin.start()
+        try:  # the name of a host may have to be looked up
+            await asyncio.to_thread(outlets.start, node)
+        except ConfigError:
+            await self.stop()
+            raise
+        self._outlets = outlets
 
     def _failed(self, failure: "asyncio.Future[str]") -> None:
         if self._calls is not None and not failure.cancelled():
@@ -201,8 +199,8 @@ class Node:
         if self._stopped or self._inside is None or self._calls is None:
             return
         self._stopped = True
-        if self._admin is not None:
-            await asyncio.to_thread(self._admin.stop)
+        if self._outlets is not None:
+            await asyncio.to_thread(self._outlets.stop)
         await self._inside.stop(clean=not self._inside.failure.done())
         self._calls.end(f"node {self._config.self_id} was stopped")
         for changes in self._role_changes:

@@ -153,4 +153,6 @@ def set_up_logs(level: str) -> None:
     handler = LineHandler(LineWriter(2 if sys.stderr is None else sys.stderr.fileno()))
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    # it writes a line for each attempt; `otlp` writes one when something has changed
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     atexit.register(handler.writer.flush, LAST_WORDS_S)

@@ -15,10 +15,8 @@ from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
-from quorumlog.service.http import AdminPort
 from quorumlog.service.logs import last_words, set_up_logs
-from quorumlog.service.metrics import NodeMetrics
-from quorumlog.service.otlp import OtlpExporter
+from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
 from quorumlog.service.watchdog import watchdog_if_wanted
 from quorumlog.storage.files.os_files import SPARES
@@ -82,42 +80,20 @@ def exit_within(seconds: float, self_id: str) -> None:
     timer.start()
 
 
-class _Outlets:
-    """What shows and sends the metrics of a node: the admin port and OTLP, where configured."""
-
-    def __init__(self, node: Node) -> None:
-        config, metrics = node.config, NodeMetrics(node)
-        self._admin: AdminPort | None = None
-        self._otlp: OtlpExporter | None = None
-        if config.metrics_grpc_exporter_target:
-            self._otlp = OtlpExporter(config, metrics, node.instruments.tracer)
-        if config.admin_listen:
-            self._admin = AdminPort(config.admin_listen, node, metrics.registry)
-            self._admin.start()
-        if self._otlp is not None:
-            self._otlp.start()
-
-    def stop(self) -> None:
-        """Stop both; may wait for their threads."""
-        if self._admin is not None:
-            self._admin.stop()
-        if self._otlp is not None:
-            self._otlp.stop()
-
-
 async def _serve(config: NodeConfig) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     watchdog = watchdog_if_wanted()
+    outlets = MetricOutlets(config)
     node = Node(config, requests_of)
     await node.start()
     garbage = GarbageCollection(loop)
     garbage.start()
     try:
         # the name of a host may have to be looked up
-        outlets = await asyncio.to_thread(_Outlets, node)
+        await asyncio.to_thread(outlets.start, node)
     except ConfigError:
         await node.stop()
         raise

@@ -27,6 +27,15 @@ _MISSING = (
 )
 
 
+def require_extra() -> None:
+    """Raise `ConfigError` if OpenTelemetry is not installed."""
+    try:
+        import opentelemetry.exporter.otlp.proto.grpc  # noqa: PLC0415
+        import opentelemetry.sdk.resources  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigError(f"{_MISSING} ({error})") from error
+
+
 class OtlpExporter:
     """Sends everything at an interval, and once more when it is stopped.
 
@@ -34,18 +43,15 @@ class OtlpExporter:
     """
 
     def __init__(self, config: NodeConfig, metrics: NodeMetrics, tracer: Tracer | None) -> None:
-        try:
-            from opentelemetry.exporter.otlp.proto.grpc import (  # noqa: PLC0415
-                metric_exporter,
-                trace_exporter,
-            )
-            from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        require_extra()
+        from opentelemetry.exporter.otlp.proto.grpc import (  # noqa: PLC0415
+            metric_exporter,
+            trace_exporter,
+        )
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
 
-            from quorumlog.service import otlp_metrics, otlp_spans  # noqa: PLC0415
-        except ImportError as error:
-            raise ConfigError(f"{_MISSING} ({error})") from error
-        # it writes a line for each attempt; this module writes one when something has changed
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        from quorumlog.service import otlp_metrics, otlp_spans  # noqa: PLC0415
+
         self._target = config.metrics_grpc_exporter_target
         self._interval_s = config.metric_grpc_exporter_interval_in_mills / 1_000
         self._metrics, self._tracer = metrics, tracer

@@ -1,0 +1,41 @@
+"""Where a node's metrics can be had: the admin port, and a receiver of OpenTelemetry."""
+
+from quorumlog.model.config import NodeConfig
+from quorumlog.node.node import Node
+from quorumlog.service.http import AdminPort
+from quorumlog.service.metrics import NodeMetrics
+from quorumlog.service.otlp import OtlpExporter, require_extra
+
+
+class MetricOutlets:
+    """The outlets that a configuration names; `start` and `stop` may wait, so not on the loop.
+
+    Raises `ConfigError` if a package that one of them needs is not installed.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._admin: AdminPort | None = None
+        self._otlp: OtlpExporter | None = None
+        if config.metrics_grpc_exporter_target:
+            require_extra()
+
+    def start(self, node: Node) -> None:
+        """Show and send the metrics of a node that has been started.
+
+        Raises `ConfigError` if the admin port is taken.
+        """
+        config, metrics = self._config, NodeMetrics(node)
+        if config.admin_listen:
+            self._admin = AdminPort(config.admin_listen, node, metrics.registry)
+            self._admin.start()
+        if config.metrics_grpc_exporter_target:
+            self._otlp = OtlpExporter(config, metrics, node.instruments.tracer)
+            self._otlp.start()
+
+    def stop(self) -> None:
+        """Stop what was started; returns after a few seconds at most."""
+        if self._admin is not None:
+            self._admin.stop()
+        if self._otlp is not None:
+            self._otlp.stop()
