@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import quorumlog.errors as qe
-from embedding import Program, configs, leader_id, program
+from embedding import SMALL_FILES, Program, configs, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
 from quorumlog.model.config import dump_config
 
@@ -220,7 +220,7 @@ async def test_136_groups_are_added_before_the_start_and_checked(tmp_path):
     node.add_group("g")
     with pytest.raises(qe.ConfigError, match="has been added"):
         node.add_group("g")
-    other = GroupConfig(group="h", peers=config.groups[0].peers)
+    other = GroupConfig(group="h", peers=config.groups[0].peers, **SMALL_FILES)
     node.add_group(other)
     async with node:
         with pytest.raises(qe.ConfigError, match="before the node is started"):
