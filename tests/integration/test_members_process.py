@@ -258,6 +258,8 @@ async def test_37_leadership_is_handed_over_under_load(cluster, cli):
         assert best in followers
         assert await leader_of(cluster) == best
         assert await cli.succeeds("transfer", leader, *where) == f"{leader} leads g\n"
+        watched = await cli.succeeds("watch-leader", "--count", "1", *where)
+        assert watched == f"term 6  {leader}  {cluster.address(leader)}\n"
         story = await cli.succeeds("status", "--history", *where)
         for node_id in cluster.node_ids:
             assert f"{node_id} ({cluster.address(node_id)})\n" in story

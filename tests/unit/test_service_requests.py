@@ -53,6 +53,7 @@ class Replica:
         self.forgotten = []
         self.fetches = SimpleNamespace(forget=self.forgotten.append)
         self.applier = SimpleNamespace(queries=self.fetches)
+        self.pending_requests = SimpleNamespace(leaders=SimpleNamespace(forget=lambda _: None))
 
     def propose(self, block, answer, entry, level):
         self.waiting.append(answer)

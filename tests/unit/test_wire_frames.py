@@ -88,6 +88,7 @@ MESSAGES = [
     machine.SnapshotResponse(last_included_index=9),
     client.FetchResponse(first_index=3, count=1, index_bytes=32),
     client.MetadataRequest(group="g"),
+    client.WatchLeaderRequest(group="g", above_term=3, wait_ms=5_000),
     client.MetadataResponse(groups=[client.GroupMetadata("g", {"n0": "h:1"}, "n0", 3)]),
     client.StatusRequest(group="g"),
     peer.NodeHeartBeat(

@@ -15,7 +15,7 @@ from quorumlog.cli.demo import demo_command
 from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
 from quorumlog.cli.kv import app as kv_app
 from quorumlog.cli.members import app as members_app
-from quorumlog.cli.members import transfer_command
+from quorumlog.cli.members import transfer_command, watch_leader_command
 from quorumlog.cli.pipeline import app as pipeline_app
 from quorumlog.cli.read import get_command, tail_command
 from quorumlog.cli.serve import serve_command
@@ -46,6 +46,7 @@ app.add_typer(kv_app, name="kv")
 app.command(name="snapshot")(snapshot_command)
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
+app.command(name="watch-leader")(watch_leader_command)
 app.add_typer(store_app, name="store")
 app.add_typer(pipeline_app, name="pipeline")
 app.command(name="simulate")(simulate_command)

@@ -1,13 +1,21 @@
-"""`quorumlog members` and `quorumlog transfer`: who belongs to a group, and who leads it."""
+"""`quorumlog members`, `transfer` and `watch-leader`: who belongs to a group, and who leads it."""
 
 import time
+from itertools import islice
 from typing import Annotated
 
 import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
-from quorumlog.cli.output import entries_text, print_json, print_line, print_note, print_table
+from quorumlog.cli.output import (
+    entries_text,
+    flush_every_line,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from quorumlog.cli.status import answered, answering, leader_lags
 from quorumlog.cli.target import Target, find_target
 from quorumlog.client import SyncClient
@@ -205,3 +213,24 @@ def transfer_command(
     with target.client() as client:
         leader = client.admin.transfer(node, term=term)
     print_line(f"{leader} leads {target.group}")
+
+
+def watch_leader_command(
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many leaders.")
+    ] = None,
+    directory: FromDir = None,
+    servers: Servers = None,
+    group: Group = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Print who leads, and each later leader, until Ctrl-C: term, node, address."""
+    target = find_target(directory, servers, group, timeout)
+    flush_every_line()
+    with target.client() as client:
+        for leader in islice(client.watch_leader(), count):
+            if as_json:
+                print_json({"term": leader.term, "node": leader.node_id, "address": leader.address})
+            else:
+                print_line(f"term {leader.term}  {leader.node_id}  {leader.address}")

@@ -24,6 +24,7 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    LeaderChange,
     Level,
     Queried,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Isolation",
     "KeyEvent",
     "KeyItem",
+    "LeaderChange",
     "Level",
     "MachineCalls",
     "Producer",

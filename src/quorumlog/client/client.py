@@ -30,6 +30,7 @@ from quorumlog.client.arguments import (
 )
 from quorumlog.client.buffers import as_bodies, as_bytes, batch_sizes
 from quorumlog.client.connection import ServerConnection
+from quorumlog.client.leader_watch import watch_leader
 from quorumlog.client.machine_calls import MachineCalls
 from quorumlog.client.process import open_standard_streams
 from quorumlog.client.reader import BlockReader
@@ -40,6 +41,7 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    LeaderChange,
     Level,
     Queried,
     positions_of,
@@ -476,14 +478,15 @@ class Client:
         Raises:
             RequestError: no server answered within `timeout_ms`, or the one at `address` did not.
         """
-        requester = self._requester
-        if address is not None:
-            return await requester.metadata.ask(address, group)
+        return await self._requester.describe(address, group)
 
-        async def ask(connection: ServerConnection) -> MetadataResponse:
-            return await requester.metadata.ask(connection.address, group)
+    def watch_leader(self) -> AsyncGenerator[LeaderChange, None]:
+        """Yield the present leader, and each later one as soon as a server knows of it.
 
-        return await requester.retrying(requester.any_server, ask, None, repeat_unknown=True)
+        While nobody leads nothing is yielded. Raises `RequestError` after an outage of `timeout_ms`
+        (see `read`).
+        """
+        return watch_leader(self._requester)
 
     def servers(self) -> list[str]:
         """Return the addresses of all servers known: those given, and the members learnt since."""

@@ -183,10 +183,14 @@ class Metadata:
         for found in (await self.ask(address, self.group)).groups:
             if found.group == self.group:
                 self.connections.check_identity(address, found.identity)
-                if len(found.peers) <= MEMBERS_MAX:
-                    self.members = dict(found.peers)
+                self.learn_members(found)
                 return found
         raise NetworkError(f"{address} did not describe {self.group}")
+
+    def learn_members(self, found: GroupMetadata) -> None:
+        """Take over the addresses of the members, as a server has described them."""
+        if len(found.peers) <= MEMBERS_MAX:
+            self.members = dict(found.peers)
 
     async def ask(self, address: str, group: str = "") -> MetadataResponse:
         """Ask one server for its groups. Raises `RequestError`."""

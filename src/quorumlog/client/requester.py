@@ -27,6 +27,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Request, Response
+from quorumlog.model.messages.client import MetadataResponse
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -134,6 +135,16 @@ class Requester:
         if error.refresh_leader:
             self.metadata.redirect(response.leader_id, away_from=connection.address)
         raise error
+
+    async def describe(self, address: str | None, group: str) -> MetadataResponse:
+        """Ask the server at an address, once, or any that answers, for its groups."""
+        if address is not None:
+            return await self.metadata.ask(address, group)
+
+        async def ask(connection: ServerConnection) -> MetadataResponse:
+            return await self.metadata.ask(connection.address, group)
+
+        return await self.retrying(self.any_server, ask, None, repeat_unknown=True)
 
     async def answer_within(
         self,

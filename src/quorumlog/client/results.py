@@ -53,6 +53,21 @@ class AppendedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """Who leads a group in a term; a term has one leader at most.
+
+    Attributes:
+        term: the term.
+        node_id: the leader's node.
+        address: where it is reached, as host:port; "" if the members' addresses do not say.
+    """
+
+    term: int
+    node_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Executed:
     """Where a command went, and what the state machine made of it."""
 

@@ -14,6 +14,7 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    LeaderChange,
     Level,
     Queried,
 )
@@ -271,6 +272,10 @@ class SyncClient:
     def metadata(self, address: str | None = None, group: str = "") -> MetadataResponse:
         """See `Client.metadata`."""
         return self._thread.wait(self._client.metadata(address, group))
+
+    def watch_leader(self) -> Iterator[LeaderChange]:
+        """See `Client.watch_leader`; the iterator waits for the next leader."""
+        return self.each(self._client.watch_leader())
 
     def servers(self) -> list[str]:
         """See `Client.servers`."""

@@ -36,6 +36,7 @@ from quorumlog.model.messages.client import (
     MetadataRequest,
     MetadataResponse,
     StatusRequest,
+    WatchLeaderRequest,
 )
 from quorumlog.model.messages.machine import (
     QueryRequest,
@@ -84,6 +85,8 @@ answered. More queries that wait for an index are refused."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 _FULL = "too many bytes of {} of all clients wait for their answers here; try again later"
+_WAITING = (FetchRequest, QueryRequest, WatchLeaderRequest)
+"""Requests that may wait for something to happen."""
 GROUPS_NAMED_MAX = 8
 """At most this many groups of a node are named to a client that asked for another."""
 
@@ -153,7 +156,7 @@ class ClientRequests:
         message = frame.message
         if isinstance(message, QueryRequest):
             self._count_query(message, len(frame.attachment) + QUERY_BYTES, change)
-        if isinstance(message, FetchRequest | QueryRequest) and message.wait_ms > 0:
+        if isinstance(message, _WAITING) and message.wait_ms > 0:
             if not self._is_closed:
                 self._polls += change
                 self._bounds.polls += change
@@ -211,6 +214,7 @@ class ClientRequests:
             for replica in self._node.replicas.values():
                 replica.fetches.forget(self)
                 replica.applier.queries.forget(self)
+                replica.pending_requests.leaders.forget(self)
         log_event(
             logger,
             logging.DEBUG,
@@ -395,9 +399,15 @@ class ClientRequests:
         replica.fetch(request, answer, self)
 
     def _metadata(self, connection: Connection, frame: Frame, request: MetadataRequest) -> None:
-        node = self._node
-        placed = [name for name, one in node.replicas.items() if not one.placement.misplaced_text]
+        replicas = self._node.replicas.items()
+        placed = [name for name, one in replicas if not one.placement.misplaced_text]
         names = [request.group] if request.group else placed
+        self._answer_metadata(connection, frame, [self._placed_replica(name) for name in names])
+
+    def _answer_metadata(
+        self, connection: Connection, frame: Frame, replicas: Sequence[Replica]
+    ) -> None:
+        config = self._node.config
         groups = [
             GroupMetadata(
                 replica.config.group,
@@ -406,12 +416,21 @@ class ClientRequests:
                 replica.core.term,
                 replica.core.identity,
             )
-            for replica in map(self._placed_replica, names)
+            for replica in replicas
         ]
-        response = MetadataResponse(
-            cluster=node.config.cluster, node_id=node.config.self_id, groups=groups
-        )
+        response = MetadataResponse(cluster=config.cluster, node_id=config.self_id, groups=groups)
         self._answer(connection, frame, response)
+
+    def _watch_leader(
+        self, connection: Connection, frame: Frame, request: WatchLeaderRequest
+    ) -> None:
+        replica = self._placed_replica(request.group)
+        replica.pending_requests.leaders.wait(
+            request.above_term,
+            min(request.wait_ms, self._limits.fetch_wait_ms_max),
+            lambda: self._answer_metadata(connection, frame, [replica]),
+            self,
+        )
 
     def _status(self, connection: Connection, frame: Frame, request: StatusRequest) -> None:
         node, failed = self._node, self._node.failed_groups.get(request.group)
@@ -479,6 +498,7 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     TransactionalRequest: ClientRequests._transactional,
     PositionReport: ClientRequests._position,
     MetadataRequest: ClientRequests._metadata,
+    WatchLeaderRequest: ClientRequests._watch_leader,
     StatusRequest: ClientRequests._status,
     TransferRequest: ClientRequests._transfer,
     ChangeMembersRequest: ClientRequests._change_members,

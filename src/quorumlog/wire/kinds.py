@@ -53,6 +53,7 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     54: peer.TableDigest,
     55: peer.PeerTurn,
     56: base.Responses,
+    70: client.WatchLeaderRequest,
 }
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

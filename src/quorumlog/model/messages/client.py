@@ -122,6 +122,16 @@ class MetadataRequest(Request, frozen=True, kw_only=True):
     """Who leads this group? An empty group asks for all groups of the node."""
 
 
+class WatchLeaderRequest(Request, frozen=True, kw_only=True):
+    """Answer once a leader of a term above `above_term` is known, or after `wait_ms`.
+
+    The answer is a `MetadataResponse` with the group as it is then.
+    """
+
+    above_term: Term = -1
+    wait_ms: Milliseconds = 0
+
+
 class GroupMetadata(msgspec.Struct, frozen=True, array_like=True):
     """Members (id → address) and leader of one group as a node sees them.
 

@@ -9,6 +9,7 @@ from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import ReadIndexRequest, ReadIndexResponse
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.leader_watch import LeaderWatch
 from quorumlog.raft.effects import Finished, ReadReady
 from quorumlog.raft.events import Event, ReadRequested
 
@@ -25,7 +26,8 @@ class PendingRequests:
     """The part of a replica that keeps requests until the core, or the leader, has answered.
 
     A query to the leader has a random number (`nonce`), so an answer that was not asked for, or
-    that belongs to an earlier run, matches no query. All methods run on the event loop's thread.
+    that belongs to an earlier run, matches no query. `leaders` are those that wait for one. All
+    methods run on the event loop's thread.
     """
 
     def __init__(self, context: ReplicaContext) -> None:
@@ -37,6 +39,7 @@ class PendingRequests:
         self._forwarded: dict[int, tuple[int, Done]] = {}
         self._awaited: list[tuple[int, int, int, Done]] = []
         self._timer = context.timers.new(self.tick)
+        self.leaders = LeaderWatch(context)
 
     @property
     def count(self) -> int:

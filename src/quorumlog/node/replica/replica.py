@@ -410,6 +410,7 @@ class Replica:
         """Role, term, membership, quiescence or a transfer may be others than before."""
         environment = self.context.environment
         self.appends.send_deferred_refusals()
+        self.pending_requests.leaders.changed()
         if self.core.role is not Role.CANDIDATE:
             environment.election_throttle.over(self.config.group)
         environment.liveness.state_changed(self)
