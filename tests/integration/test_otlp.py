@@ -20,7 +20,7 @@ from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.instruments import TRACES_MAX, Span, Trace, Tracer
 from quorumlog.node.node import Node
-from quorumlog.service import otlp
+from quorumlog.service import otlp, otlp_metrics
 from quorumlog.service.metric_families import FAMILIES
 from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.otlp import OtlpExporter
@@ -128,6 +128,24 @@ async def test_a_receiver_gets_the_metrics_that_prometheus_shows(make_cluster, r
     assert 0 < latency.sum < 60
     assert not latency.HasField("min"), "it is not known"
     assert 0 < latency.start_time_unix_nano <= latency.time_unix_nano
+
+
+async def test_many_points_are_sent_in_several_requests(make_cluster, receiver, monkeypatch):
+    monkeypatch.setattr(otlp_metrics, "POINTS_TOGETHER", 20)
+    async with make_cluster(count=1) as cluster:
+        config = configured(cluster, "n0", receiver.port)
+        await cluster.start()
+        exporter = OtlpExporter(config, NodeMetrics(cluster.nodes["n0"]), None)
+        exporter.start()
+        names = []
+        while "quorumlog_build_info" not in names:
+            (of_resource,) = (await taken(receiver.metrics)).resource_metrics
+            (scope,) = of_resource.scope_metrics
+            assert len(scope.metrics) <= 20
+            names += [metric.name for metric in scope.metrics]
+        await asyncio.to_thread(exporter.stop)
+    assert len(names) > 40
+    assert len(set(names)) == len(names)
 
 
 async def test_a_receiver_that_is_away_changes_nothing_and_is_one_line(make_cluster, until, caplog):

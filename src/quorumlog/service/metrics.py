@@ -67,13 +67,17 @@ class _Page:
             found.total += histogram.total
 
     def finished(self) -> Iterator[Metric]:
-        """Return all families."""
+        """Yield all families, each dropped when the next is asked for.
+
+        To free all samples of a thousand groups at once would hold up the event loop.
+        """
         for name, found in self._histograms.items():
             family = self._families[name]
             if isinstance(family, HistogramMetricFamily):
                 for labels, histogram in found.items():
                     family.add_metric(labels, _buckets(histogram), histogram.total)
-        return iter(self._families.values())
+        for name in list(self._families):
+            yield self._families.pop(name)
 
 
 def _empty(family: Family) -> Metric:
@@ -118,7 +122,7 @@ class NodeMetrics(Collector):
         _add_node(page, node)
         _add_transport(page, node)
         _add_disks(page, node)
-        return page.finished()
+        yield from page.finished()
 
 
 def _add_gauges(page: _Page, labels: tuple[str, ...], status: StatusResponse) -> None:

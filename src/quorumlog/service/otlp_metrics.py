@@ -11,6 +11,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.core import Metric
 
 SCOPE = InstrumentationScope("quorumlog")
+POINTS_TOGETHER = 2_000
+"""With so many points a request is sent: receivers take 4 MiB at a time unless told otherwise."""
 _UNITS = {"seconds": "s", "bytes": "By", "entries": "{entry}"}
 
 
@@ -26,8 +28,25 @@ def send_metrics(
     started_ns: int,
     now_ns: int,
 ) -> bool:
-    """Send what `/metrics` shows; return whether the receiver took it."""
-    metrics = [_metric_of(metric, started_ns, now_ns) for metric in found if metric.samples]
+    """Send what `/metrics` shows; return whether the receiver took all of it.
+
+    After a request that it does not take, the rest is not sent.
+    """
+    batch: list[otlp.Metric] = []
+    points = 0
+    for metric in found:
+        if not metric.samples:
+            continue
+        batch.append(_metric_of(metric, started_ns, now_ns))
+        points += len(batch[-1].data.data_points)
+        if points >= POINTS_TOGETHER:
+            if not _send(exporter, resource, batch):
+                return False
+            batch, points = [], 0
+    return not batch or _send(exporter, resource, batch)
+
+
+def _send(exporter: OTLPMetricExporter, resource: Resource, metrics: list[otlp.Metric]) -> bool:
     of_resource = otlp.ResourceMetrics(resource, [otlp.ScopeMetrics(SCOPE, metrics, "")], "")
     result = exporter.export(otlp.MetricsData([of_resource]))
     return result is otlp.MetricExportResult.SUCCESS
