@@ -85,3 +85,21 @@ def test_members_that_come_and_go_leave_a_bounded_number_of_histograms():
 
 def test_the_buckets_of_entries_hold_the_largest_block():
     assert ENTRY_COUNTS[-1] == 65_536
+
+
+def test_every_metric_that_a_page_names_exists():
+    names = {family.shown_name for family in FAMILIES}
+    parts = {
+        f"{family.shown_name}_{part}"
+        for family in FAMILIES
+        if family.kind == "histogram"
+        for part in ("bucket", "sum", "count")
+    }
+    docs = METRICS.parents[1]
+    unknown = {
+        (path.name, name)
+        for path in [*docs.rglob("*.md"), docs.parent / "CHANGELOG.md", docs.parent / "README.md"]
+        for name in re.findall(r"\bquorumlog_[a-z_]+", path.read_text())
+        if name not in names | parts
+    }
+    assert unknown == set()
