@@ -418,6 +418,15 @@ class Cluster(Snapshots):
             self.random.randint(*self.read_ms), self._read, replica, replica.incarnation, answer
         )
 
+    def _MeasureLag(self, replica, effect, event, entries):  # noqa: N802
+        lag = replica.core.end_index - effect.match_index
+        answer = ev.LagMeasured(effect.peer_id, lag * ENTRY_BYTES)
+        self._later(1, self._measured, replica, replica.incarnation, answer)
+
+    def _measured(self, replica, incarnation, answer):
+        if replica.up and replica.incarnation == incarnation:
+            self.step(replica, answer)
+
     def _read(self, replica, incarnation, answer):
         if replica.up and replica.incarnation == incarnation:
             self.step(replica, answer)

@@ -6,6 +6,7 @@ import pytest
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
 from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest
 from quorumlog.raft import events as ev
+from raft_cluster import ENTRY_BYTES
 from raft_members import Group, no_message, started_group
 from raft_messages import Contents, log_of, vote_request
 
@@ -300,10 +301,10 @@ def test_9_a_preferred_leader_leads_and_retakes_leadership_after_its_restart(see
     assert group.commits()
 
 
-def preferring(*preferred, count=4):
+def preferring(*preferred, count=4, **timing):
     """n0 leads; all have five entries; nothing after them reaches n1, whose lag so is 1."""
     logs = {f"n{number}": log_of((1, 5)) for number in range(count)}
-    group = Group(count, founded=True, logs=logs, preferred_leader_ids=preferred).start()
+    group = Group(count, founded=True, logs=logs, preferred_leader_ids=preferred, **timing).start()
     group.drop = lambda m: (
         is_append_to("n1")(m)
         or (isinstance(m, VoteRequest) and m.local_id != "n0" and not m.transfer)
@@ -326,6 +327,18 @@ def test_42_of_two_that_lag_alike_the_first_named_is_chosen(preferred):
     group.run_until(lambda: group.leader != "n0" and group.agreed(), 5_000)
 
     assert group.leader == preferred[0]
+
+
+@pytest.mark.parametrize(("bytes_max", "is_tried"), [(ENTRY_BYTES, True), (ENTRY_BYTES - 1, False)])
+def test_a_preferred_leader_that_lags_by_more_bytes_than_allowed_is_left_alone(bytes_max, is_tried):
+    """JoyQueue's rule: few entries may be many bytes, and appends are refused meanwhile."""
+    group = preferring("n1", transfer_lag_bytes_max=bytes_max)
+    tried = []
+    for _ in range(300):
+        group.run_for(10)
+        tried.append(group.core("n0").is_transferring)
+    assert any(tried) is is_tried
+    assert group.leader == "n0"
 
 
 def test_a_preferred_leader_far_behind_or_dead_is_left_alone():

@@ -134,6 +134,8 @@ class GroupConfig(
     """Ids joined by `;`: leadership is transferred to one of these that is live and lags little."""
     max_leadership_transfer_wait_index: int = 1_000
     """Leadership is not transferred to a member that lags by this many entries or more."""
+    max_leadership_transfer_wait_bytes: int = 10 * 1024 * 1024
+    """Nor to a preferred leader whose missing entries take more bytes."""
     leadership_transfer_wait_timeout: int = 1_000
     """A leadership transfer that takes longer is cancelled; appends are refused meanwhile."""
     peer_push_quota: int = 200 * 1024 * 1024
@@ -188,6 +190,7 @@ class GroupConfig(
             "clean_interval",
             "scrub_interval_hours",
             "max_leadership_transfer_wait_index",
+            "max_leadership_transfer_wait_bytes",
             "leadership_transfer_wait_timeout",
             "peer_push_quota",
             "snapshot_threshold",

@@ -37,6 +37,7 @@ class RaftConfig:
     addresses: Mapping[str, str] = field(default_factory=dict)
     incarnation: int = 0
     preferred_leader_ids: tuple[str, ...] = ()
+    transfer_lag_bytes_max: int = 10 * 1024 * 1024
     original_compatible: bool = False
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ from quorumlog.raft.events import (
     EntriesRead,
     EntriesUnreadable,
     Event,
+    LagMeasured,
     LogCompacted,
     OfferConfirmed,
     PeerConnected,
@@ -88,6 +89,7 @@ class RaftCore(CoreView):
             Proposed: self._proposed,
             EntriesRead: self._for_leader,
             EntriesUnreadable: self._for_leader,
+            LagMeasured: self._lag_measured,
             OfferConfirmed: self._offer_confirmed,
             SnapshotFetched: self._snapshot_fetched,
             WritesDurable: self._writes_durable,
@@ -211,6 +213,10 @@ class RaftCore(CoreView):
     def _for_leader(self, event: EntriesRead | EntriesUnreadable) -> None:
         if self._leadership is not None:
             self._leadership.handle(event)
+
+    def _lag_measured(self, event: LagMeasured) -> None:
+        if self._leadership is not None:
+            self._transfer.lag_measured(event)
 
     def _offer_confirmed(self, event: OfferConfirmed) -> None:
         self._follower.install(event.offer, is_confirmed=True)

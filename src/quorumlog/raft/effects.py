@@ -102,6 +102,16 @@ class ReadEntries(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
+class MeasureLag(msgspec.Struct, frozen=True):
+    """Find out how many bytes a peer lags by that has all entries up to match_index.
+
+    The event `LagMeasured` follows, unless it cannot be found out.
+    """
+
+    peer_id: str
+    match_index: int
+
+
 class PushEntries(msgspec.Struct, frozen=True):
     """Send this APPEND with its entries: those that `EntriesRead` named, or were just appended."""
 
@@ -203,6 +213,7 @@ Effect: TypeAlias = (
     | ResetLog
     | Send
     | ReadEntries
+    | MeasureLag
     | PushEntries
     | OfferSnapshot
     | ConfirmOffer

@@ -69,6 +69,13 @@ class EntriesUnreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
+class LagMeasured(msgspec.Struct, frozen=True):
+    """The answer to `MeasureLag`: the entries that a peer lags by take `size_bytes` in the log."""
+
+    peer_id: str
+    size_bytes: int
+
+
 class OfferConfirmed(msgspec.Struct, frozen=True):
     """The answer to `ConfirmOffer`: the leader itself says that it made this offer."""
 
@@ -191,6 +198,7 @@ Event: TypeAlias = (
     | Proposed
     | EntriesRead
     | EntriesUnreadable
+    | LagMeasured
     | OfferConfirmed
     | SnapshotFetched
     | WritesDurable

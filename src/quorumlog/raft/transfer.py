@@ -12,9 +12,9 @@ from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import TimeoutNowRequest
 from quorumlog.raft.dispatcher import Dispatcher
-from quorumlog.raft.effects import Finished
+from quorumlog.raft.effects import Finished, MeasureLag
 from quorumlog.raft.envelope import request_to
-from quorumlog.raft.events import TransferRequested
+from quorumlog.raft.events import LagMeasured, TransferRequested
 from quorumlog.raft.state import RaftState
 
 PREFERRED_INTERVAL_MS = 1_000
@@ -166,9 +166,21 @@ class Transfer:
             self._next_check_ms = state.now_ms + PREFERRED_INTERVAL_MS
             # of several that lag equally, the one that is configured first
             name = max(live, key=lambda name: self._dispatchers[name].match_index)
-            lag = state.log.end_index - self._dispatchers[name].match_index
-            if lag < state.config.transfer_lag_max and self._dispatchers[name].match_index >= 0:
+            match_index = self._dispatchers[name].match_index
+            lag = state.log.end_index - match_index
+            if not lag:
                 self._start(None, name)
+            elif lag < state.config.transfer_lag_max and match_index >= 0:
+                state.emit(MeasureLag(name, match_index))
+
+    def lag_measured(self, event: LagMeasured) -> None:
+        """Transfer to a preferred leader, if it lags by few bytes as well as by few entries.
+
+        Entries may be of any size: what it lacks must reach it within the time of a transfer.
+        """
+        is_wanted = self._running is None and event.peer_id in self.live_preferred()
+        if is_wanted and event.size_bytes <= self._state.config.transfer_lag_bytes_max:
+            self._start(None, event.peer_id)
 
     def successors(self) -> list[str]:
         """Return the voters that could lead once this node has stopped."""

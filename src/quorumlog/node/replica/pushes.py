@@ -8,6 +8,7 @@ import sys
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import (
@@ -17,6 +18,7 @@ from quorumlog.model.block import (
     is_contiguous,
     is_noop,
     parse_block,
+    position_of,
 )
 from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.errors import (
@@ -33,8 +35,8 @@ from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.fetches import gather
 from quorumlog.node.replica.peer_messages import PeerMessages
-from quorumlog.raft.effects import PushEntries, ReadEntries
-from quorumlog.raft.events import EntriesRead, EntriesUnreadable, Received
+from quorumlog.raft.effects import MeasureLag, PushEntries, ReadEntries
+from quorumlog.raft.events import EntriesRead, EntriesUnreadable, LagMeasured, Received
 from quorumlog.sessions.entries import is_time_mark, system_entries_in
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.interface import Log
@@ -88,6 +90,16 @@ class Pushes:
         full_text = self._space.full_text(len(attachment), is_mark=is_time_mark(block))
         full = bool(full_text) and not spared
         context.step(Received(message, matches, full, memberships), block=block)
+
+    def measure_lag(self, effect: MeasureLag) -> None:
+        """Tell the core how many bytes lie between what a peer has and the end of the log."""
+        log, first = self._context.log, effect.match_index + 1
+        try:
+            begin = position_of(log.read(first, first, 1).records)
+        except (RequestError, StorageError):
+            return  # the core asks again
+        end = int(log.positions_of(np.zeros(1, dtype=np.int64))[0])
+        self._context.step(LagMeasured(effect.peer_id, end - begin))
 
     def read_entries(self, effect: ReadEntries) -> None:
         """Find entries for a push: from memory at once, else on a thread of the executor."""

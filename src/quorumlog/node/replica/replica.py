@@ -180,6 +180,7 @@ class Replica:
             fx.FetchSnapshot: lambda effect, item: receiver.fetch(effect, item.table),
             fx.Send: lambda effect, _: self._messages.send(effect),
             fx.ReadEntries: lambda effect, _: pushes.read_entries(effect),
+            fx.MeasureLag: lambda effect, _: pushes.measure_lag(effect),
             fx.PushEntries: lambda effect, item: pushes.send(effect, item.runs),
             fx.RefuseProposal: lambda effect, _: self.appends.refused(effect),
             fx.Committed: self._committed,
