@@ -9,7 +9,7 @@ from original import Original
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import founding
-from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from quorumlog.storage.metadata.dledger import has_original_run
 from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.store_files import scan_store
@@ -64,6 +64,22 @@ def test_term_and_vote_are_in_currterm_before_they_count(tmp_path):
     raw = (tmp_path / "g" / "currterm").read_bytes()
     assert raw.startswith(b"currTerm=17\nvoteLeader=n7\n# kept by quorumlog ")
     assert len(raw) == 512  # one sector: no crash leaves half of it
+    opened.close()
+
+
+@pytest.mark.parametrize("compatible", [False, True])
+def test_currterm_costs_an_fsync_only_where_dledger_may_go_on(tmp_path, compatible, monkeypatch):
+    opened, synced, sync = Opened(tmp_path / "g", **SIZES), [], OsFile.sync
+
+    def noted(file):
+        synced.append(file.path)
+        sync(file)
+
+    monkeypatch.setattr(OsFile, "sync", noted)
+    plan = opened.group.hard_states.plan_save(HardState(3, None), original_compatible=compatible)
+    opened.submit(plan)
+    assert (str(tmp_path / "g" / "currterm") in synced) == compatible
+    assert values_of(tmp_path / "g" / "currterm") == {"currTerm": "3", "voteLeader": ""}
     opened.close()
 
 

@@ -45,7 +45,7 @@ from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 
 def r01_term_and_vote_are_not_written(put):
-    put(HardStateStore, "plan_save", lambda self, state: Plan(self, []))
+    put(HardStateStore, "plan_save", lambda self, state, **_: Plan(self, []))
 
 
 def r02_a_term_and_vote_that_cannot_be_written_are_only_logged(put):

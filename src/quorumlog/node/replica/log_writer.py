@@ -50,7 +50,9 @@ class LogWriter:
 
     def save_hard_state(self, effect: fx.SaveHardState) -> None:
         """Save term, vote and what else must outlive the process."""
-        self._context.submit(effect.token, self._hard_states.plan_save(effect.hard_state))
+        compatible = self._context.core.membership.original_compatible
+        plan = self._hard_states.plan_save(effect.hard_state, original_compatible=compatible)
+        self._context.submit(effect.token, plan)
 
     def append_noop(self, effect: fx.AppendNoop) -> None:
         """Append a new leader's first entry."""

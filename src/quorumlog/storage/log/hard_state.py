@@ -24,8 +24,10 @@ FILE_NAME = "quorumlog.state"
 class HardStates(Protocol):
     """Where term and vote are kept."""
 
-    def plan_save(self, hard_state: HardState) -> WritePlan:
-        """Return the write that makes term and vote durable."""
+    def plan_save(self, hard_state: HardState, *, original_compatible: bool = False) -> WritePlan:
+        """Return the write that makes term and vote durable; for DLedger, too, if that may go on
+        with the group's log.
+        """
         ...
 
 
@@ -90,22 +92,22 @@ class HardStateStore:
             self._slots.write(msgspec.msgpack.encode((loaded.term, loaded.vote)))
         text, values = self._original.read(), term_values(loaded)
         if text is None or not text.is_ours or text.values != values:
-            self._write_original(loaded)
+            self._write_original(loaded, durable=True)
 
-    def plan_save(self, hard_state: HardState) -> WritePlan:
-        """Return the write that makes term and vote durable."""
+    def plan_save(self, hard_state: HardState, *, original_compatible: bool = False) -> WritePlan:
+        """See `HardStates`."""
         raw = msgspec.msgpack.encode((hard_state.term, hard_state.vote))
 
         def write() -> None:
             self._slots.write(raw)
-            self._write_original(hard_state)
+            self._write_original(hard_state, durable=original_compatible)
 
         return Plan(self, [Action(write)], len(raw))
 
-    def _write_original(self, hard_state: HardState) -> None:
+    def _write_original(self, hard_state: HardState, *, durable: bool) -> None:
         """Write `currterm` after ours, which alone decides what this program does."""
         try:
-            self._original.write(term_values(hard_state), durable=True)
+            self._original.write(term_values(hard_state), durable=durable)
         except NoSpaceError as error:
             text = "%s is old until there is room: DLedger must not start here before: %s"
             logger.warning(text, self._original.path, error)
@@ -123,6 +125,6 @@ def _state_in(text: OriginalText) -> HardState:
 class MemoryHardStateStore:
     """The same for a group that keeps nothing."""
 
-    def plan_save(self, hard_state: HardState) -> WritePlan:
+    def plan_save(self, hard_state: HardState, *, original_compatible: bool = False) -> WritePlan:
         """Return a write of nothing."""
         return Plan(self, [])
