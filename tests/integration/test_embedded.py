@@ -121,6 +121,24 @@ async def test_the_committed_stream_waits_for_whoever_reads_it(tmp_path):
         assert not len(follower._find_replica().fetches._waiters)
 
 
+async def test_an_append_of_the_program_may_wait_for_less_or_for_more(tmp_path):
+    def refuse(place, body):
+        if bytes(body) == b"bad":
+            raise ValueError
+
+    async with program(tmp_path, append_hook=lambda _: refuse) as embedded:
+        leader = await embedded.leader()
+        levels = ["one_way", "receive", "persistence", "replication", "all"]
+        placed = [await leader.append(b"x", level=level) for level in levels]
+        assert [one.index for one in placed] == list(range(placed[0].index, placed[0].index + 5))
+        assert [one.level for one in placed][2:] == levels[2:]
+        assert (await leader.append_batch([b"y", b"z"], level="all")).level == "all"
+        for level in levels:
+            with pytest.raises(qe.HookRefusedError):
+                await leader.append(b"bad", level=level)
+        assert (await leader.append(b"last")).index == placed[-1].index + 3
+
+
 async def test_a_follower_refuses_appends_and_names_the_leader(tmp_path):
     async with program(tmp_path) as embedded:
         leader, follower = await embedded.leader(), await embedded.follower()

@@ -12,6 +12,7 @@ from quorumlog.client.arguments import (
     INDEX_OR_NONE,
     ISOLATION,
     LABEL,
+    LEVEL,
     flag,
     optional,
     start,
@@ -25,6 +26,7 @@ from quorumlog.client.results import (
     Executed,
     FetchedBlock,
     Isolation,
+    Level,
     Queried,
     positions_of,
 )
@@ -36,7 +38,7 @@ from quorumlog.model.block import (
     encode_block,
     parse_block,
 )
-from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import UnsupportedError, error_for
 from quorumlog.model.limits import Limits
@@ -116,38 +118,46 @@ class EmbeddedGroup:
 
     # -- append -----------------------------------------------------------------------------
 
-    @takes(channel=CHANNEL)
-    def append(self, body: Buffer, *, channel: int = 0) -> Coroutine[Any, Any, Appended]:
+    @takes(channel=CHANNEL, level=LEVEL)
+    def append(
+        self, body: Buffer, *, channel: int = 0, level: Level = "replication"
+    ) -> Coroutine[Any, Any, Appended]:
         """Append one entry; return where it is, once a majority has it on disk.
 
         Args:
             body: its bytes, which are copied before the call returns.
             channel: a number that readers can select entries by.
+            level: what must be proved before the call returns (see `Level`); here "one_way" waits
+                for the entry's place, as "receive" does.
 
         Raises:
             HookRefusedError: the append hook of this replica raised.
             RequestError: it is not the leader, or too many appends wait.
         """
-        return self._append(as_bytes("body", body), channel)
+        return self._append(as_bytes("body", body), channel, level)
 
-    async def _append(self, body: bytes, channel: int) -> Appended:
-        response, _ = await self._appended([body], channel)
-        return Appended(response.first_index, response.term, response.positions[0][1])
+    async def _append(self, body: bytes, channel: int, level: Level) -> Appended:
+        response, _ = await self._appended([body], channel, level)
+        place = response.first_index, response.term, response.positions[0][1]
+        return Appended(*place, response.level.word)
 
-    @takes(channel=CHANNEL)
+    @takes(channel=CHANNEL, level=LEVEL)
     def append_batch(
-        self, bodies: Iterable[Buffer], *, channel: int = 0
+        self, bodies: Iterable[Buffer], *, channel: int = 0, level: Level = "replication"
     ) -> Coroutine[Any, Any, AppendedBatch]:
         """Append several entries, all or none, with consecutive indexes, on one channel."""
-        return self._append_batch(as_bodies("body", bodies, "append"), channel)
+        return self._append_batch(as_bodies("body", bodies, "append"), channel, level)
 
-    async def _append_batch(self, bodies: Sequence[bytes], channel: int) -> AppendedBatch:
-        response, _ = await self._appended(bodies, channel)
+    async def _append_batch(
+        self, bodies: Sequence[bytes], channel: int, level: Level
+    ) -> AppendedBatch:
+        response, _ = await self._appended(bodies, channel, level)
         positions = positions_of(response, [len(body) for body in bodies])
-        return AppendedBatch(response.first_index, response.last_index, response.term, positions)
+        place = response.first_index, response.last_index, response.term, positions
+        return AppendedBatch(*place, response.level.word)
 
     async def _appended(
-        self, bodies: Sequence[bytes], channel: int = 0
+        self, bodies: Sequence[bytes], channel: int = 0, level: Level = "replication"
     ) -> tuple[AppendResponse, Sequence[bytes]]:
         replica, limits = self._replica(), self._limits
         batch_sizes(bodies, limits)
@@ -159,7 +169,7 @@ class EmbeddedGroup:
             if not answered.done():
                 answered.set_result((response, results))
 
-        replica.propose(block, answer)
+        replica.propose(block, answer, level=WriteLevel[level.upper()])
         response, results = await answered
         if response.code != ResponseCode.SUCCESS:
             raise error_for(response.code, response.text, response.leader_id)
