@@ -378,6 +378,24 @@ def test_r38_a_replica_with_another_table_than_a_majority_takes_that_of_a_peer(w
     assert status_of(replica, node.node_id).healthy
 
 
+def test_digests_of_tables_that_were_replaced_start_no_doubt_any_more():
+    """A point may be reached, and compared, while a peer is asked for its tables."""
+    group = Group()
+    group.fill(10)
+    group.until(group.is_equal)
+    node = next(one for one in group.nodes.values() if one is not group.leader())
+    comparison = node.running.derived._by_name["sessions.1"]
+    spoil(node)
+    group.fill(10)
+    group.until(group.is_equal)
+    assert group.rebuilt() == {node.node_id}
+    right = group.leader().running.derived._by_name["sessions.1"]._own
+    for index, digest in right.items():
+        comparison._take_result(digest, index, is_majority=True)
+    assert node.running.tables.is_trusted
+    assert status_of(node.running, node.node_id).healthy
+
+
 def test_a_replica_whose_tables_differ_does_not_lead_and_says_so():
     group = Group()
     group.fill(10)

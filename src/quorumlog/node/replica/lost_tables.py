@@ -7,6 +7,7 @@ majority's, only those count that have been equal to a majority's since.
 """
 
 import logging
+from collections.abc import Callable
 
 from quorumlog.log_events import log_event
 from quorumlog.model.errors import StorageError
@@ -36,6 +37,8 @@ class LostTables:
         self._number: int | None = None
         self._unknowing: set[str] = set()
         self._doubted: dict[str, int] = {}
+        self.replaced: Callable[[], None] = lambda: None
+        """Called when a peer's tables have taken the place of doubted ones."""
         self._timer = context.timers.new(self.tick, is_for_writes=True)
         if tables.is_lost:
             self._timer.set(context.environment.now_ms())
@@ -122,6 +125,7 @@ class LostTables:
             return
         names = ", ".join(self._doubted)
         self._doubted.clear()
+        self.replaced()
         context.counters.tables_rebuilt += 1
         log_event(
             logger,

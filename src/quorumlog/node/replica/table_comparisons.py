@@ -35,10 +35,16 @@ class DerivedTables:
             name: _TableComparison(context, name, tables, lost_tables) for name in TABLE_NAMES
         }
         tables.reached = self._reached
+        lost_tables.replaced = self._forget
 
     def _reached(self, index: int, digests: dict[str, bytes]) -> None:
         for name, digest in digests.items():
             self._by_name[name].reached(index, digest)
+
+    def _forget(self) -> None:
+        """The digests are those of tables that are not here any more."""
+        for comparison in self._by_name.values():
+            comparison.forget()
 
     def received(self, message: TableDigestQuery | TableDigest, _: memoryview) -> None:
         """Handle a query or an answer of a peer; one of a table not known here is dropped."""
