@@ -24,7 +24,11 @@ from quorumlog.model.errors import (
 from quorumlog.model.histogram import Histogram
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest, FetchResponse, StoreLocation
-from quorumlog.node.replica.channel_reads import SCAN_BYTES, entries_on_channel
+from quorumlog.node.replica.channel_reads import (
+    SCAN_BYTES,
+    SCAN_BYTES_IN_MEMORY,
+    entries_on_channel,
+)
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
@@ -336,9 +340,11 @@ class Fetches:
     ) -> None:
         """Look through some entries for those of one channel, and wait on if there are none."""
         log, looked, started_us = self._log, [request.begin_index - 1], self._now_us()
+        is_in_memory = log.is_in_memory(request.begin_index)
+        scan_bytes = SCAN_BYTES_IN_MEMORY if is_in_memory else SCAN_BYTES
 
         def read() -> list[EntryRun]:
-            runs = gather(log, request.begin_index, last, SCAN_BYTES)
+            runs = gather(log, request.begin_index, last, scan_bytes)
             found, looked[0] = entries_on_channel(runs, request.channel, rejected, bytes_max)
             return found
 
@@ -355,7 +361,7 @@ class Fetches:
         def fail(error: Exception) -> None:
             self._fail(answer, error)
 
-        if log.is_in_memory(request.begin_index):
+        if is_in_memory:
             deliver(read())
         else:
             self._run_cold(read, deliver, fail, client)
