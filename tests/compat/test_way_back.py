@@ -6,7 +6,7 @@ import struct
 import pytest
 from original import Original
 
-from quorumlog.model.errors import CorruptionError
+from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import founding
 from quorumlog.storage.files.os_files import OsFile, OsFileSystem
@@ -377,6 +377,20 @@ def test_export_original_of_damaged_entries_writes_nothing(tmp_path):
     with pytest.raises(CorruptionError):
         export_original(OsFileSystem(), str(tmp_path / "g"), str(tmp_path / "dledger-n0"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g"]
+
+
+def test_export_original_removes_what_an_earlier_one_left_and_nothing_else(tmp_path):
+    closed(founded(tmp_path / "g"))
+    part, target = tmp_path / "dledger-n0.part", tmp_path / "dledger-n0"
+    (part / "data").mkdir(parents=True)
+    (part / "holiday.jpg").write_bytes(b"mine")
+    with pytest.raises(StorageError, match="part is in the way"):
+        export_original(OsFileSystem(), str(tmp_path / "g"), str(target))
+    assert (part / "holiday.jpg").read_bytes() == b"mine"
+    (part / "holiday.jpg").unlink()
+    export_original(OsFileSystem(), str(tmp_path / "g"), str(target))
+    assert not part.exists()
+    assert verify_store(OsFileSystem(), str(target)).end_index == 40
 
 
 # -- stores that the real DLedger went on with, twice -------------------------------------------

@@ -28,6 +28,16 @@ def options(**given):
     return parse_write_options({**SERVERS, "group": "g", **given})
 
 
+def test_f99_rows_count_as_written_at_the_level_that_is_asked_for():
+    assert options().level == "replication"
+    assert options(level="all").level == "all"
+    early = options(level="persistence", deliveryGuarantee="at-least-once")
+    assert early.level == "persistence"
+    for level in ("persistence", "receive", "one_way", "most"):
+        with pytest.raises(UnexpectedArgumentError, match="level"):
+            options(level=level)
+
+
 TYPES = {"binary": BinaryType(), "string": StringType(), "int": IntegerType()}
 
 

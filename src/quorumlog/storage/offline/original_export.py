@@ -61,14 +61,17 @@ def export_original(
     All indexes, terms and bodies stay, committed or not. Positions and CRCs are new, since NOOPs
     and memberships get another form. Term, vote and committed index go along. The node must be
     stopped.
-    Raises `StorageError` if `target` exists, `CorruptionError` at the first damaged
+    Raises `StorageError` if `target` exists, or something else than an unfinished export lies in
+    `target`.part, `CorruptionError` at the first damaged
     entry; then there is no `target`.
     """
     target = target.rstrip("/")
     if files.exists(target):
         raise StorageError(f"{target} exists already; name a new directory")
-    lock = files.lock(directory)
     beside = f"{target}.part"
+    if files.exists(beside) and not _is_unfinished(files, beside):
+        raise StorageError(f"{beside} is in the way; remove it, or name another directory")
+    lock = files.lock(directory)
     try:
         remove_tree(beside)
         store = open_files(files, directory, data_directories)
@@ -90,6 +93,12 @@ def export_original(
     finally:
         lock.release()
     return report
+
+
+def _is_unfinished(files: FileSystem, path: str) -> bool:
+    """Whether a directory holds nothing but what an export that was interrupted leaves."""
+    known = {DATA, INDEX, TERM_NAME, CHECKPOINT_NAME}
+    return all(name in known or name.startswith(OWN_PREFIX) for name in files.names(path))
 
 
 def _hard_state(files: FileSystem, directory: str) -> HardState:
