@@ -401,6 +401,10 @@ async def test_144_145_a_follower_that_needs_removed_entries_gets_the_snapshot_t
             replica = cluster.replica(away)
             assert replica.counters.log_resets == 1
             await until(lambda: replica.applier.is_eligible)
+            observed = replica.context.histograms
+            assert {"n0", "n1", "n2"} - {away} >= set(observed.installs), "by the member it is from"
+            assert sum(sum(one.counts) for one in observed.installs.values()) == 1
+            assert sum(observed.snapshot_load_seconds.counts) >= 1
             await client.execute(b"1")
             await until(lambda: totals(cluster) == {201})
         await cluster.stop(away)

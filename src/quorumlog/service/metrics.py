@@ -270,9 +270,8 @@ def _add_transport(page: _Page, node: Node) -> None:
 
 def _add_disks(page: _Page, node: Node) -> None:
     """Look at the disks of the node's directories, on the thread that asks."""
-    config = node.config
-    directories = dict.fromkeys([config.store_base_dir])
-    for group in config.groups:
+    directories = dict.fromkeys([node.config.store_base_dir])
+    for group in [replica.config for replica in list(node.replicas.values())]:
         directories.update(dict.fromkeys(group.data_directories + group.read_only_directories))
     for directory in islice(directories, DIRECTORIES_MAX):
         try:
