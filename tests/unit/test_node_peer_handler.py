@@ -54,7 +54,7 @@ class Replica:
 
     def __init__(self):
         self.received = []
-        self.core = SimpleNamespace(identity=b"i", committed_membership_index=7)
+        self.core = SimpleNamespace(identity=b"i", given_identity=b"", committed_membership_index=7)
         self.has_members(7, n9="127.0.0.1:9")
 
     def has_members(self, index, **addresses):

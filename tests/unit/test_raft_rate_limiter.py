@@ -25,7 +25,7 @@ class ColdCluster(Cluster):
 
 
 def test_103_the_quota_is_used_up_for_this_second_only():
-    quota = RateLimiter(1_000)
+    quota = RateLimiter(lambda: 1_000)
     quota.sample(999, 5_000)
     assert not quota.is_used_up(5_000)
     quota.sample(2, 5_300)
@@ -38,7 +38,7 @@ def test_103_the_quota_is_used_up_for_this_second_only():
 
 
 def test_103_seconds_without_traffic_save_nothing_up():
-    quota = RateLimiter(1_000)
+    quota = RateLimiter(lambda: 1_000)
     quota.sample(600, 1_000)
     quota.sample(1_000, 9_500)
 

@@ -10,8 +10,9 @@ from isal.isal_zlib import crc32
 
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
+from quorumlog.model.group_records import GroupRecord
 from quorumlog.model.limits import Limits
-from quorumlog.model.messages import admin, base, client, machine, peer, transactions
+from quorumlog.model.messages import admin, base, client, groups, machine, peer, transactions
 from quorumlog.wire.decoder import DIRECT_BYTES_MIN, STAGED_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND, UNATTACHED_KINDS
@@ -116,6 +117,29 @@ MESSAGES = [
     peer.PeerTurn(local_id="n0", remote_id="n1", parts=[(11, 0, b"vote", 3), (13, 0, b"beat", 0)]),
     base.Responses(parts=[(33, 7, b"answer", 0)]),
     client.StatusResponse(peers=[client.PeerStatus("n1", "APPEND", 1, 2, 0, 0, 0, True)]),
+    groups.CreateGroupRequest(
+        group="g", identity=b"i" * 16, peers="n0-h:1", settings={"retentionBytes": "9"}
+    ),
+    groups.DeleteGroupRequest(group="g", identity=b"i" * 16, purge=True),
+    groups.AlterGroupRequest(group="g", identity=b"i" * 16, settings={}, revision=1 << 32),
+    groups.AlterGroupResponse(after_restart=["flush"]),
+    groups.ListGroupsRequest(group="", after="f", wants_deleted=True),
+    groups.ListGroupsResponse(
+        node_id="n0", settings=[groups.Setting("flush", "sync", "default", "sync", "restart", "")]
+    ),
+    groups.GroupsQuery(
+        local_id="n0",
+        remote_id="n1",
+        nonce=5,
+        groups=[groups.AskedGroup("g", b"i" * 16, 1 << 32, gives_up=True)],
+    ),
+    groups.GroupsAnswer(
+        local_id="n1",
+        remote_id="n0",
+        nonce=5,
+        news=[groups.GroupNews(groups.Knowledge.ABSENT, GroupRecord(group="g"))],
+    ),
+    groups.GroupInvitation(local_id="n0", remote_id="n1", record=GroupRecord(group="g")),
 ]
 ATTACHED = [one for one in MESSAGES if KIND_OF_MESSAGE[type(one)] not in UNATTACHED_KINDS]
 
@@ -133,7 +157,7 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for module in (admin, base, client, machine, peer, transactions)
+        for module in (admin, base, client, groups, machine, peer, transactions)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, base.Message)
     }

@@ -13,6 +13,7 @@ from quorumlog.cli.bench import bench_command
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.demo import demo_command
 from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
+from quorumlog.cli.group import app as group_app
 from quorumlog.cli.kv import app as kv_app
 from quorumlog.cli.members import app as members_app
 from quorumlog.cli.members import transfer_command, watch_leader_command
@@ -44,6 +45,7 @@ app.command(name="tail")(tail_command)
 app.command(name="status")(status_command)
 app.add_typer(kv_app, name="kv")
 app.command(name="snapshot")(snapshot_command)
+app.add_typer(group_app, name="group")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.command(name="watch-leader")(watch_leader_command)

@@ -25,6 +25,8 @@ from quorumlog.node.machines import machine_class
 
 NODES = 3
 GROUPS = ("default",)
+GROUPS_SHOWN = 12
+"""Groups named one by one; `group list` names all."""
 
 app = typer.Typer(help="A cluster of processes on this machine.", no_args_is_help=True)
 
@@ -88,8 +90,11 @@ def up_command(
         return
     print_line(f"started {', '.join(started)}" if started else "all nodes ran already")
     health = cluster.health()
-    for group in cluster.groups:
+    groups = _groups_in(health) or cluster.groups
+    for group in groups[:GROUPS_SHOWN]:
         print_line(f"group {group}: leader {leader_of(group, health) or 'not known yet'}")
+    if len(groups) > GROUPS_SHOWN:
+        print_line(f"and {counted(len(groups) - GROUPS_SHOWN, 'more group')}")
     print_line(f"servers: {cluster.servers}")
 
 
@@ -108,18 +113,16 @@ def status_command(directory: ClusterDir, as_json: AsJson = False) -> None:
         _print_status_json(cluster)
         return
     running, health = cluster.running(), cluster.health()
+    groups = (_groups_in(health) or cluster.groups)[:GROUPS_SHOWN]
     print_table(
-        ["NODE", ">PID", "ADDRESS", "ADMIN", *(group.upper() for group in cluster.groups)],
+        ["NODE", ">PID", "ADDRESS", "ADMIN", *(group.upper() for group in groups)],
         [
             [
                 node_id,
                 str(running.get(node_id, "-")),
                 cluster.address(node_id),
                 cluster.admin_address(node_id),
-                *(
-                    _role_cell(node_id in running, health[node_id], group)
-                    for group in cluster.groups
-                ),
+                *(_role_cell(node_id in running, health[node_id], group) for group in groups),
             ]
             for node_id in cluster.node_ids
         ],
@@ -143,7 +146,9 @@ def kill_command(
     cluster = LocalCluster.open(directory)
     if leader and not cluster.running():
         raise LocalClusterError(f"no node of the cluster in {directory} runs; nothing to kill")
-    victim = node if node is not None else cluster.leader(only_group(cluster.groups, group))
+    victim = (
+        node if node is not None else cluster.leader(only_group(cluster.hosted_groups(), group))
+    )
     cluster.kill(victim)
     print_line(f"killed {victim}")
 
@@ -212,11 +217,17 @@ def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:
         print_line(f"starting {node_id}: {address} for clients and peers, http://{admin}/metrics")
 
 
+def _groups_in(health: dict[str, NodeHealth | None]) -> list[str]:
+    return sorted({name for one in health.values() if one is not None for name in one.groups})
+
+
 def _role_cell(running: bool, health: NodeHealth | None, group: str) -> Text:
     if not running:
         return Text("down", BAD_STYLE)
-    if health is None or group not in health.groups:
+    if health is None:
         return Text("not answering", BAD_STYLE)
+    if group not in health.groups:  # it is on other nodes
+        return Text("-", QUIET_STYLE)
     state = health.groups[group]
     if not state.healthy:
         return Text(f"{state.role} ({state.first_line})", BAD_STYLE)

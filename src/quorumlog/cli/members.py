@@ -91,8 +91,9 @@ def add_command(
 ) -> None:
     """Add a member that runs already; wait until it has caught up and votes.
 
-    Its configuration names the group's members, itself among them, as `peers`. Nothing is added
-    unless it answers at that address as a node of this cluster.
+    It may have the group in its configuration, with the members and itself as `peers`; if it does
+    not have it, the leader invites it. Nothing is added unless it answers at that address as a node
+    of this cluster.
     """
     check_name("member id", node, dash=False)
     target = find_target(directory, servers, group, min(timeout, TIMEOUT_SECONDS))
@@ -114,16 +115,17 @@ def add_command(
 
 
 def _check_newcomer(client: SyncClient, target: Target, node: str, address: str) -> None:
-    """Raise `CommandError` unless a node of this id, of this cluster, hosts the group there.
+    """Raise `CommandError` unless a node of this id, of this cluster, answers there.
 
-    Of one that votes already the leader says so.
+    Of one that votes already the leader says so. One that does not have the group is invited by the
+    leader.
     """
     newest = max(answering(target, client.status()), key=lambda status: status.membership_index)
     if node in newest.voters:
         return
     own = client.metadata()
     refused = f"{node} is not added to {target.group}"
-    advice = "start it first, its configuration naming the group with its members and itself"
+    advice = "start it first"
     try:
         found = client.metadata(address)
     except RequestError as error:
@@ -135,8 +137,10 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
         )
     try:
         client.metadata(address, target.group)
-    except (NetworkError, UnknownGroupError) as error:
+    except NetworkError as error:
         raise CommandError(f"{refused}: {error}; {advice}") from error
+    except UnknownGroupError:
+        print_note(f"{node} does not have {target.group} yet: the leader invites it")
     except RequestError:
         pass  # it may not take part as long as it is no member, or not at this address
 

@@ -31,21 +31,31 @@ def find_target(
     Raises `typer.BadParameter` when they name none or not a single one, `LocalClusterError` when no
     node of the local cluster runs, `RequestError` when no server answers.
     """
-    if (directory is None) == (servers is None):
-        raise typer.BadParameter("give either --dir DIR or --servers HOST:PORT,...")
-    timeout_ms = max(1, round(timeout_s * 1000))
-    if directory is not None:
-        cluster = LocalCluster.open(directory)
-        if not cluster.running():
-            raise LocalClusterError(
-                f"no node of the cluster in {directory} runs; "
-                f"'quorumlog cluster up --dir {directory}' starts them"
-            )
-        return Target(cluster.servers, only_group(cluster.groups, group), timeout_ms)
-    found = str(servers)
-    if group is None:
+    found, timeout_ms = find_servers(directory, servers), max(1, round(timeout_s * 1000))
+    if group is None and directory is not None:
+        group = only_group(LocalCluster.open(directory).hosted_groups(), None)
+    elif group is None:
         group = only_group(_hosted_groups(found, timeout_ms), None)
     return Target(found, group, timeout_ms)
+
+
+def find_servers(directory: Path | None, servers: str | None) -> str:
+    """Return the addresses of the nodes that `--dir` or `--servers` names.
+
+    Raises `typer.BadParameter` unless it is one of the two, `LocalClusterError` when no node of the
+    local cluster runs.
+    """
+    if (directory is None) == (servers is None):
+        raise typer.BadParameter("give either --dir DIR or --servers HOST:PORT,...")
+    if directory is None:
+        return str(servers)
+    cluster = LocalCluster.open(directory)
+    if not cluster.running():
+        raise LocalClusterError(
+            f"no node of the cluster in {directory} runs; "
+            f"'quorumlog cluster up --dir {directory}' starts them"
+        )
+    return cluster.servers
 
 
 def only_group(groups: Sequence[str], wanted: str | None) -> str:

@@ -7,6 +7,7 @@ knows a replica, the Raft core or the storage of a node: a client sees frames an
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import Delivery, ProducerStats
+from quorumlog.client.groups import GroupChange, Groups, GroupSummary
 from quorumlog.client.kv import (
     KV,
     Compare,
@@ -30,6 +31,7 @@ from quorumlog.client.results import (
 )
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_admin import SyncGroupAdmin
+from quorumlog.client.sync_groups import SyncGroups
 from quorumlog.client.sync_kv import SyncKV
 from quorumlog.client.sync_machine import SyncMachineCalls
 from quorumlog.client.sync_producer import SyncProducer
@@ -51,6 +53,9 @@ __all__ = [
     "Executed",
     "FetchedBlock",
     "GroupAdmin",
+    "GroupChange",
+    "GroupSummary",
+    "Groups",
     "Isolation",
     "KeyEvent",
     "KeyItem",
@@ -65,6 +70,7 @@ __all__ = [
     "ReplicaHistory",
     "SyncClient",
     "SyncGroupAdmin",
+    "SyncGroups",
     "SyncKV",
     "SyncMachineCalls",
     "SyncProducer",

@@ -15,6 +15,7 @@ from quorumlog.client.arguments import (
     takes,
 )
 from quorumlog.client.deprecation import warn_renamed
+from quorumlog.client.groups import Groups
 from quorumlog.client.requester import Requester
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
@@ -54,12 +55,15 @@ class ReplicaHistory:
 class GroupAdmin:
     """Administration of the group of a client; get it as `client.admin`.
 
+    `groups` makes, changes and deletes groups of the cluster (`Groups`).
+
     Every method raises `RequestError` (see `quorumlog.errors`), and `UnexpectedArgumentError` for
     an argument of a wrong type or value.
     """
 
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
+        self.groups = Groups(requester)
 
     @takes(node_id=optional(NODE_ID), term=TERM)
     async def transfer(self, node_id: str | None = None, *, term: int = -1) -> str:

@@ -2,11 +2,14 @@
 
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.loop_thread import LoopThread
+from quorumlog.client.sync_groups import SyncGroups
 from quorumlog.model.messages.client import StatusResponse
 
 
 class SyncGroupAdmin:
     """Administration of the group of a `SyncClient`; get it as `client.admin`.
+
+    `groups` makes, changes and deletes groups of the cluster (`SyncGroups`).
 
     See `GroupAdmin` for arguments, results and errors.
     """
@@ -14,6 +17,7 @@ class SyncGroupAdmin:
     def __init__(self, admin: GroupAdmin, thread: LoopThread) -> None:
         self._admin = admin
         self._thread = thread
+        self.groups = SyncGroups(admin.groups, thread)
 
     def transfer(self, node_id: str | None = None, *, term: int = -1) -> str:
         """See `GroupAdmin.transfer`."""

@@ -106,8 +106,31 @@ class LocalCluster:
 
     @property
     def groups(self) -> list[str]:
-        """The groups that every node hosts."""
+        """The groups that the cluster was made with."""
         return list(self._content.groups)
+
+    def hosted_groups(self) -> list[str]:
+        """Return the groups that the running nodes have: also those made since, not deleted ones.
+
+        If no node answers, those that the cluster was made with.
+        """
+        answers = [health for health in self.health().values() if health is not None]
+        if not answers:
+            return self.groups
+        return sorted({name for health in answers for name in health.groups})
+
+    def file_sizes(self) -> dict[str, str]:
+        """Return the keys that say how large data and index files are, as the cluster was made.
+
+        Raises `ConfigError`.
+        """
+        first = self._layout.first_group(self.node_ids[0])
+        if first is None:
+            return {}
+        return {
+            "mappedFileSizeForEntryData": str(first.mapped_file_size_for_entry_data),
+            "mappedFileSizeForEntryIndex": str(first.mapped_file_size_for_entry_index),
+        }
 
     @property
     def machines(self) -> dict[str, str]:
@@ -169,10 +192,9 @@ class LocalCluster:
 
     def leader(self, group: str, timeout_s: float = 10.0) -> str:
         """Return the node that leads a group, waiting for an election if need be."""
-        if group not in self._content.groups:
-            raise LocalClusterError(
-                f"{self.directory} has no group {group!r}, only {', '.join(self.groups)}"
-            )
+        if group not in self._content.groups and group not in self.hosted_groups():
+            known = ", ".join(self.hosted_groups())
+            raise LocalClusterError(f"{self.directory} has no group {group!r}, only {known}")
         deadline = time.monotonic() + timeout_s
         while True:
             leader = leader_of(group, self.health())

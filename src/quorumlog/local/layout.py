@@ -159,6 +159,13 @@ class Layout:
         groups = load_config(self.config(node_id)).groups
         return {group.group: group.state_machine for group in groups}
 
+    def first_group(self, node_id: str) -> GroupConfig | None:
+        """Return the first group of a node's configuration, if there is one.
+
+        Raises `ConfigError`.
+        """
+        return next(iter(load_config(self.config(node_id)).groups), None)
+
     def check_config(self, node_id: str) -> None:
         """Raise `ConfigError` or `LocalClusterError` unless a node's configuration fits the place.
 

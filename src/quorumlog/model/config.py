@@ -5,6 +5,7 @@ style. `dledger_keys` lists the keys of DLedger's that are refused.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -158,6 +159,8 @@ class GroupConfig(
     """Replicas compare the states of their machines after this many entries; 0: never."""
     min_write_level: Literal["one_way", "receive", "persistence", "replication", "all"] = "one_way"
     """Appends that ask for less are answered at this level; see `WriteLevel`."""
+    log_level: Literal["", "DEBUG", "INFO", "WARNING", "ERROR"] = ""
+    """Of the log lines about this group; empty: that of the node."""
     original_compatible: Literal["", "0.2.7", "no"] = ""
     """With "0.2.7" the group's own entries are written so that DLedger 0.2.7 to 0.4.0 can read the
     log and go on with it; with "no" they are not; empty: only if the log is one of DLedger's. What
@@ -279,11 +282,14 @@ class NodeConfig(
 
     self_id: str
     store_base_dir: str
-    groups: list[GroupConfig]
+    groups: list[GroupConfig] = []
+    """Those that the file names; `GroupCatalog` knows those made while nodes run."""
     cluster: str = "quorumlog"
     """Nodes of different clusters refuse each other."""
     listen: str = ""
     """`host:port`; empty: the node's own address in the peers of its groups."""
+    deleted_group_reserved_hours: float = 72
+    """The files of a deleted group are kept for this long; 0: they are removed at once."""
     admin_listen: str = ""
     """`host:port` of /metrics and /health; empty: none."""
     metrics_grpc_exporter_target: str = ""
@@ -305,30 +311,18 @@ class NodeConfig(
         check_name("selfId", self.self_id, dash=False)
         check_name("cluster", self.cluster)
         self._check_exporter()
-        if not self.groups:
-            raise ConfigError("groups: at least one group is needed")
+        if self.deleted_group_reserved_hours < 0:
+            raise ConfigError("deletedGroupReservedHours must not be below 0")
+        if not self.groups and not self.listen:
+            raise ConfigError('groups: at least one group is needed, or listen = "host:port"')
         names = [group.group for group in self.groups]
         if len(set(names)) != len(names):
             raise ConfigError(f"groups: a group appears twice in {', '.join(names)}")
-        for group in self.groups:
-            if self.self_id not in group.members:
-                raise ConfigError(
-                    f"group {group.group}: selfId {self.self_id!r} is not in peers {group.peers!r}"
-                )
-            if group.mapped_file_size_for_entry_data < self.limits.entry_bytes_max + 8:
-                raise ConfigError(
-                    f"group {group.group}: mappedFileSizeForEntryData must exceed "
-                    "limits.entryBytesMax by 8"
-                )
-        self._check_paths()
         known: dict[str, str] = {}
         for group in self.groups:
-            for member, address in group.members.items():
-                if known.setdefault(member, address) != address:
-                    raise ConfigError(
-                        f"groups: {member!r} has two addresses, {known[member]} and {address}; "
-                        "a node has one port for all its groups"
-                    )
+            self.check_group(group, known)
+            known.update(group.members)
+        self._check_paths()
         host, _ = parse_address(self.listen_address)
         if not self.insecure and host not in ("localhost", "::1") and not host.startswith("127."):
             raise ConfigError(
@@ -373,6 +367,28 @@ class NodeConfig(
         pairs = [item.partition(":") for item in self.metrics_grpc_exporter_header.split(",")]
         return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
 
+    def check_group(self, group: GroupConfig, known: Mapping[str, str]) -> None:
+        """Raise `ConfigError` unless this node can host a group.
+
+        `known`: node id → address, as its other groups have it.
+        """
+        members = group.members
+        if self.self_id not in members:
+            raise ConfigError(
+                f"group {group.group}: selfId {self.self_id!r} is not in peers {group.peers!r}"
+            )
+        if group.mapped_file_size_for_entry_data < self.limits.entry_bytes_max + 8:
+            raise ConfigError(
+                f"group {group.group}: mappedFileSizeForEntryData must exceed "
+                "limits.entryBytesMax by 8"
+            )
+        for member, address in members.items():
+            if known.get(member, address) != address:
+                raise ConfigError(
+                    f"groups: {member!r} has two addresses, {known[member]} and {address}; "
+                    "a node has one port for all its groups"
+                )
+
     def _check_paths(self) -> None:
         owners: dict[str, str] = {}
         for group in self.groups:
@@ -390,6 +406,15 @@ class NodeConfig(
         return self.listen or self.groups[0].members[self.self_id]
 
 
+def known_keys() -> dict[str, set[str]]:
+    """Return the keys of each table of a configuration file."""
+    tables: dict[str, type[msgspec.Struct]] = {TOP: NodeConfig, GROUPS: GroupConfig, LIMITS: Limits}
+    return {
+        table: {field.encode_name for field in msgspec.structs.fields(kind)}
+        for table, kind in tables.items()
+    }
+
+
 def load_config(path: str | Path) -> NodeConfig:
     """Read a node's TOML file.
 
@@ -399,14 +424,9 @@ def load_config(path: str | Path) -> NodeConfig:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
-    tables: dict[str, type[msgspec.Struct]] = {TOP: NodeConfig, GROUPS: GroupConfig, LIMITS: Limits}
-    keys = {
-        table: {field.encode_name for field in msgspec.structs.fields(kind)}
-        for table, kind in tables.items()
-    }
     try:
         document = msgspec.toml.decode(raw)
-        unknown = unknown_keys(document, keys)
+        unknown = unknown_keys(document, known_keys())
         if unknown:
             raise ConfigError(unknown)
         return msgspec.convert(document, NodeConfig)

@@ -483,6 +483,9 @@ _REFUSALS = frozenset(
         ResponseCode.FALL_BEHIND_TOO_MUCH,
         ResponseCode.CHANGE_IN_PROGRESS,
         ResponseCode.MEMBER_NOT_READY,
+        ResponseCode.GROUP_EXISTS,
+        ResponseCode.GROUP_DELETED,
+        ResponseCode.GROUP_REFUSED,
     }
 )
 """Codes without a class of their own that say that nothing was started."""

@@ -65,6 +65,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     fetch_wait_ms_max: int = 30_000
     fetch_waiters_max: int = 10_000
     """Fetches of one group that wait for entries not yet committed."""
+    groups_max: int = 4_096
+    """Groups that one node hosts."""
     ordered_streams_max: int = 64
     """Ordered append streams on one connection."""
 

@@ -136,10 +136,17 @@ def addresses_of(membership: Membership) -> dict[str, str]:
     return {member.node_id: member.address for member in membership.members}
 
 
-def founding(addresses: dict[str, str], *, original_compatible: bool = False) -> Membership:
-    """Return the membership of a group that is not founded yet: everyone votes."""
+def founding(
+    addresses: dict[str, str], *, original_compatible: bool = False, identity: bytes = b""
+) -> Membership:
+    """Return the membership of a group that is not founded yet: everyone votes.
+
+    A group that was made while nodes run has its `identity` from the beginning.
+    """
     members = tuple(Member(node_id, address) for node_id, address in addresses.items())
-    return Membership(members, tuple(addresses), original_compatible=original_compatible)
+    return Membership(
+        members, tuple(addresses), original_compatible=original_compatible, identity=identity
+    )
 
 
 def identity_of(group: str, membership: Membership) -> bytes:

@@ -1,5 +1,7 @@
 """How an opened group becomes the core's configuration and state, in real and simulated nodes."""
 
+from dataclasses import replace
+
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError, UnexpectedArgumentError
 from quorumlog.model.membership import Membership
@@ -7,8 +9,13 @@ from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.storage.log.store import OpenedGroup
 
 
-def raft_config(config: GroupConfig, node: NodeConfig, opened: OpenedGroup) -> RaftConfig:
-    """Return what the core needs to know of a group's configuration."""
+def raft_config(
+    config: GroupConfig, node: NodeConfig, opened: OpenedGroup, identity: bytes = b""
+) -> RaftConfig:
+    """Return what the core needs to know of a group's configuration.
+
+    A group that was made while nodes run was given its `identity`.
+    """
     limits = node.limits
     return RaftConfig(
         group=config.group,
@@ -29,6 +36,22 @@ def raft_config(config: GroupConfig, node: NodeConfig, opened: OpenedGroup) -> R
         transfer_lag_bytes_max=config.max_leadership_transfer_wait_bytes,
         push_quota_bytes=config.peer_push_quota,
         original_compatible=founds_compatible(config, opened),
+        identity=identity,
+    )
+
+
+def reconfigured(raft: RaftConfig, config: GroupConfig) -> RaftConfig:
+    """Return a core's configuration with what may change of a group's while it runs."""
+    return replace(
+        raft,
+        heartbeat_ms=config.heart_beat_time_interval_ms,
+        election_timeout_min_ms=config.election_timeout_min_ms,
+        election_timeout_max_ms=config.election_timeout_max_ms,
+        push_timeout_ms=config.max_push_time_out_ms,
+        preferred_leader_ids=config.preferred_leaders,
+        transfer_timeout_ms=config.leadership_transfer_wait_timeout,
+        transfer_lag_max=config.max_leadership_transfer_wait_index,
+        push_quota_bytes=config.peer_push_quota,
     )
 
 

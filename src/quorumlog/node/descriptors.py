@@ -1,10 +1,14 @@
 """File descriptors: how many a node needs for itself, and how many are left for connections."""
 
 import resource
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Self
 
-from quorumlog.model.config import NodeConfig
+from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.limits import Limits
 from quorumlog.storage.files.file_sequence import MAPS_MAX
 from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, REFUSALS_MAX
 from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
@@ -38,31 +42,71 @@ class DescriptorPlan:
     """Data files, and index files, of each group that are mapped at a time."""
 
 
+@dataclass(slots=True)
+class Demand:
+    """What the groups of a node need: how many there are of each kind, and their members."""
+
+    groups: int = 0
+    stored: int = 0
+    directories: int = 0
+    machines: int = 0
+    members: Counter[str] = field(default_factory=Counter)
+    maps: int | None = None
+    """Mapped files of all groups together; None: as many as each may have at the start."""
+
+    @classmethod
+    def of(cls, groups: Iterable[GroupConfig]) -> Self:
+        """Return the demand of groups that are opened together."""
+        demand = cls()
+        for group in groups:
+            demand.add(group)
+        return demand
+
+    def add(self, group: GroupConfig, sign: int = 1) -> None:
+        """One group more, or with `sign` -1 one less."""
+        is_stored = group.store_type == "FILE"
+        self.groups += sign
+        self.stored += sign * is_stored
+        self.directories += sign * is_stored * len(group.data_directories)
+        self.machines += sign * bool(is_stored and group.state_machine)
+        for member in group.members:
+            self.members[member] += sign
+            if not self.members[member]:
+                del self.members[member]
+
+
 def plan_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
     """Divide `limit` descriptors. Raises `ConfigError` when that is too few for the groups."""
-    plan = _divided(config, limit)
+    return plan_for(Demand.of(config.groups), config.limits, limit)
+
+
+def plan_for(demand: Demand, limits: Limits, limit: int) -> DescriptorPlan:
+    """Divide `limit` descriptors. Raises `ConfigError` when that is too few for the demand."""
+    plan = _divided(demand, limit)
     if plan.connections < CONNECTIONS_MIN:
         enough = limit
-        while (missing := CONNECTIONS_MIN - _divided(config, enough).connections) > 0:
+        while (missing := CONNECTIONS_MIN - _divided(demand, enough).connections) > 0:
             enough += missing  # with more of them, some shares are larger, too
         raise ConfigError(
-            f"{limit} file descriptors are too few: the groups of this node ({len(config.groups)}) "
+            f"{limit} file descriptors are too few: the groups of this node ({demand.groups}) "
             f"and their members need {enough}; raise the limit (ulimit -n, or LimitNOFILE of "
             "systemd)"
         )
-    return replace(plan, connections=min(config.limits.connections_max, plan.connections))
+    return replace(plan, connections=min(limits.connections_max, plan.connections))
 
 
-def _divided(config: NodeConfig, limit: int) -> DescriptorPlan:
+def maps_share(limit: int, groups: int) -> int:
+    """Return how many of its files each of a number of groups may have mapped."""
+    return max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, groups))))
+
+
+def _divided(demand: Demand, limit: int) -> DescriptorPlan:
     """Return a plan that leaves the remainder to connections: below 0 if `limit` is too low."""
-    groups = config.groups
-    stored = [group for group in groups if group.store_type == "FILE"]
-    maps_max = max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, len(stored)))))
-    members = {member for group in groups for member in group.members}
-    own = BASE + 2 * (len(members) + UNKNOWN_PEERS_MAX) + len(stored) * (PER_GROUP + 2 * maps_max)
-    own += sum(len(group.data_directories) for group in stored)
-    own += sum(PER_MACHINE for group in stored if group.state_machine)
-    peers = min(PEERS_RESERVE, max(4 * len(members), limit // 8))
+    maps_max = maps_share(limit, demand.stored)
+    maps = demand.stored * maps_max if demand.maps is None else demand.maps
+    own = BASE + 2 * (len(demand.members) + UNKNOWN_PEERS_MAX) + demand.stored * PER_GROUP
+    own += 2 * maps + demand.directories + PER_MACHINE * demand.machines
+    peers = min(PEERS_RESERVE, max(4 * len(demand.members), limit // 8))
     return DescriptorPlan(limit, own, peers, limit - own - RESERVE - peers, maps_max)
 
 

@@ -15,7 +15,7 @@ from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.node.environment import WriteOwner
 from quorumlog.storage.files.os_files import SPARES
-from quorumlog.storage.files.write_plans import Store, WritePlan
+from quorumlog.storage.files.write_plans import Plan, Store, WritePlan
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,23 @@ def report_commit(batch: Sequence[Submission]) -> None:
         owners[item.owner] = None
     for owner in owners:
         owner.writes_completed()
+
+
+class Barrier:
+    """The owner of a write of nothing: all that were submitted before it are done with it."""
+
+    def __init__(self, reached: Callable[[], None]) -> None:
+        self._reached = reached
+
+    def written(self, token: int | None, plan: WritePlan) -> None:
+        """See `WriteOwner`."""
+
+    def writes_completed(self) -> None:
+        """See `WriteOwner`."""
+        self._reached()
+
+    def write_failed(self, error: StorageError) -> None:
+        """See `WriteOwner`."""
 
 
 class DiskWorker:
@@ -86,6 +103,21 @@ class DiskWorker:
         if self._thread.is_alive():
             self._thread.join()
 
+    def set_sync_interval(self, sync_interval_ms: int) -> None:
+        """Report writes that are submitted from now on as a worker made with this interval does."""
+        self._sync_interval_s = sync_interval_ms / 1000
+
+    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
+        """See `Disk`. After a failure `done` is never called: the process is about to end."""
+
+        def reported() -> None:
+            self._owners.difference_update(owners)
+            self._owners.discard(barrier)
+            done()
+
+        barrier = Barrier(reported)
+        self.submit(barrier, None, Plan(self, []))
+
     def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
         """Queue a write. After a failure nothing is written and nothing is reported."""
         self._owners.add(owner)
@@ -103,7 +135,8 @@ class DiskWorker:
             due = dirty_since is not None and (
                 time.monotonic() - dirty_since >= self._sync_interval_s
             )
-            sync = not self._sync_interval_s or due or not running
+            is_last = not running or any(isinstance(item.owner, Barrier) for item in batch)
+            sync = not self._sync_interval_s or due or is_last
             try:
                 self._commit(batch, sync=sync)
             except StorageError as error:

@@ -49,6 +49,10 @@ class Disk(Protocol):
         """Queue a write."""
         ...
 
+    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
+        """Call `done` once all writes so far are reported; then these owners have no more."""
+        ...
+
 
 class Network(Protocol):
     """Carries messages to peers; may lose them."""
@@ -115,6 +119,10 @@ class Liveness(Protocol):
         """A replica's state may have changed."""
         ...
 
+    def forget(self, group: str) -> None:
+        """A replica is gone."""
+        ...
+
 
 class _NoLiveness:
     """Every group sends its own heartbeats."""
@@ -123,6 +131,9 @@ class _NoLiveness:
         """See `Liveness`."""
 
     def state_changed(self, replica: QuiescibleReplica) -> None:
+        """See `Liveness`."""
+
+    def forget(self, group: str) -> None:
         """See `Liveness`."""
 
 

@@ -1,21 +1,30 @@
-"""The groups of one node: opening their data, and making a replica of each."""
+"""The groups of one node: opening their data, making a replica of each, and closing them."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
-from quorumlog.log_events import log_event
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.config import GroupConfig, NodeConfig
-from quorumlog.model.errors import StorageError, StoreLockedError
+from quorumlog.model.codes import Role
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import ConfigError, StorageError, StoreLockedError
+from quorumlog.model.membership import addresses_of
 from quorumlog.node.attachments import NO_ATTACHMENTS, Attachments
 from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, raft_config
+from quorumlog.node.descriptors import Demand, maps_share, plan_for, present_limit
 from quorumlog.node.environment import Environment
-from quorumlog.node.machines import open_machine, rebuild_machine
+from quorumlog.node.group_catalog import GroupCatalog
+from quorumlog.node.group_executor import GroupExecutor
+from quorumlog.node.group_sync import GroupView
+from quorumlog.node.machines import machine_class, open_machine, rebuild_machine
+from quorumlog.node.replica.group_changes import end_replica, reconfigure, write_owners
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.traced_replica import TracedReplica
 from quorumlog.node.timers import Timer
@@ -24,94 +33,141 @@ from quorumlog.storage.files.location import location_of
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
 from quorumlog.storage.log.store import OpenedGroup, open_group, open_memory_group
+from quorumlog.storage.metadata.group_files import DELETED_NAME
 
 logger = logging.getLogger(__name__)
+
+OPENED_AT_A_TIME = 8
+"""Groups that are opened or made at the same time: their fsyncs share what the disk does."""
+PLANNED = 256
+"""Groups made while a node runs share its descriptors as if there were at least this many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenGroup:
+    """A group that is open, and what must end before its files are closed."""
+
+    opened: OpenedGroup
+    replica: Replica
+    timer: Timer
+    executors: tuple[GroupExecutor, GroupExecutor]
+    maps_max: int
+
+    def close(self) -> None:
+        """Close its files, once nothing runs for it any more."""
+        self.replica.applier.close()
+        self.opened.close()
 
 
 class Groups:
     """The groups of a node. `failed` maps each group whose data cannot be opened to the reason.
 
     All replicas share `environment`, but each gets a timer of its own from `new_timer`.
-    `replicas` is filled while groups are opened. At most `maps_max` data files are mapped.
-    `attachments` are those of the program around the node, by group.
+    `replicas` is filled while groups are opened. `changed` is called when a group has come or gone,
+    or its configuration has changed. `attachments` are those of the program around the node, by
+    group.
     """
 
     def __init__(
         self,
-        config: NodeConfig,
+        catalog: GroupCatalog,
         replicas: dict[str, Replica],
         environment: Environment,
         new_timer: Callable[[], Timer],
-        maps_max: int,
-        attachments: Mapping[str, Attachments] = MappingProxyType({}),
+        changed: Callable[[], None],
+        attachments: Mapping[str, Attachments],
     ) -> None:
-        self._config = config
+        self._catalog = catalog
+        self._config = catalog.node
         self._attachments = attachments
         self._environment = environment
         self._new_timer = new_timer
-        self._maps_max = maps_max
+        self._changed = changed
+        self._files = OsFileSystem()
         self._directory: NodeDirectory | None = None
-        self._opened: list[OpenedGroup] = []
+        self._open: dict[str, _OpenGroup] = {}
+        self._closing: dict[str, _OpenGroup] = {}
+        self._slots = asyncio.Semaphore(OPENED_AT_A_TIME)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.takes_part = False
+        self.demand = Demand(maps=0)
         self.replicas = replicas
         self.failed: dict[str, str] = {}
 
-    async def open(self) -> None:
-        """Open all groups. Raises `StorageError` when none can be opened."""
-        files = OsFileSystem()
-        self._directory = NodeDirectory(files, self._config.store_base_dir)
-        self._log_unknown_directories(files)
-        for group in self._config.groups:
-            try:
-                await self._add_group(files, group)
-            except StoreLockedError:
-                raise  # the configuration names another group's directory
-            except StorageError as error:
-                if len(self.failed) + 1 == len(self._config.groups):
-                    raise  # there is nothing to serve
-                self.failed[group.group] = str(error)
-                text = str(error)
-                log_event(
-                    logger, logging.ERROR, "group cannot be opened", group=group.group, text=text
-                )
+    def claim(self) -> None:
+        """Lock the node's directory. Raises `StoreLockedError` when another process has it."""
+        self._directory = NodeDirectory(self._files, self._config.store_base_dir)
 
-    def _log_unknown_directories(self, files: OsFileSystem) -> None:
-        base = self._config.store_base_dir
-        known = {LOCK_NAME, *(group.group for group in self._config.groups)}
-        data = [path for group in self._config.groups for path in group.data_directories]
-        for name in files.names(base):
+    async def open_all(self, maps_max: int) -> None:
+        """Open all groups. Raises `StorageError` when none can be opened.
+
+        `maps_max`: how many of its data files, and of its index files, each may have mapped.
+        """
+        self._log_unknown_directories()
+        self.failed.update(self._catalog.unusable)
+        configs = list(self._catalog.configs.values())
+        # all of them end before one that must end the node does, so that all can be closed
+        opening = [self._open_first(config, maps_max) for config in configs]
+        for error in await asyncio.gather(*opening, return_exceptions=True):
+            if error is not None:
+                raise error
+        if configs and not self.replicas:
+            raise StorageError(next(iter(self.failed.values())))  # there is nothing to serve
+
+    async def _open_first(self, config: GroupConfig, maps_max: int) -> None:
+        try:
+            await self._add_group(config, self._given_identity(config.group), maps_max)
+        except StoreLockedError:
+            raise  # the configuration names another group's directory
+        except StorageError as error:
+            self._has_failed(config.group, error)
+
+    def _given_identity(self, name: str) -> bytes:
+        record = self._catalog.records.get(name)
+        return record.identity if record is not None and record.peers else b""
+
+    def _has_failed(self, name: str, error: StorageError) -> None:
+        self.failed[name] = str(error)
+        log_event(logger, logging.ERROR, "group cannot be opened", group=name, text=str(error))
+
+    def _log_unknown_directories(self) -> None:
+        base, configs = self._config.store_base_dir, self._catalog.configs
+        known = {LOCK_NAME, DELETED_NAME, *configs, *self._catalog.unusable}
+        data = [path for group in configs.values() for path in group.data_directories]
+        for name in self._files.names(base):
             path = f"{base}/{name}"
             if name not in known and not any(one.startswith(path) for one in data):
-                text = "it is the directory of no group in the configuration; it is ignored"
+                text = "it is the directory of no group of this node; it is ignored"
                 log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
-    async def _add_group(self, files: OsFileSystem, group: GroupConfig) -> None:
-        # opening may take long or wait for a disk: on a thread it does not delay signals
-        opened = await asyncio.to_thread(self._open_group, files, group)
-        try:
-            given = self._attachments.get(group.group, NO_ATTACHMENTS).machine
-            directory = self._directory_of(group)
-            machine = await asyncio.to_thread(open_machine, group, directory, given)
-            self.replicas[group.group] = self._make_replica(group, opened, machine)
-        except BaseException:
-            opened.close()
-            raise
-        self._opened.append(opened)
+    async def _add_group(self, group: GroupConfig, identity: bytes, maps_max: int) -> None:
+        async with self._slots:
+            # opening may take long or wait for a disk: on a thread it does not delay signals
+            opened = await asyncio.to_thread(self._open_group, group, maps_max)
+            try:
+                given = self._attachments.get(group.group, NO_ATTACHMENTS).machine
+                directory = self._directory_of(group)
+                machine = await asyncio.to_thread(open_machine, group, directory, given)
+                self._add_replica(group, identity, opened, machine, maps_max)
+            except BaseException:
+                opened.close()
+                raise
 
     def _directory_of(self, group: GroupConfig) -> str:
         return str(Path(self._config.store_base_dir) / group.group)
 
-    def _open_group(self, files: OsFileSystem, group: GroupConfig) -> OpenedGroup:
+    def _open_group(self, group: GroupConfig, maps_max: int) -> OpenedGroup:
         limits, self_id = self._config.limits, self._config.self_id
         if group.store_type == "MEMORY":
-            return open_memory_group(files)
+            return open_memory_group(self._files)
         directory = self._directory_of(group)
         opened = open_group(
-            files,
+            self._files,
             directory,
             group,
             limits,
             self_id=self_id,
-            maps_max=self._maps_max,
+            maps_max=maps_max,
         )
         data = group.data_directories or [f"{directory}/{DATA}"]
         paths = [directory, f"{directory}/{INDEX}", *data, *group.read_only_directories]
@@ -129,11 +185,16 @@ class Groups:
         )
         return opened
 
-    def _make_replica(
-        self, group: GroupConfig, opened: OpenedGroup, machine: StateMachine | None
-    ) -> Replica:
+    def _add_replica(
+        self,
+        group: GroupConfig,
+        identity: bytes,
+        opened: OpenedGroup,
+        machine: StateMachine | None,
+        maps_max: int,
+    ) -> None:
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
-        config = raft_config(group, self._config, opened)
+        config = raft_config(group, self._config, opened, identity)
         _log_compatibility(group, opened)
         core = RaftCore(config, boot_state(opened), jitter, self._environment.now_ms())
         timer, directory = self._new_timer(), self._directory_of(group)
@@ -144,8 +205,14 @@ class Groups:
             kind = given if isinstance(given, type) else None
             return rebuild_machine(machine, group, directory, kind)
 
+        executors = (
+            GroupExecutor(self._environment.executor),
+            GroupExecutor(self._environment.machines),
+        )
         environment = replace(
             self._environment,
+            executor=executors[0],
+            machines=executors[1],
             wake_at=timer.wake_at,
             rebuild_machine=None if isinstance(given, StateMachine) else rebuild,
             append_hook=attached.append_hook,
@@ -154,14 +221,141 @@ class Groups:
         kind = Replica if environment.tracer is None else TracedReplica
         replica = kind(group, core, opened, environment, self._config.limits, machine)
         timer.tick = replica.tick
-        return replica
+        self._open[group.group] = _OpenGroup(opened, replica, timer, executors, maps_max)
+        self.demand.add(group)
+        self.demand.maps = (self.demand.maps or 0) + maps_max
+        self.failed.pop(group.group, None)
+        self.replicas[group.group] = replica
 
-    def close(self) -> None:
+    # -- while the node runs ------------------------------------------------------------------
+
+    def room_for(self, config: GroupConfig, being_made: int) -> str:
+        """See `ReplicaHost`."""
+        limit, demand, count = present_limit(), self.demand, being_made + 1
+        maps_max = maps_share(limit, max(PLANNED, demand.stored + count))
+        try:
+            more = copy(demand)
+            more.members = demand.members | Counter(config.members.keys())
+            more.groups, more.stored = demand.groups + count, demand.stored + count
+            more.maps = (demand.maps or 0) + count * maps_max
+            more.machines += count * bool(config.state_machine)
+            plan_for(more, self._config.limits, limit)
+            if config.state_machine:
+                machine_class(config.state_machine)
+        except ConfigError as error:
+            return f"{self._config.self_id}: {error}"
+        free = self._files.space(self._config.store_base_dir).free_bytes
+        if free < config.disk_reserve_bytes:
+            return (
+                f"the disk of {self._config.self_id} has {free} bytes left, less than "
+                f"{config.disk_reserve_bytes} (diskReserveBytes)"
+            )
+        return ""
+
+    def open(
+        self, config: GroupConfig, identity: bytes, done: Callable[[StorageError | None], None]
+    ) -> None:
+        """See `ReplicaHost`."""
+        maps_max = maps_share(present_limit(), max(PLANNED, self.demand.stored + 1))
+
+        async def open_it() -> None:
+            try:
+                await self._add_group(config, identity, maps_max)
+            except StorageError as error:
+                self._has_failed(config.group, error)
+                done(error)
+                return
+            self._changed()
+            if self.takes_part:
+                self.replicas[config.group].start()
+            done(None)
+
+        self._keep(open_it())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._environment.broken(f"a group: {describe_error(error)}")
+
+    def close(self, name: str, done: Callable[[], None]) -> None:
+        """See `ReplicaHost`."""
+        self.failed.pop(name, None)
+        found = self._open.pop(name, None)
+        if found is None:
+            done()
+            return
+        self._closing[name] = found
+        replica, environment = found.replica, self._environment
+        del self.replicas[name]
+        self.demand.add(replica.config, -1)
+        self.demand.maps = (self.demand.maps or 0) - found.maps_max
+        environment.liveness.forget(name)
+        environment.election_throttle.over(name)
+        environment.network.update_members(name, {})
+        reason = f"group {name!r} was deleted"
+        end_replica(replica, reason)
+        waiting = list(found.executors)
+
+        def idle() -> None:
+            waiting.pop()
+            if not waiting:
+                environment.disk.end(write_owners(replica), close)
+
+        def close() -> None:
+            replica.context.is_broken = True
+            found.timer.end()
+            self._keep(close_files())
+
+        async def close_files() -> None:
+            del self._closing[name]
+            await asyncio.to_thread(found.close)
+            self._changed()
+            done()
+
+        for executor in found.executors:
+            executor.end(reason, idle)
+
+    def change(self, config: GroupConfig) -> None:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(config.group)
+        if replica is not None:
+            reconfigure(replica, config)
+        self._changed()
+
+    def identity_of(self, name: str) -> bytes:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return b"" if replica is None else replica.core.identity
+
+    def view(self, name: str) -> GroupView | None:
+        """See `GroupViews`."""
+        replica = self.replicas.get(name)
+        if replica is None:
+            return None
+        core = replica.core
+        return GroupView(
+            core.membership.ids,
+            core.committed_membership_index >= 0,
+            core.role is Role.LEADER and core.is_ready,
+            lambda: addresses_of(core.membership),
+        )
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def end_tasks(self) -> None:
+        """Wait until what is being opened or closed now is."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close_all(self) -> None:
         """Close all groups, once nothing runs for them any more."""
-        for replica in self.replicas.values():
-            replica.applier.close()
-        for opened in self._opened:
-            opened.close()
+        for found in (*self._open.values(), *self._closing.values()):
+            found.close()
         if self._directory is not None:
             self._directory.close()
 

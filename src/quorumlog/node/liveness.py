@@ -7,10 +7,12 @@ none. A suspicion (silence, a new process, a group that follows another leader) 
 concerned: then their own heartbeats and time-outs decide, as they do without this module.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol
+
+import msgspec
 
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig
@@ -113,7 +115,7 @@ class NodeLiveness:
         wake_at: Callable[[int], None],
         *,
         run: int,
-        groups: list[GroupConfig],
+        groups: Iterable[GroupConfig],
     ) -> None:
         self._self_id = self_id
         self._replicas = replicas
@@ -121,14 +123,35 @@ class NodeLiveness:
         self._now_ms = now_ms
         self._wake_at = wake_at
         self._run = run
-        self._interval_ms = min(group.heart_beat_time_interval_ms for group in groups)
-        self._timeout_ms = min(group.election_timeout_min_ms for group in groups)
+        self._interval_ms = self._timeout_ms = 0
+        self.set_timing(groups)
         self._next_ms = 0
         self._claims: dict[str, _Claim] = {}
         self._peer_views: dict[str, _PeerView] = {}
         self._quiescent_led: dict[str, QuiescibleReplica] = {}
         self._remote_leaders: dict[str, _RemoteLeaderView] = {}
         self._quiescent_followed: dict[str, str] = {}
+
+    def set_timing(self, groups: Iterable[GroupConfig]) -> None:
+        """Keep to the shortest interval and time-out of these groups from now on."""
+        timings = [
+            (group.heart_beat_time_interval_ms, group.election_timeout_min_ms) for group in groups
+        ]
+        if not timings:
+            fields = {field.name: field.default for field in msgspec.structs.fields(GroupConfig)}
+            timings = [(fields["heart_beat_time_interval_ms"], fields["election_timeout_min_ms"])]
+        self._interval_ms = min(interval_ms for interval_ms, _ in timings)
+        self._timeout_ms = min(timeout_ms for _, timeout_ms in timings)
+
+    def forget(self, group: str) -> None:
+        """A replica of this node is gone: nothing is claimed of its group, nor relied on."""
+        claim = self._claims.pop(group, None)
+        for peer in claim.peers if claim is not None else ():
+            self._peer_views[peer].change(group, ENDED)
+        self._quiescent_led.pop(group, None)
+        remote_leader = self._quiescent_followed.pop(group, None)
+        if remote_leader is not None:
+            self._remote_leaders[remote_leader].unconfirmed[group] = None
 
     def start(self) -> None:
         """Start to send heartbeats."""

@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 
@@ -13,17 +14,18 @@ from msgspec.structs import replace as replace_struct
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.config import NodeConfig, parse_address
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.clock_watch import ClockWatch
-from quorumlog.node.descriptors import plan_descriptors, present_limit
+from quorumlog.node.descriptors import DescriptorPlan, plan_descriptors, present_limit
 from quorumlog.node.disk import DiskWorker
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
-from quorumlog.node.groups import Groups
+from quorumlog.node.group_catalog import GroupCatalog
+from quorumlog.node.hosting import Hosting, sync_interval_ms
 from quorumlog.node.instruments import NodeInstruments
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.loop_lag import LoopLag
@@ -79,9 +81,9 @@ class Node:
     """Starts and stops everything that a node consists of, in the right order.
 
     `client_handler` makes the handler for a client's connection. `attachments` are what the program
-    around the node gives to groups, by their names. `failure` resolves with the reason
-    when the node can no longer be trusted and must exit. Groups whose data cannot be opened do not
-    keep the others from being served.
+    around the node gives to groups, by their names. `failure` resolves with the reason when the
+    node can no longer be trusted and must exit. Groups whose data cannot be opened do not keep the
+    others from being served.
     """
 
     def __init__(
@@ -116,22 +118,13 @@ class Node:
         self.clocks = ClockWatch()
         self.lag = LoopLag(loop)
         self.descriptors = plan_descriptors(config, present_limit())
-        if self.descriptors.connections < config.limits.connections_max:
-            log_event(
-                logger,
-                logging.WARNING,
-                "fewer connections than connectionsMax",
-                connections=self.descriptors.connections,
-                connections_max=config.limits.connections_max,
-                descriptors=self.descriptors.limit,
-                text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
-            )
-        self._groups = Groups(
+        self.hosting = Hosting(
             config,
             replicas,
             self._make_environment(),
             self._timers.new,
-            self.descriptors.maps_max,
+            self._groups_changed,
+            self.links,
             attachments,
         )
         self.listener = self._make_listener()
@@ -139,42 +132,80 @@ class Node:
     @property
     def replicas(self) -> dict[str, Replica]:
         """The replica of each group that is served, by name."""
-        return self._groups.replicas
+        return self.hosting.groups.replicas
 
     @property
     def failed_groups(self) -> dict[str, str]:
         """Groups whose data cannot be opened, with the reason."""
-        return self._groups.failed
+        return self.hosting.groups.failed
 
     # -- parts ------------------------------------------------------------------------------
 
     @property
     def peer_addresses(self) -> dict[str, str]:
         """Member id → address over all groups, without this node."""
-        known: dict[str, str] = {}
-        for group in self.config.groups:
-            known.update(group.members)
-        known.pop(self.config.self_id)
+        known = dict(self.hosting.catalog.known_addresses())
+        known.pop(self.config.self_id, None)
         return known
 
+    @property
+    def catalog(self) -> GroupCatalog:
+        """The groups of this node, and those that were deleted."""
+        return self.hosting.catalog
+
+    @property
+    def own_address(self) -> str:
+        """Where members reach this node, as far as it knows."""
+        known = self.catalog.known_addresses()
+        return known.get(self.config.self_id, self.config.listen_address)
+
+    def _groups_changed(self) -> None:
+        """A group has come or gone: what depends on all of them is set anew."""
+        configs = self.catalog.configs.values()
+        self.liveness.set_timing(configs)
+        self._disk.set_sync_interval(sync_interval_ms(configs))
+        with suppress(ConfigError):  # too few are left for clients: no group is made any more
+            self.descriptors = self.hosting.plan()
+        self.listener.limit_connections(self.descriptors.connections)
+        self.hosting.configured(configs)
+
+    def _planned(self, plan: DescriptorPlan) -> None:
+        """It is known now which groups there are, and how many descriptors they need."""
+        self.descriptors = plan
+        self.listener.limit_connections(plan.connections)
+        if plan.connections < self.config.limits.connections_max:
+            log_event(
+                logger,
+                logging.WARNING,
+                "fewer connections than connectionsMax",
+                connections=plan.connections,
+                connections_max=self.config.limits.connections_max,
+                descriptors=plan.limit,
+                text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
+            )
+
     def _make_disk(self) -> DiskWorker:
-        groups = self.config.groups
-        unsafe = all(group.flush == "async" for group in groups)
-        interval = min(group.flush_file_interval for group in groups) if unsafe else 0
         return DiskWorker(
             GroupStore(),
             partial(asyncio.get_running_loop().call_soon_threadsafe, self.turn.run),
             self.instruments.commits.observe,
             self._storage_failed,
-            sync_interval_ms=interval,
+            sync_interval_ms=sync_interval_ms(self.config.groups),
         )
+
+    def _configured_addresses(self) -> dict[str, str]:
+        known: dict[str, str] = {}
+        for group in self.config.groups:
+            known.update(group.members)
+        known.pop(self.config.self_id, None)
+        return known
 
     def _make_links(self) -> PeerLinks:
         return PeerLinks(
             self.config.self_id,
             self.config.cluster,
             self.config.listen_address,
-            self.peer_addresses,
+            self._configured_addresses(),
             self.config.limits,
             watcher=self,
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
@@ -245,7 +276,10 @@ class Node:
         if hello.role == "client":
             return self._client_handler(self)
         events = ConnectionEvents(
-            self.links.incoming_opened, self.links.incoming_closed, self.links.knows
+            self.links.incoming_opened,
+            self.links.incoming_closed,
+            self.links.knows,
+            self.hosting.sync.received,
         )
         return self._peer_inbox(hello, events)
 
@@ -268,7 +302,8 @@ class Node:
         taken; what was started is stopped again.
         """
         try:
-            await self._groups.open()
+            await self.hosting.open(self._planned)
+            self._groups_changed()
             self.lag.start()
             self._disk.start()
             await self._places.resolved()  # a copied directory must not misdirect clients meanwhile
@@ -278,6 +313,7 @@ class Node:
             self._takes_part = True
             self.links.start()
             self.liveness.start()
+            self.hosting.start()
         except BaseException:
             await self.stop(clean=False)
             raise
@@ -287,11 +323,12 @@ class Node:
         if clean:
             await self.prepare_stop()
             await self.listener.dismiss_clients(CLIENTS_DISCONNECT_MS / 1000)
-        self._takes_part = False
+        self._takes_part = self.hosting.groups.takes_part = False
         self.lag.stop()
         await self._places.stop()
         await self.listener.stop()
         await self.links.stop()
+        await self.hosting.end()
         self._timers.stop()
         if clean:
             await self._flush_writes()
@@ -300,7 +337,7 @@ class Node:
         self._disk.stop()
         self._machines.stop()
         self.executor.stop()
-        self._groups.close()
+        self.hosting.stop()
 
     async def prepare_stop(self) -> None:
         """Transfer leadership of all groups at the same time, and answer what was appended.
@@ -337,6 +374,7 @@ class Node:
         """See `LinkWatcher`."""
         for replica in self.replicas.values():
             replica.peer_connected(peer_id)
+        self.hosting.sync.peer_connected()
 
     def peer_lost(self, peer_id: str) -> None:
         """See `LinkWatcher`."""

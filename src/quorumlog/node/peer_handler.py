@@ -10,6 +10,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
 from quorumlog.model.membership import Membership
 from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.groups import GroupInvitation, GroupsAnswer, GroupsQuery
 from quorumlog.model.messages.peer import (
     HeartBeats,
     Introduction,
@@ -25,6 +26,9 @@ from quorumlog.wire.frame import Frame, RefusedFrame
 from quorumlog.wire.joined import split
 
 logger = logging.getLogger(__name__)
+
+STATED_MAX = 8_192
+"""Groups of one peer that are remembered although they are not here."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class ConnectionEvents:
     opened: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
     closed: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
     is_known: Callable[[str], bool] = field(default=lambda peer_id: True)
+    groups_received: Callable[[NodeMessage], None] = field(default=lambda message: None)
+    """For what nodes tell each other about the groups that they have."""
 
 
 class PeerHandler:
@@ -107,9 +113,13 @@ class PeerHandler:
             return
         if isinstance(message, Introduction):
             for group, identity, index in message.groups:
-                if group in self._replicas:
+                # it may come to this node a moment later
+                if group in self._replicas or len(self._groups) < STATED_MAX:
                     self._groups[group] = _PeerGroup(identity, index, message.address)
                     self._accepted.pop(group, None)
+            return
+        if isinstance(message, GroupsQuery | GroupsAnswer | GroupInvitation):
+            self._events.groups_received(message)
             return
         if not isinstance(message, HeartBeats):
             # no group here has a node as its leader that is no member
@@ -163,12 +173,16 @@ class PeerHandler:
         core, group, peer = replica.core, replica.config.group, self._peer_id
         own, stated = core.identity, self._groups.get(group)
         member = core.membership.member(peer)
-        if own and stated is not None and stated.identity not in (b"", own):
+        # members of a group that was given its identity know it from the beginning: one that does
+        # not is a predecessor of the same name
+        alike = (own,) if core.given_identity else (b"", own)
+        if own and stated is not None and stated.identity not in alike:
             code = ResponseCode.WRONG_CLUSTER
+            theirs = stated.identity.hex() or "none"
             text = (
                 f"group {group} of {self._self_id} has the identity {own.hex()}, that of {peer} "
-                f"{stated.identity.hex()}: they were founded apart. One of the two has the other's "
-                "data directory, or its addresses"
+                f"{theirs}: they were founded apart. One of the two has the other's data "
+                "directory, or its addresses, or was away while the group was made anew"
             )
         elif member is None and own and (stated is None or stated.identity != own):
             self._counters.unknown_member += 1

@@ -36,6 +36,11 @@ class Timer:
         self.deadline_ms: int | None = None
         self.tick: Callable[[], None] = lambda: None
 
+    def end(self) -> None:
+        """Call `tick` no more."""
+        self.tick, self.deadline_ms = lambda: None, None
+        self._queue.forget()
+
     def wake_at(self, deadline_ms: int) -> None:
         """Call `tick` at the deadline, or at an earlier one already asked for."""
         if self.deadline_ms is None or deadline_ms < self.deadline_ms:
@@ -69,6 +74,10 @@ class TimerQueue:
         """Return the timer of another replica."""
         self._timers += 1
         return Timer(self)
+
+    def forget(self) -> None:
+        """One timer less; called by `Timer`."""
+        self._timers -= 1
 
     def add(self, timer: Timer, deadline_ms: int) -> None:
         """Schedule a timer; called by `Timer`."""

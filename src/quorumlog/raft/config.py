@@ -14,7 +14,8 @@ class RaftConfig:
 
     `members` found the group; later its log says who belongs to it. `addresses` are those of the
     members. `incarnation` numbers this replica's data directory; 0: it has no number.
-    `original_compatible` is what the group is founded with (`Membership`).
+    `original_compatible` is what the group is founded with (`Membership`), and so is `identity`;
+    if it is empty, the first leader makes one.
 
     `push_window_bytes` and `push_window_requests` bound the unanswered pushes to one peer. A push
     that is not answered for `push_timeout_ms` is sent again. Raises `ConfigError` when a value is
@@ -39,6 +40,7 @@ class RaftConfig:
     preferred_leader_ids: tuple[str, ...] = ()
     transfer_lag_bytes_max: int = 10 * 1024 * 1024
     original_compatible: bool = False
+    identity: bytes = b""
 
     def __post_init__(self) -> None:
         """Check the relations between values that the algorithm relies on."""
@@ -63,7 +65,9 @@ class RaftConfig:
     def founders(self) -> Membership:
         """The membership before the log names one."""
         addresses = {member: self.addresses.get(member, "") for member in self.members}
-        return founding(addresses, original_compatible=self.original_compatible)
+        return founding(
+            addresses, original_compatible=self.original_compatible, identity=self.identity
+        )
 
 
 @dataclass(frozen=True, slots=True)

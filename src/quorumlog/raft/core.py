@@ -42,6 +42,7 @@ from quorumlog.raft.events import (
     Quiesced,
     ReadRequested,
     Received,
+    Reconfigured,
     SnapshotFetched,
     Stopping,
     StorageFailed,
@@ -100,6 +101,7 @@ class RaftCore(CoreView):
             PeerLost: self._peer_lost,
             TransferRequested: self._transfer_requested,
             Stopping: self._stopping,
+            Reconfigured: self._reconfigured,
             ChangeRequested: self._change_requested,
             ReadRequested: self._read_requested,
             Quiesced: self._quiesced,
@@ -245,6 +247,11 @@ class RaftCore(CoreView):
             self._transfer.peer_lost(event.peer_id)
         elif event.peer_id == self._state.leader_id:
             self._state.leader_lost()
+
+    def _reconfigured(self, event: Reconfigured) -> None:
+        state = self._state
+        state.config = event.config
+        state.election_timer.configure(event.config, state.now_ms)
 
     def _stopping(self, event: Stopping) -> None:
         """Do not campaign any more; a vote that is under way is decided all the same.

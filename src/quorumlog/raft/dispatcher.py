@@ -182,7 +182,7 @@ class Dispatcher:
         self._offer_id: int | None = None
         self._retry_ms = NEVER_MS
         self._is_blocked = False
-        self._rate_limiter = RateLimiter(state.config.push_quota_bytes)
+        self._rate_limiter = RateLimiter(lambda: state.config.push_quota_bytes)
         self._is_reading_disk = False
         self._answer_handlers: dict[PushType, Callable[[PushResponse], None]] = {
             PushType.COMPARE: self._compare_answered,

@@ -29,6 +29,13 @@ class ElectionTimer:
         self._last_contact_ms = now_ms
         self._timeout_ms = 0
 
+    def configure(self, config: RaftConfig, now_ms: int) -> None:
+        """Wait as another configuration says from now on."""
+        before, self._config = self._config, config
+        times = "election_timeout_min_ms", "election_timeout_max_ms"
+        if self._timeout_ms and any(getattr(before, it) != getattr(config, it) for it in times):
+            self.restart(now_ms)
+
     def restart(self, now_ms: int) -> None:
         """Draw a new time-out and start to wait; a new one each round breaks split votes."""
         self._timeout_ms = self._random.randrange(

@@ -6,6 +6,7 @@ import msgspec
 
 from quorumlog.model.membership import Member, Membership
 from quorumlog.model.messages.peer import InstallSnapshotRequest, PeerMessage
+from quorumlog.raft.config import RaftConfig
 
 
 class Ticked(msgspec.Struct, frozen=True):
@@ -144,6 +145,15 @@ class Stopping(msgspec.Struct, frozen=True):
     """This replica's node is about to stop: it campaigns no more, and transfers leadership."""
 
 
+class Reconfigured(msgspec.Struct, frozen=True):
+    """The timing of this replica, its preferred leaders or its quota have changed.
+
+    Who it is, and what the group was founded with, are as before.
+    """
+
+    config: RaftConfig
+
+
 class AddMember(msgspec.Struct, frozen=True):
     """Add a learner; with `joining` it becomes a voter once it has caught up."""
 
@@ -209,6 +219,7 @@ Event: TypeAlias = (
     | PeerLost
     | TransferRequested
     | Stopping
+    | Reconfigured
     | ChangeRequested
     | ReadRequested
     | Quiesced

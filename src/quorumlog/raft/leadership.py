@@ -94,7 +94,7 @@ class Leadership:
                 for member in membership.members
             ),
         )
-        identity = identity_of(self._state.config.group, known)
+        identity = known.identity or identity_of(self._state.config.group, known)
         return msgspec.structs.replace(known, identity=identity)
 
     def stop(self) -> None:

@@ -39,11 +39,14 @@ class MembershipHistory:
         return max((index for index, _ in self._known if index <= committed_index), default=-1)
 
     def identity_at(self, committed_index: int) -> bytes:
-        """Return the group's identity as the newest committed membership has it; empty: none."""
+        """Return the group's identity as the newest committed membership has it; empty: none.
+
+        One that was given to the group from the beginning counts without an entry, too.
+        """
         if 0 <= self.index <= committed_index:
             return self.current.identity
         committed = [one for index, one in self._known if index <= committed_index]
-        return committed[-1].identity if committed else b""
+        return committed[-1].identity if committed else self._founders.identity
 
     def counts_voter(self, node_id: str, committed_index: int) -> bool:
         """Whether a member may be needed to win elections.

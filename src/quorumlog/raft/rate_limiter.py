@@ -1,10 +1,15 @@
 """The limit on bytes a second that a lagging peer is sent (spec 30 section 7)."""
 
+from collections.abc import Callable
+
 
 class RateLimiter:
-    """Counts bytes by the second of the clock that is passed in."""
+    """Counts bytes by the second of the clock that is passed in.
 
-    def __init__(self, bytes_per_second: int) -> None:
+    `bytes_per_second` returns how many may be sent, as it is configured now.
+    """
+
+    def __init__(self, bytes_per_second: Callable[[], int]) -> None:
         self._max = bytes_per_second
         self._second = -1
         self._sum = 0
@@ -17,7 +22,7 @@ class RateLimiter:
     def is_used_up(self, now_ms: int) -> bool:
         """Whether the bytes of this second have been sent."""
         self._enter(now_ms)
-        return self._sum >= self._max
+        return self._sum >= self._max()
 
     def left_ms(self, now_ms: int) -> int:
         """Return how long the present second still lasts."""

@@ -5,6 +5,7 @@ from quorumlog.model.codes import Role, VoteResult
 from quorumlog.model.errors import check
 from quorumlog.model.membership import Membership
 from quorumlog.model.messages.client import PeerStatus
+from quorumlog.raft.config import RaftConfig
 from quorumlog.raft.event_history import EventHistory
 from quorumlog.raft.follower import Follower
 from quorumlog.raft.leadership import Leadership
@@ -141,8 +142,18 @@ class CoreView:
 
     @property
     def identity(self) -> bytes:
-        """The group's identity, as far as it is committed; empty: not known, or it has none."""
+        """The group's identity, as far as it is certain; empty: not known, or it has none."""
         return self._state.memberships.identity_at(self._state.committed_index)
+
+    @property
+    def config(self) -> RaftConfig:
+        """What the core was given, or was told to use since."""
+        return self._state.config
+
+    @property
+    def given_identity(self) -> bytes:
+        """The identity that the group was given when it was made while nodes ran, or empty."""
+        return self._state.config.identity
 
     @property
     def is_quiescent(self) -> bool:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from quorumlog.log_events import EVENT_FIELDS, describe_error
@@ -107,11 +108,27 @@ def _about_dropped(count: int) -> bytes:
 
 
 class LineHandler(logging.Handler):
-    """Gives formatted records to a `LineWriter`."""
+    """Gives formatted records to a `LineWriter`: those about a group from that group's level on."""
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, level: str = "NOTSET") -> None:
         super().__init__()
         self.writer = writer
+        self._level = logging.getLevelNamesMapping()[level]
+        self._of_groups: dict[str, int] = {}
+
+    def set_levels(self, levels: Mapping[str, str]) -> None:
+        """Set the levels of groups; those that have none, or an empty one, have the node's."""
+        numbers = logging.getLevelNamesMapping()
+        self._of_groups = {group: numbers[level] for group, level in levels.items() if level}
+        logging.getLogger().setLevel(min([self._level, *self._of_groups.values()]))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filterer`."""
+        if self._of_groups:
+            group = str(getattr(record, EVENT_FIELDS, {}).get("group", ""))
+            if record.levelno < self._of_groups.get(group, self._level):
+                return False
+        return bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
@@ -125,11 +142,23 @@ class LineHandler(logging.Handler):
         self.writer.put(line)
 
 
-def _writer() -> LineWriter | None:
+def _handler() -> LineHandler | None:
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LineHandler):
-            return handler.writer
+            return handler
     return None
+
+
+def _writer() -> LineWriter | None:
+    handler = _handler()
+    return None if handler is None else handler.writer
+
+
+def set_group_levels(levels: Mapping[str, str]) -> None:
+    """Set the level of the log lines about each group; empty: that of the process."""
+    handler = _handler()
+    if handler is not None:
+        handler.set_levels(levels)
 
 
 def dropped_lines() -> int:
@@ -150,7 +179,8 @@ def last_words(text: str) -> None:
 
 def set_up_logs(level: str) -> None:
     """Send all log lines of this process to standard error, from `level` on."""
-    handler = LineHandler(LineWriter(2 if sys.stderr is None else sys.stderr.fileno()))
+    writer = LineWriter(2 if sys.stderr is None else sys.stderr.fileno())
+    handler = LineHandler(writer, level)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # it writes a line for each attempt; `otlp` writes one when something has changed

@@ -15,7 +15,7 @@ from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
-from quorumlog.service.logs import last_words, set_up_logs
+from quorumlog.service.logs import last_words, set_group_levels, set_up_logs
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
 from quorumlog.service.watchdog import watchdog_if_wanted
@@ -88,6 +88,9 @@ async def _serve(config: NodeConfig) -> int:
     watchdog = watchdog_if_wanted()
     outlets = MetricOutlets(config)
     node = Node(config, requests_of)
+    node.hosting.configured = lambda configs: set_group_levels(
+        {config.group: config.log_level for config in configs}
+    )
     await node.start()
     garbage = GarbageCollection(loop)
     garbage.start()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -62,6 +63,7 @@ from quorumlog.raft.events import (
     TransferRequested,
 )
 from quorumlog.service.answers import Answers
+from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.sessions.entries import system_entry_of
 from quorumlog.transport.connection import Connection
@@ -485,6 +487,9 @@ class ClientRequests:
 
         return done
 
+    def _of_groups(self, connection: Connection, frame: Frame, request: GroupsRequest) -> None:
+        answer_groups_request(self._node, request, partial(self._answer, connection, frame))
+
     def _history(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
         lines = self._replica(request.group).history()
         self._answer(connection, frame, HistoryResponse(lines=lines))
@@ -503,4 +508,5 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     TransferRequest: ClientRequests._transfer,
     ChangeMembersRequest: ClientRequests._change_members,
     HistoryRequest: ClientRequests._history,
+    **dict.fromkeys(GROUPS_REQUESTS, ClientRequests._of_groups),
 }

@@ -463,6 +463,16 @@ class SimulatedFileSystem:
         if _absolute(path) in self._names.now:
             self._change(path, "remove", {_absolute(path): None})
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it, one name after the other, or a file."""
+        if not self._names.is_directory(_absolute(path)):
+            self.remove(path)
+            return
+        for name in self.names(path):
+            self.remove_tree(f"{path}/{name}")
+        change: Change = {_absolute(path): None}
+        self.perform(path, "rmdir", lambda: self._change(path, "rmdir", change))
+
     def lock(self, path: str) -> SimulatedLock:
         """See `FileSystem`."""
         self.check_on()

@@ -16,7 +16,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage, PeerTurn
 from quorumlog.node.bootstrap import boot_state, raft_config
-from quorumlog.node.disk import Submission, report_commit
+from quorumlog.node.disk import Barrier, Submission, report_commit
 from quorumlog.node.environment import Environment, WriteOwner
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.peer_turns import PeerTurns
@@ -31,7 +31,7 @@ from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.sim.machines import Machines
 from quorumlog.sim.views import ClusterView, Remains
-from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.storage.files.write_plans import Plan, WritePlan
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
 from quorumlog.storage.metadata.checkpoint import CheckpointFile
@@ -123,6 +123,13 @@ class _Disk:
             submission = Submission(owner, token, plan)
             self._queue.append((submission, self._node.cluster.clock.now_us))
             self._begin()
+
+    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
+        """See `Disk`."""
+        submitted = Barrier(done)
+        self.submit(submitted, None, Plan(self, []))
+        for owner in (submitted, *owners):
+            self._owners.pop(owner, None)
 
     def _begin(self) -> None:
         if not self._busy and self._queue:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import msgspec
+
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
@@ -93,6 +95,10 @@ class Listener:
         self._unproven: dict[Connection, None] = {}
         self._clients_gone: asyncio.Event | None = None
         self.counters = TransportCounters()
+
+    def limit_connections(self, connections_max: int) -> None:
+        """Accept this many connections from now on; those that are open stay."""
+        self._limits = msgspec.structs.replace(self._limits, connections_max=connections_max)
 
     async def start(self) -> None:
         """Start to listen. Raises `ConfigError` when the address cannot be used."""

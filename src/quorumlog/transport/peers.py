@@ -264,7 +264,10 @@ class PeerLinks:
     def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """Link to the new members of a group, and drop links that no group needs any more."""
         self._members.pop("", None)
-        self._members[group] = set(addresses)
+        if addresses:
+            self._members[group] = set(addresses)
+        else:
+            self._members.pop(group, None)
         for peer_id, address in addresses.items():
             if peer_id != self.self_id and address:
                 if peer_id in self._removed:

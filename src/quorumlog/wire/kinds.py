@@ -1,6 +1,6 @@
 """The number of each message kind in a frame. A number must never be changed or reused."""
 
-from quorumlog.model.messages import admin, base, client, machine, peer, transactions
+from quorumlog.model.messages import admin, base, client, groups, machine, peer, transactions
 
 MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     1: base.Hello,
@@ -53,6 +53,15 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     54: peer.TableDigest,
     55: peer.PeerTurn,
     56: base.Responses,
+    60: groups.CreateGroupRequest,
+    61: groups.DeleteGroupRequest,
+    62: groups.AlterGroupRequest,
+    63: groups.AlterGroupResponse,
+    64: groups.ListGroupsRequest,
+    65: groups.ListGroupsResponse,
+    66: groups.GroupsQuery,
+    67: groups.GroupsAnswer,
+    68: groups.GroupInvitation,
     70: client.WatchLeaderRequest,
 }
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {

@@ -71,7 +71,6 @@ class Appends:
         self._context = context
         self._environment = context.environment
         self._limits = context.limits
-        self._config = context.config
         self._machine = machine
         self._tables = tables
         self._pending_requests = requests
@@ -159,7 +158,7 @@ class Appends:
                 self._refuse(answer, *self._who_leads())
 
     def _who_leads(self) -> tuple[ResponseCode, str]:
-        core, group = self._context.core, self._config.group
+        core, group = self._context.core, self._context.config.group
         if core.role is Role.LEADER:
             text = "leadership was to be transferred, and was kept; send it again"
             return ResponseCode.LEADER_TRANSFERRING, text
@@ -187,7 +186,7 @@ class Appends:
         self._pending_requests.read(read_index_confirmed)
 
     def _deadline_ms(self) -> int:
-        return self._environment.now_ms() + self._config.max_wait_ack_time_ms
+        return self._environment.now_ms() + self._context.config.max_wait_ack_time_ms
 
     def _wait_for_first_answer(self, repeated: "_Repeated") -> None:
         """Give a block that came again its first answer, once it is committed."""
@@ -242,7 +241,7 @@ class Appends:
         if context.health_text:
             return ResponseCode.DISK_ERROR, f"replica is unhealthy: {context.health_text}"
         if context.core.role is not Role.LEADER:
-            return ResponseCode.NOT_LEADER, f"not the leader of {self._config.group}"
+            return ResponseCode.NOT_LEADER, f"not the leader of {self._context.config.group}"
         if context.core.is_transferring:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being transferred"
         if context.core.is_stopping and context.core.may_stop:
@@ -337,7 +336,7 @@ class Appends:
 
     def refused(self, effect: RefuseProposal) -> None:
         """Answer a proposal that the core refused as a whole."""
-        text = f"refused by {self._config.group}: {effect.code.name}"
+        text = f"refused by {self._context.config.group}: {effect.code.name}"
         for member in self._batches.pop(effect.proposal_id).members:
             self._refuse_or_defer(member.answer, len(member.block.data), effect.code, text)
 
@@ -361,7 +360,7 @@ class Appends:
     def tick(self, now_ms: int) -> None:
         """Answer the appends that no majority acknowledged in time."""
         for pending in self.pending.pop_expired(now_ms):
-            text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
+            text = _ACK_TIMEOUT.format(self._context.config.max_wait_ack_time_ms)
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
         for answer, code, text in self._deferred.take_due(now_ms):
             self._refuse(answer, code, text)
@@ -369,7 +368,7 @@ class Appends:
         if expired:
             self._repeated = [item for item in self._repeated if item.deadline_ms > now_ms]
             for item in expired:
-                text = _ACK_TIMEOUT.format(self._config.max_wait_ack_time_ms)
+                text = _ACK_TIMEOUT.format(self._context.config.max_wait_ack_time_ms)
                 self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
         self._set_timer()
 

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from quorumlog.log_events import log_event
+from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import (
     LeaderPendingFullError,
     NoSpaceError,
@@ -24,7 +26,9 @@ class DiskSpace:
     the event loop's thread.
     """
 
-    def __init__(self, context: ReplicaContext, read_state: Callable[[], DiskState]) -> None:
+    def __init__(
+        self, context: ReplicaContext, read_state: Callable[[GroupConfig], DiskState]
+    ) -> None:
         self._context = context
         self._read_state = read_state
         self._is_checking = False
@@ -58,7 +62,8 @@ class DiskSpace:
             checked()
 
         self._is_checking = True
-        self._context.environment.executor.run(self._read_state, done, self._check_failed)
+        read = partial(self._read_state, self._context.config)
+        self._context.environment.executor.run(read, done, self._check_failed)
 
     def _found(self, disk: DiskState) -> None:
         if disk.full_text != self.disk.full_text:

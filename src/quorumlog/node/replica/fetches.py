@@ -149,7 +149,7 @@ class Fetches:
         self._now_us = now_us
         self._seconds = seconds
         self._waiters = FetchWaiters(self._fetch, defer)
-        self._timer = timers.new(self._expire)
+        self._timer = timers.new(self.expire)
         self.entries_served = 0
         self.bytes_served = 0
         self.entries_located = 0
@@ -263,7 +263,7 @@ class Fetches:
         stable = min(view.committed_index, self._transactions.stable_index)
         self._waiters.reached(view.committed_index, stable)
 
-    def _expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int) -> None:
         """Answer fetches whose time has passed with no entries."""
         self._waiters.expire(now_ms)
         self._timer.set(self._waiters.next_deadline_ms())

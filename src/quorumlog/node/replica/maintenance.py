@@ -23,18 +23,17 @@ class Maintenance:
     def __init__(self, context: ReplicaContext, space: DiskSpace, retention: Retention) -> None:
         self._context = context
         self._environment = context.environment
-        self._config = context.config
         self.space = space
         self.retention = retention
         now_ms = context.environment.now_ms()
         self._checkpoint_timer = context.timers.new(self._checkpoint_due, is_for_writes=True)
-        self._checkpoint_timer.set(now_ms + self._config.check_point_interval)
+        self._checkpoint_timer.set(now_ms + self._context.config.check_point_interval)
         self._clean_timer = context.timers.new(self._clean_due, is_for_writes=True)
         self._clean_timer.set(now_ms)
         self._cleaned_ms = now_ms
         self._pauses = 1
         # so that a thousand groups do not check at the same moment
-        self._share = (zlib.crc32(self._config.group.encode()) % 100) / 100
+        self._share = (zlib.crc32(self._context.config.group.encode()) % 100) / 100
         self._seen: tuple[object, ...] = ()
         self._checkpointing = False
 
@@ -42,7 +41,7 @@ class Maintenance:
 
     def _checkpoint_due(self, now_ms: int) -> None:
         if self._checkpointing or self.checkpoint():
-            self._checkpoint_timer.set(now_ms + self._config.check_point_interval)
+            self._checkpoint_timer.set(now_ms + self._context.config.check_point_interval)
 
     def _clean_due(self, now_ms: int) -> None:
         self._cleaned_ms = now_ms
@@ -56,7 +55,7 @@ class Maintenance:
 
     def changed(self) -> None:
         """Entries were written or committed: clean and write checkpoints at the usual pace."""
-        config = self._config
+        config = self._context.config
         if self._checkpoint_timer.due_ms == NEVER_MS:
             self._checkpoint_timer.set(self._environment.now_ms() + config.check_point_interval)
         if self._pauses > 1:
@@ -70,7 +69,7 @@ class Maintenance:
         is_same = seen == self._seen and self.space.disk == DiskState()
         self._seen = seen
         self._pauses = min(self._pauses * 2, IDLE_PAUSES_MAX) if is_same else 1
-        pause_ms = self._pauses * self._config.clean_interval
+        pause_ms = self._pauses * self._context.config.clean_interval
         return pause_ms if self._pauses == 1 else int(pause_ms * (1 - self._share / 2))
 
     # -- checkpoints ------------------------------------------------------------------------

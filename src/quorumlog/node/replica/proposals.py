@@ -122,6 +122,10 @@ class PendingAppends:
     def __len__(self) -> int:
         return len(self._pending)
 
+    def set_time_out(self, wait_ack_ms: int) -> None:
+        """Let all of them wait for so long."""
+        self._wait_ack_ms = wait_ack_ms
+
     @property
     def first_index(self) -> int | None:
         """Index of the first entry that a client waits for."""

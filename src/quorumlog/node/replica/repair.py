@@ -56,7 +56,6 @@ class Repairer:
         self._context = context
         self._environment = context.environment
         self._limits = context.limits
-        self._config = context.config
         self._tables = tables
         self._skip_removed = skip_removed
         self._agreed = agreed
@@ -90,7 +89,8 @@ class Repairer:
         if context.health_text:
             return
         context.counters.entries_damaged += 1
-        log_event(logger, logging.ERROR, "damaged", group=self._config.group, text=str(error))
+        group = self._context.config.group
+        log_event(logger, logging.ERROR, "damaged", group=group, text=str(error))
         try:
             plan = context.log.quarantine(index, is_readable=error.is_readable)
         except OutOfDescriptorsError as busy:  # the scrub will find it again
@@ -98,7 +98,7 @@ class Repairer:
                 logger,
                 logging.WARNING,
                 "entry is quarantined later",
-                group=self._config.group,
+                group=self._context.config.group,
                 index=index,
                 reason=str(busy),
             )
@@ -139,7 +139,7 @@ class Repairer:
                 logger,
                 logging.WARNING,
                 "cannot check an entry",
-                group=self._config.group,
+                group=self._context.config.group,
                 index=index,
                 text=str(error),
             )
@@ -200,7 +200,7 @@ class Repairer:
                 logger,
                 logging.ERROR,
                 "repair refused",
-                group=self._config.group,
+                group=self._context.config.group,
                 peer=message.local_id,
                 text=str(error),
             )
@@ -265,7 +265,7 @@ class Repairer:
             if log.damaged:
                 self._timer.set(self._environment.now_ms())
             else:
-                log_event(logger, logging.INFO, "repaired", group=self._config.group)
+                log_event(logger, logging.INFO, "repaired", group=self._context.config.group)
         self._context.update_eligibility()
 
     def writes_completed(self) -> None:

@@ -28,7 +28,6 @@ class Scrubber:
     def __init__(self, context: ReplicaContext, found: Callable[[CorruptionError], None]) -> None:
         self._context = context
         self._environment = context.environment
-        self._config = context.config
         self._found = found
         now_ms = context.environment.now_ms()
         self._timer = context.timers.new(self._scrub, is_for_writes=True)
@@ -51,7 +50,7 @@ class Scrubber:
         if first > last:
             self._end_pass(now_ms)
             return
-        pause_ms = max(1, STEP_BYTES * 1_000 // self._config.scrub_bytes_per_second)
+        pause_ms = max(1, STEP_BYTES * 1_000 // self._context.config.scrub_bytes_per_second)
         log = context.log
 
         def check() -> int:
@@ -71,7 +70,8 @@ class Scrubber:
                 self._found(error)
             elif not isinstance(error, StorageError | RequestError):
                 text = "scrub failed"
-                log_event(logger, logging.ERROR, text, exc_info=error, group=self._config.group)
+                group = self._context.config.group
+                log_event(logger, logging.ERROR, text, exc_info=error, group=group)
 
         self._environment.executor.run(check, done, failed)
 
@@ -91,5 +91,5 @@ class Scrubber:
         self.passes += 1
         self.last_pass_ms = self._environment.wall_ms()
         self.index = self._pass_end = -1
-        interval_ms = int(self._config.scrub_interval_hours * 3_600_000)
+        interval_ms = int(self._context.config.scrub_interval_hours * 3_600_000)
         self._timer.set(max(now_ms + 1, self._pass_started_ms + interval_ms))

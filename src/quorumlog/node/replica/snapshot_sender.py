@@ -59,13 +59,12 @@ class SnapshotSender:
     ) -> None:
         self._context = context
         self._environment = context.environment
-        self._config = context.config
         self._snapshots = snapshots
         self._tables = tables
         self._served = served
         self._applier = applier
         self._chunk_bytes = context.limits.push_bytes_max
-        self._rate = RateLimiter(context.config.peer_push_quota)
+        self._rate = RateLimiter(lambda: context.config.peer_push_quota)
         self._held: dict[str, SnapshotChunkRequest] = {}
         self._timer = context.timers.new(self.tick)
         self._offers_made: dict[str, _OffersMade] = {}
@@ -182,7 +181,7 @@ class SnapshotSender:
                 logger,
                 logging.INFO,
                 "snapshot cannot be sent",
-                group=self._config.group,
+                group=self._context.config.group,
                 last_included_index=request.last_included_index,
                 text=str(error),
             )

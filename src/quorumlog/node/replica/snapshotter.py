@@ -86,7 +86,6 @@ class Snapshotter:
         self._context = context
         self._snapshots = snapshots
         self._environment = context.environment
-        self._config = context.config
         self._machine = machine
         self._control = control
         self._tables = tables
@@ -120,7 +119,7 @@ class Snapshotter:
             return False
         if applied > self._context.core.committed_index:
             return False  # the machine was opened with it; the commit is not known here yet
-        config = self._config
+        config = self._context.config
         grown = since >= config.snapshot_threshold or self._bytes >= config.snapshot_bytes
         return bool(self._requests) or (grown and self._retry_timer.due_ms == NEVER_MS)
 
@@ -132,7 +131,7 @@ class Snapshotter:
     def ask(self, saved: Saved) -> None:
         """Save at once; `saved` is called when the snapshot is durable."""
         if self._snapshots is None or self._machine.machine is None:
-            text = f"group {self._config.group} has no state machine"
+            text = f"group {self._context.config.group} has no state machine"
             saved(ResponseCode.UNSUPPORTED, text, -1)
         elif self._machine.failed_text:
             saved(ResponseCode.INTERNAL_ERROR, "the state machine of this replica failed", -1)
@@ -240,7 +239,7 @@ class Snapshotter:
         self._environment.executor.run(run, lambda found: self._published(*found, number), failed)
 
     def _tidy(self, snapshots: Snapshots, fetched: list[int], before_begin_index: int) -> int:
-        count = self._config.max_snapshot_reserved_num
+        count = self._context.config.max_snapshot_reserved_num
         return snapshots.keep_newest(count, fetched, before_begin_index)
 
     def _published(self, meta: SnapshotMeta, oldest: int, number: int) -> None:
@@ -257,7 +256,7 @@ class Snapshotter:
             logger,
             logging.INFO,
             "snapshot saved",
-            group=self._config.group,
+            group=self._context.config.group,
             last_included_index=meta.last_included_index,
             bytes=meta.size_bytes,
         )
@@ -272,7 +271,7 @@ class Snapshotter:
             self._control.rebuild(str(error))
             return
         self._retry_timer.set(self._environment.now_ms() + RETRY_MS)
-        group, text = self._config.group, str(error)
+        group, text = self._context.config.group, str(error)
         log_event(logger, logging.ERROR, "snapshot could not be saved", group=group, text=text)
         requests, self._requests = self._requests, []
         for _, saved in requests:
@@ -284,9 +283,9 @@ class Snapshotter:
         So an older snapshot can be used when the newer ones turn out to be damaged.
         """
         context, log = self._context, self._context.log
-        kept = self._config.reset_snapshot_entries_but_keep_last_entries_num
+        kept = self._context.config.reset_snapshot_entries_but_keep_last_entries_num
         last = oldest - kept
-        if log.size_bytes <= self._config.follower_retention_bytes:
+        if log.size_bytes <= self._context.config.follower_retention_bytes:
             last = min(last, context.core.retention_floor)
         self._retention.remove_until(last)
 
@@ -400,7 +399,7 @@ class Snapshotter:
                 logger,
                 logging.WARNING,
                 text,
-                group=self._config.group,
+                group=self._context.config.group,
                 reason=describe_error(error),
             )
 

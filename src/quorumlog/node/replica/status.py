@@ -84,10 +84,10 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
 
 def status_of_failed(config: NodeConfig, group: str, reason: str) -> StatusResponse:
     """Return what is known of a group whose data the node cannot open."""
-    members = next(one.members for one in config.groups if one.group == group)
+    members = next((one.members for one in config.groups if one.group == group), {})
     return StatusResponse(
         group=group,
-        address=members[config.self_id],
+        address=members.get(config.self_id, config.listen_address),
         node_id=config.self_id,
         role=FAILED,
         healthy=False,

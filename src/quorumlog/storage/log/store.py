@@ -54,8 +54,8 @@ __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 class OpenedGroup:
     """An open group. `committed_index` is a lower bound remembered from before.
 
-    `disk_state` reads how full its disks are; on any thread. `incarnation` numbers the data
-    directory: an emptied one gets another.
+    `disk_state` reads how full its disks are, by the bounds of a configuration; on any thread.
+    `incarnation` numbers the data directory: an emptied one gets another.
     """
 
     log: Log
@@ -63,7 +63,7 @@ class OpenedGroup:
     hard_states: HardStates
     committed_index: int
     report: RecoveryReport
-    disk_state: Callable[[], DiskState]
+    disk_state: Callable[[GroupConfig], DiskState]
     close: Callable[[], None]
     incarnation: int = 0
     snapshots: Snapshots | None = None
@@ -141,7 +141,7 @@ def open_group(
         for lock in locks:
             lock.release()
 
-    disk_state = partial(read_disk_state, files, directory, directories.all, config)
+    disk_state = partial(read_disk_state, files, directory, directories.all)
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     lost = saved.has_lost_tables and log.before_begin_index >= 0
@@ -334,7 +334,7 @@ def open_memory_group(files: FileSystem) -> OpenedGroup:
         MemoryHardStateStore(),
         -1,
         RecoveryReport(),
-        DiskState,
+        lambda config: DiskState(),
         lambda: None,
         incarnation_number(files.random_bytes(16).hex()),
     )

@@ -1,0 +1,355 @@
+"""`quorumlog group`: make, list, describe, alter and delete groups while nodes run."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Servers, Timeout
+from quorumlog.cli.output import (
+    BAD_STYLE,
+    QUIET_STYLE,
+    counted,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
+from quorumlog.cli.target import find_servers
+from quorumlog.client import Client, SyncClient
+from quorumlog.client.groups import GroupChange, GroupSummary
+from quorumlog.local import LocalCluster
+from quorumlog.model.config import check_name
+from quorumlog.model.errors import RequestError
+from quorumlog.model.messages.groups import Setting
+
+AT_A_TIME = 32
+"""Groups that are made or deleted at the same time."""
+CREATE_SECONDS = 60.0
+REPORT_SECONDS = 2.0
+"""Pause between two reports of how far it has come."""
+
+app = typer.Typer(
+    help="Groups of a cluster: create, list, describe, alter and delete them while nodes run.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+Names = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names of the groups.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A key of a group's configuration and its value; repeatable.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(name="create")
+def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    groups: Names,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            "--members",
+            metavar="NODE,...",
+            help="Ids of the nodes that shall have them.",
+            show_default="the nodes with the fewest groups",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option("--replicas", min=1, help="How many nodes that is.", show_default="3"),
+    ] = None,
+    settings: Set = None,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = CREATE_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Make groups; return once each has a leader.
+
+    All members of a new group must be up. If one of them refuses, nothing of that group stays.
+    """
+    for group in groups:
+        check_name("group", group)
+    values, chosen = _settings(settings), members.split(",") if members else None
+    found = find_servers(directory, servers)
+    if directory is not None:
+        values = {**LocalCluster.open(directory).file_sizes(), **values}
+
+    async def create_all() -> list[str]:
+        async with Client(found, timeout_ms=timeout * 1000) as client:
+
+            async def create(name: str) -> None:
+                made = await client.admin.groups.create(
+                    name, members=chosen, replicas=replicas, settings=values, timeout_s=timeout
+                )
+                _print_made(made, as_json=as_json, quiet=len(groups) > AT_A_TIME)
+
+            return await _each(groups, create)
+
+    _finish(asyncio.run(create_all()), groups, "made")
+
+
+def _print_made(made: GroupSummary, *, as_json: bool, quiet: bool) -> None:
+    members = ", ".join(made.members)
+    if as_json:
+        print_json(_object(made))
+    elif not quiet:
+        print_line(f"group {made.group} on {members}; leader {made.leader_id}")
+
+
+async def _each(names: Sequence[str], work: Callable[[str], Awaitable[None]]) -> list[str]:
+    """Do something for every name, some at a time; return what went wrong."""
+    slots, failures, done = asyncio.Semaphore(AT_A_TIME), [], 0
+    reported = time.monotonic()
+
+    async def one(name: str) -> None:
+        nonlocal done, reported
+        async with slots:
+            try:
+                await work(name)
+            except RequestError as error:
+                failures.append(str(error))
+            done += 1
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
+                print_note(f"{done} of {len(names)}")
+
+    await asyncio.gather(*map(one, dict.fromkeys(names)))
+    return failures
+
+
+def _finish(failures: list[str], names: Sequence[str], what: str) -> None:
+    if len(names) > AT_A_TIME:
+        print_line(f"{counted(len(names) - len(failures), 'group')} {what}")
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise CommandError(f"{failures[0]}{more}")
+
+
+def _settings(pairs: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs or []:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as retentionBytes=1000000")
+        found[key.strip()] = value
+    return found
+
+
+@app.command(name="list")
+def list_command(
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Also those that were deleted lately.")
+    ] = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show all groups of the cluster: members, leader, and what was set while nodes ran."""
+    with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
+        found = client.admin.groups.list(deleted=deleted)
+    if as_json:
+        for one in found:
+            print_json(_object(one))
+        return
+    print_table(
+        ["GROUP", "MEMBERS", "LEADER", ">TERM", ">END", "FROM", "SETTINGS"],
+        [
+            [
+                one.group,
+                ",".join(one.members or one.states),
+                _leader_cell(one),
+                "-" if one.term < 0 else str(one.term),
+                "-" if one.end_index < 0 else str(one.end_index),
+                "file" if one.is_from_file else "run time",
+                " ".join(f"{key}={value}" for key, value in one.settings.items()),
+            ]
+            for one in found
+        ],
+    )
+
+
+def _leader_cell(one: GroupSummary) -> Text:
+    if set(one.states.values()) == {"DELETED"}:
+        return Text("deleted", QUIET_STYLE)
+    if one.leader_id is None:
+        return Text("none", BAD_STYLE)
+    return Text(one.leader_id)
+
+
+def _object(one: GroupSummary) -> dict[str, object]:
+    return {
+        "group": one.group,
+        "identity": one.identity,
+        "members": one.members,
+        "leader": one.leader_id,
+        "term": one.term,
+        "end_index": one.end_index,
+        "states": one.states,
+        "from_file": one.is_from_file,
+        "settings": one.settings,
+    }
+
+
+@app.command(name="describe")
+def describe_command(
+    group: Name,
+    only_set: Annotated[
+        bool, typer.Option("--set-only", help="Only keys that do not have their default.")
+    ] = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the effective configuration of a group: values, and where they are from.
+
+    Nodes whose configuration files differ have their values beside each other.
+    """
+    with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
+        summary, by_node = client.admin.groups.describe(group)
+    keys = {one.key: one for settings in by_node.values() for one in settings}
+    values = {
+        key: {node: _setting(settings, key) for node, settings in by_node.items()} for key in keys
+    }
+    if as_json:
+        print_json({**_object(summary), "configuration": _configuration(keys, values)})
+        return
+    identity = summary.identity or "none yet"
+    print_line(f"group {group}, identity {identity}, leader {summary.leader_id or 'none'}")
+    print_table(
+        ["KEY", "VALUE", "FROM", "DEFAULT", "A CHANGE COUNTS"],
+        [
+            [
+                key,
+                _value_text({node: one.value for node, one in at.items()}),
+                "/".join(sorted({one.source for one in at.values()})),
+                keys[key].default,
+                _applies_text(at),
+            ]
+            for key, at in values.items()
+            if not only_set or any(one.source != "default" for one in at.values())
+        ],
+    )
+
+
+def _setting(settings: Sequence[Setting], key: str) -> Setting:
+    return next(one for one in settings if one.key == key)
+
+
+def _configuration(
+    keys: dict[str, Setting], values: dict[str, dict[str, Setting]]
+) -> dict[str, object]:
+    return {
+        key: {
+            "default": keys[key].default,
+            "applies": keys[key].applies,
+            "nodes": {
+                node: {"value": one.value, "source": one.source, "running": one.running}
+                for node, one in at.items()
+            },
+        }
+        for key, at in values.items()
+    }
+
+
+def _value_text(by_node: dict[str, str]) -> str:
+    if len(set(by_node.values())) == 1:
+        return next(iter(by_node.values()))
+    return ", ".join(f"{node}: {value}" for node, value in by_node.items())
+
+
+def _applies_text(at: dict[str, Setting]) -> str:
+    waiting = [node for node, one in at.items() if one.value != one.running]
+    if waiting:
+        return f"after a restart of {', '.join(waiting)}"
+    texts = {"now": "now", "restart": "after restart", "never": "never"}
+    return texts.get(next(iter(at.values())).applies, "?")
+
+
+@app.command(name="alter")
+def alter_command(
+    group: Name,
+    settings: Set = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="KEY",
+            help="Give a key back the value of the configuration file, or its default; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Change the configuration of a group on all its members while they run."""
+    if not settings and not unset:
+        raise typer.BadParameter("give --set KEY=VALUE or --unset KEY")
+    with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
+        changed = client.admin.groups.alter(group, _settings(settings), unset=unset or ())
+    print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
+    _print_pending(changed)
+    if changed.after_restart:
+        print_note(f"counts after a restart of the nodes: {', '.join(changed.after_restart)}")
+
+
+def _print_pending(changed: GroupChange) -> None:
+    for node, reason in changed.pending.items():
+        print_note(f"{node} has not done it yet, and learns of it from the others: {reason}")
+
+
+@app.command(name="delete")
+def delete_command(
+    groups: Names,
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge",
+            help="Remove the files now; otherwise after deletedGroupReservedHours. Also of groups "
+            "that are deleted already.",
+        ),
+    ] = False,
+    identity: Annotated[
+        str,
+        typer.Option("--identity", help="Which of several groups of one name.", show_default=False),
+    ] = "",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also if no majority of its members answers."),
+    ] = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Delete groups for good, with everything in them.
+
+    A member that does not answer deletes its replica once it hears of it from another.
+    """
+    found = find_servers(directory, servers)
+
+    async def delete_all() -> list[str]:
+        async with Client(found, timeout_ms=timeout * 1000) as client:
+
+            async def delete(name: str) -> None:
+                changed = await client.admin.groups.delete(
+                    name, purge=purge, identity=identity, force=force
+                )
+                if len(groups) <= AT_A_TIME:
+                    print_line(f"group {name} is deleted on {', '.join(changed.nodes)}")
+                _print_pending(changed)
+
+            return await _each(groups, delete)
+
+    _finish(asyncio.run(delete_all()), groups, "deleted")

@@ -1,0 +1,568 @@
+"""Groups of a cluster: make, list, describe, alter and delete them while nodes run.
+
+The client asks every member by itself. If it dies half-way, the members finish or undo what it
+began (decision 0040): a group exists at all its members in the end, or at none.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from quorumlog.client.requester import Requester
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    NetworkError,
+    Outcome,
+    RequestError,
+    UnexpectedArgumentError,
+    UnknownGroupError,
+    error_for,
+)
+from quorumlog.model.group_records import IDENTITY_BYTES, Settings, next_revision, text_of
+from quorumlog.model.messages.base import Request, Response
+from quorumlog.model.messages.groups import (
+    AlterGroupRequest,
+    AlterGroupResponse,
+    CreateGroupRequest,
+    DeleteGroupRequest,
+    GroupInfo,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    Setting,
+)
+
+R = TypeVar("R", bound=Response)
+REPLICAS = 3
+"""Members of a new group, if there are so many nodes."""
+NODES_MAX = 1_024
+"""Nodes that are asked."""
+POLL_S = 0.02
+"""Pause before members are asked again whether a new group has a leader; it doubles."""
+POLL_MAX_S = 0.5
+FRESH_S = 5.0
+"""How long the number of groups on each node is believed when several groups are made."""
+
+
+@dataclass(slots=True)
+class NodeGroups:
+    """One node and its groups."""
+
+    node_id: str
+    address: str
+    group_count: int
+    groups_max: int
+    groups: list[GroupInfo] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
+
+    def find(self, name: str, state: str = "") -> GroupInfo | None:
+        """Return a group that is here (or, with `state` DELETED, was), or None."""
+        for info in self.groups:
+            if info.group == name and (info.state == "DELETED") == (state == "DELETED"):
+                return info
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group as its members see it.
+
+    Attributes:
+        group: its name.
+        identity: tells it apart from others of this name, as hexadecimal digits; empty: it has
+            not started, and none was given to it.
+        members: node id → address.
+        leader_id: who leads; None: nobody, or it is not known.
+        term: the newest term that a member knows; -1: none.
+        states: node id → HOSTED, FAILED or DELETED, for each node that was asked and knows it.
+        settings: what was set while nodes ran.
+        is_from_file: whether configuration files name it.
+        end_index: the end of the longest log.
+    """
+
+    group: str
+    identity: str
+    members: dict[str, str]
+    leader_id: str | None
+    term: int
+    states: dict[str, str]
+    settings: dict[str, str]
+    is_from_file: bool
+    end_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """What a change did.
+
+    Attributes:
+        nodes: the nodes that have carried it out.
+        pending: node id → why it has not yet; it learns of the change from the others.
+        after_restart: keys whose new values count once a node is restarted.
+    """
+
+    nodes: list[str]
+    pending: dict[str, str]
+    after_restart: list[str] = field(default_factory=list)
+
+
+class Groups:
+    """The groups of a client's cluster; get it as `client.admin.groups`.
+
+    Every method raises `RequestError` (see `quorumlog.errors`), and `UnexpectedArgumentError` for
+    an argument of a wrong type or value.
+    """
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
+        self._counts: Counter[str] = Counter()
+        self._addresses: dict[str, str] = {}
+        self._counted_at = -FRESH_S
+        self._counting = asyncio.Lock()
+
+    # -- what there is ------------------------------------------------------------------------
+
+    async def nodes(self, *, deleted: bool = False) -> list[NodeGroups]:
+        """Return every node that can be found, with its groups; with `deleted` also former ones.
+
+        Nodes are found from the servers of the client on, by the members of their groups. Raises
+        the error of a server if none answers.
+        """
+        return await self._find(ListGroupsRequest(group="", wants_deleted=deleted))
+
+    async def describe(self, name: str) -> tuple[GroupSummary, dict[str, list[Setting]]]:
+        """Return a group, and for each of its nodes the effective value of every key.
+
+        Raises:
+            UnknownGroupError: no node that answered has it.
+        """
+        nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
+        hosting = [node for node in nodes if node.find(name) is not None]
+        if not hosting:
+            raise UnknownGroupError(f"no node that answered has a group {name!r}")
+        summary = max(_summaries(hosting), key=lambda one: (one.leader_id is not None, one.term))
+        return summary, {node.node_id: node.settings for node in hosting}
+
+    async def _find(self, request: ListGroupsRequest) -> list[NodeGroups]:
+        """Ask all servers, and all members of what they answer."""
+        found: dict[str, NodeGroups] = {}
+        error: RequestError | None = None
+        asked: set[str] = set()
+        waiting = {*self._requester.metadata.addresses(), *self._addresses.values()}
+        while waiting and len(asked) < NODES_MAX:
+            now, waiting = sorted(waiting), set()
+            asked.update(now)
+            answers = await asyncio.gather(
+                *(self._node_at(address, request) for address in now), return_exceptions=True
+            )
+            for answer in answers:
+                if isinstance(answer, RequestError):
+                    error = error or answer
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    found[answer.node_id] = answer
+                    self._addresses[answer.node_id] = answer.address
+                    addresses = {a for info in answer.groups for a in info.peers.values()}
+                    waiting |= addresses - asked
+        if not found:
+            raise error or ConfigError("no servers")
+        return sorted(found.values(), key=lambda node: node.node_id)
+
+    async def _node_at(self, address: str, request: ListGroupsRequest) -> NodeGroups:
+        made: NodeGroups | None = None
+        after = ""
+        while True:
+            part = ListGroupsRequest(
+                group=request.group, after=after, wants_deleted=request.wants_deleted
+            )
+            answer = await self._ask(address, part, ListGroupsResponse)
+            if made is None:
+                made = NodeGroups(
+                    answer.node_id, answer.address, answer.group_count, answer.groups_max
+                )
+            made.groups += answer.groups
+            made.settings += answer.settings
+            if not answer.more:
+                return made
+            after = answer.groups[-1].group
+
+    async def _ask(self, address: str, request: Request, kind: type[R]) -> R:
+        """Ask one node within the client's time. Raises `RequestError`."""
+        requester = self._requester
+        requester.metadata.check_open()
+        connection = await requester.metadata.connection(address)
+        limit_ms = requester.limit_ms(None)
+        answer = await requester.answer_within(connection, request, (), limit_ms)
+        response = answer.response
+        if response.code == ResponseCode.SUCCESS and isinstance(response, kind):
+            return response
+        raise error_for(response.code, response.text, response.leader_id)
+
+    # -- making -------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: str,
+        *,
+        members: Sequence[str] | Mapping[str, str] | None = None,
+        replicas: int | None = None,
+        settings: Mapping[str, object] | None = None,
+        timeout_s: float = 30.0,
+    ) -> GroupSummary:
+        """Make a group; return once it has a leader.
+
+        Args:
+            name: of the new group: letters, digits, `.`, `_` and inner `-`.
+            members: ids of the nodes that shall have it, or node id → address; None: the nodes
+                with the fewest groups.
+            replicas: how many nodes that is; None: 3, or all if there are fewer.
+            settings: keys of a group's configuration (see the page on configuration) and values.
+            timeout_s: how long to wait for a leader, in seconds.
+
+        Raises:
+            RequestError: with code GROUP_EXISTS, GROUP_REFUSED (a node has no room for it),
+                UNEXPECTED_ARGUMENT, DISK_FULL, NETWORK_ERROR (a member does not answer: a new group
+                needs all of them); then it was not made, or `outcome` is UNKNOWN and it is undone
+                later. TIMEOUT: it is made, and has no leader yet.
+        """
+        _name(name)
+        chosen = await self._choose(members, replicas)
+        peers = ";".join(f"{node_id}-{address}" for node_id, address in chosen.items())
+        identity = os.urandom(IDENTITY_BYTES)
+        request = CreateGroupRequest(
+            group=name, identity=identity, peers=peers, settings=_texts(settings)
+        )
+        outcomes = await self._ask_each(chosen, request, Response)
+        refusals = {node: one for node, one in outcomes.items() if isinstance(one, RequestError)}
+        if refusals:
+            raise await self._undone(name, identity, chosen, refusals)
+        self._counts.update(chosen.keys())
+        return await self._wait_for_leader(name, identity, chosen, timeout_s)
+
+    async def _choose(
+        self, members: Sequence[str] | Mapping[str, str] | None, replicas: int | None
+    ) -> dict[str, str]:
+        """Return node id → address of the members of a new group."""
+        if isinstance(members, Mapping):
+            for node_id, address in members.items():
+                _name(node_id, "member id")
+                _address(address)
+            return dict(members)
+        if isinstance(members, str):
+            raise UnexpectedArgumentError("members is a sequence of node ids, not a str")
+        await self._count()
+        if members is not None:
+            unknown = [node_id for node_id in members if node_id not in self._addresses]
+            if unknown or not members:
+                known = ", ".join(sorted(self._addresses))
+                raise UnexpectedArgumentError(
+                    f"no node {', '.join(unknown)} was found; there are {known}. Give other nodes "
+                    "with their addresses, or name them as servers"
+                )
+            return {node_id: self._addresses[node_id] for node_id in members}
+        wanted = min(REPLICAS, len(self._counts)) if replicas is None else replicas
+        if not 0 < wanted <= len(self._counts):
+            raise UnexpectedArgumentError(
+                f"replicas is {wanted}, and {len(self._counts)} nodes were found"
+            )
+        emptiest = sorted(self._counts, key=lambda node_id: (self._counts[node_id], node_id))
+        return {node_id: self._addresses[node_id] for node_id in sorted(emptiest[:wanted])}
+
+    async def _count(self) -> None:
+        """Find out how many groups each node has, unless that was done just now."""
+        loop = asyncio.get_running_loop()
+        async with self._counting:
+            if loop.time() - self._counted_at < FRESH_S:
+                return
+            nodes = await self.nodes()
+            self._counts = Counter({node.node_id: node.group_count for node in nodes})
+            self._counted_at = loop.time()
+
+    async def _ask_each(
+        self, nodes: Mapping[str, str], request: Request, kind: type[R]
+    ) -> dict[str, R | RequestError]:
+        """Ask several nodes at the same time; return what each answered, or why it did not."""
+
+        async def ask(address: str) -> R | RequestError:
+            try:
+                return await self._ask(address, request, kind)
+            except RequestError as error:
+                return error
+
+        answers = await asyncio.gather(*map(ask, nodes.values()))
+        return dict(zip(nodes, answers, strict=True))
+
+    async def _undone(
+        self,
+        name: str,
+        identity: bytes,
+        chosen: Mapping[str, str],
+        refusals: Mapping[str, RequestError],
+    ) -> RequestError:
+        """Undo what a creation did that some refused; return the error that says so."""
+        certain = {
+            node for node, error in refusals.items() if error.outcome is Outcome.DID_NOT_HAPPEN
+        }
+        doubtful = {node: where for node, where in chosen.items() if node not in certain}
+        request = DeleteGroupRequest(group=name, identity=identity, purge=True)
+        undone = await self._ask_each(doubtful, request, Response)
+        left = [node for node, one in undone.items() if isinstance(one, RequestError)]
+        first = next(
+            (error for error in refusals.values() if error.outcome is Outcome.DID_NOT_HAPPEN),
+            next(iter(refusals.values())),
+        )
+        said = "; ".join(f"{node}: {error}" for node, error in refusals.items())
+        text = f"group {name!r} is not made: {said}"
+        if left:
+            text += (
+                f". {', '.join(left)} did not say that nothing is left; it is undone there later"
+            )
+        error = error_for(first.code, text)
+        error.outcome = Outcome.UNKNOWN if left else Outcome.DID_NOT_HAPPEN
+        return error
+
+    async def _wait_for_leader(
+        self, name: str, identity: bytes, chosen: Mapping[str, str], timeout_s: float
+    ) -> GroupSummary:
+        pause_s = POLL_S
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        addresses = list(chosen.values())
+        number = 0
+        while True:
+            address = addresses[number % len(addresses)]
+            number += 1
+            try:
+                node = await self._node_at(address, ListGroupsRequest(group=name))
+                info = node.find(name)
+                if info is not None and info.identity == identity and info.leader_id is not None:
+                    return _summary(name, [(node.node_id, info)])
+            except RequestError as error:
+                if error.code is ResponseCode.UNKNOWN_GROUP:
+                    raise
+            if asyncio.get_running_loop().time() + pause_s > deadline:
+                raise DeadlineExceededError(
+                    f"group {name!r} is made, but has no leader after {timeout_s:g} s: it begins "
+                    f"once all of {', '.join(chosen)} have been up together"
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(POLL_MAX_S, pause_s * 2)
+
+    # -- changing -----------------------------------------------------------------------------
+
+    async def alter(
+        self,
+        name: str,
+        settings: Mapping[str, object] | None = None,
+        *,
+        unset: Iterable[str] = (),
+    ) -> GroupChange:
+        """Change settings of a group on all its members.
+
+        Args:
+            name: of the group.
+            settings: keys of a group's configuration and their new values.
+            unset: keys that get back the value of the configuration file, or the default.
+
+        Raises:
+            RequestError: nothing is changed: UNEXPECTED_ARGUMENT names the key; or no majority of
+                the members answered (NETWORK_ERROR).
+        """
+        nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
+        found = _hosting(nodes, name, "")
+        newest = max(found.values(), key=lambda info: info.revision)
+        wanted: Settings = {**newest.settings, **_texts(settings)}
+        for key in unset:
+            if key not in newest.settings:
+                raise UnexpectedArgumentError(
+                    f"{key} of group {name!r} was not set while nodes ran; nothing to unset"
+                )
+            wanted.pop(key, None)
+        members = self._members_of(newest, nodes)
+        request = AlterGroupRequest(
+            group=name,
+            identity=newest.identity,
+            settings=wanted,
+            revision=next_revision(newest.revision, wanted),
+            only_check=True,
+        )
+        checked = await self._ask_each(members, request, AlterGroupResponse)
+        for node, answer in checked.items():
+            if isinstance(answer, RequestError) and not isinstance(answer, NetworkError):
+                raise error_for(answer.code, f"{node}: {answer}; nothing is changed")
+        _require_majority(name, members, checked)
+        request = AlterGroupRequest(
+            group=name,
+            identity=newest.identity,
+            settings=wanted,
+            revision=request.revision,
+        )
+        done = await self._ask_each(members, request, AlterGroupResponse)
+        waiting = {
+            key
+            for one in done.values()
+            if isinstance(one, AlterGroupResponse)
+            for key in one.after_restart
+        }
+        return _changed(done, sorted(waiting))
+
+    def _members_of(self, info: GroupInfo, nodes: Sequence[NodeGroups]) -> dict[str, str]:
+        """Return node id → address of all members: where they answered, if they did."""
+        here = {node.node_id: node.address for node in nodes}
+        return {node_id: here.get(node_id, at) for node_id, at in sorted(info.peers.items()) if at}
+
+    # -- deleting -----------------------------------------------------------------------------
+
+    async def delete(
+        self, name: str, *, purge: bool = False, identity: str = "", force: bool = False
+    ) -> GroupChange:
+        """Delete a group on all its members, for good.
+
+        A member that does not answer deletes it when it hears of it from another. The files are
+        kept for `deletedGroupReservedHours`.
+
+        Args:
+            name: of the group; of a deleted one with `purge`.
+            purge: True to remove its files now.
+            identity: which of several groups of that name, as hexadecimal digits.
+            force: True to delete it although no majority of its members answers.
+
+        Raises:
+            UnknownGroupError: no node that answered has it.
+            RequestError: NETWORK_ERROR: no majority of its members answered; nothing is deleted.
+        """
+        nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
+        request = DeleteGroupRequest(group=name, identity=b"", purge=purge)
+        if not any(node.find(name) for node in nodes):
+            return await self._purge_deleted(name, nodes, purge=purge)
+        found = _hosting(nodes, name, identity)
+        newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
+        members = self._members_of(newest, nodes)
+        members |= {node.node_id: node.address for node in nodes if node.node_id in found}
+        answered = {node.node_id: Response() for node in nodes}
+        silent: dict[str, Response | RequestError] = {
+            node_id: answered.get(node_id, NetworkError(f"{at} does not answer"))
+            for node_id, at in members.items()
+        }
+        if not force:
+            _require_majority(name, newest.peers, silent)
+        request = DeleteGroupRequest(group=name, identity=newest.identity, purge=purge)
+        return _changed(await self._ask_each(members, request, Response), [])
+
+    async def _purge_deleted(
+        self, name: str, nodes: Sequence[NodeGroups], *, purge: bool
+    ) -> GroupChange:
+        """Remove the files of a group that was deleted already."""
+        former = [
+            (node, info)
+            for node in nodes
+            for info in node.groups
+            if info.group == name and info.state == "DELETED"
+        ]
+        if not former or not purge:
+            was = " any more: it was deleted" if former else ""
+            raise UnknownGroupError(f"no node that answered has a group {name!r}{was}")
+        done: dict[str, Response | RequestError] = {}
+        for node, info in former:
+            request = DeleteGroupRequest(group=name, identity=info.identity, purge=True)
+            done |= await self._ask_each({node.node_id: node.address}, request, Response)
+        return _changed(done, [])
+
+    async def list(self, *, deleted: bool = False) -> list[GroupSummary]:
+        """Return all groups of the cluster; with `deleted` also those that are remembered."""
+        return _summaries(await self.nodes(deleted=deleted))
+
+
+def _name(name: str, kind: str = "group") -> str:
+    if not isinstance(name, str):
+        raise UnexpectedArgumentError(f"{kind} is a str, not {name!r}")
+    try:
+        check_name(kind, name, dash=kind == "group")
+    except ConfigError as error:
+        raise UnexpectedArgumentError(str(error)) from error
+    return name
+
+
+def _texts(settings: Mapping[str, object] | None) -> Settings:
+    """Return the settings of a call as they are sent."""
+    for key, value in (settings or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float):
+            raise UnexpectedArgumentError(
+                f"settings are keys and values (text, number or truth), not {key!r}: {value!r}"
+            )
+    return {key: text_of(value) for key, value in (settings or {}).items()}
+
+
+def _address(address: str) -> None:
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise UnexpectedArgumentError(str(error)) from error
+
+
+def _hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, GroupInfo]:
+    """Return node id → the group as that node has it. Raises `RequestError` unless it is one."""
+    found = {node.node_id: info for node in nodes if (info := node.find(name)) is not None}
+    if identity:
+        found = {node: info for node, info in found.items() if info.identity.hex() == identity}
+    if not found:
+        raise UnknownGroupError(f"no node that answered has a group {name!r}")
+    known = {info.identity for info in found.values()} - {b""}
+    if len(known) > 1:
+        listed = "; ".join(f"{node}: {info.identity.hex()}" for node, info in found.items())
+        raise UnexpectedArgumentError(
+            f"there are {len(known)} groups {name!r}, with different identities ({listed}); say "
+            "which one"
+        )
+    return found
+
+
+def _require_majority(
+    name: str, members: Iterable[str], answers: Mapping[str, Response | RequestError]
+) -> None:
+    members = list(members)
+    silent = [node for node in members if isinstance(answers.get(node), RequestError)]
+    if 2 * (len(members) - len(silent)) <= len(members):
+        said = "; ".join(f"{node}: {answers[node]}" for node in silent)
+        error = NetworkError(f"no majority of group {name!r} answers, nothing is changed: {said}")
+        error.outcome = Outcome.DID_NOT_HAPPEN
+        raise error
+
+
+def _changed(answers: Mapping[str, Response | RequestError], keys: list[str]) -> GroupChange:
+    errors = {node: str(one) for node, one in answers.items() if isinstance(one, RequestError)}
+    done = [node for node in answers if node not in errors]
+    if not done:
+        raise next(one for one in answers.values() if isinstance(one, RequestError))
+    return GroupChange(done, errors, keys)
+
+
+def _summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:
+    """Return one value for each group, from what all nodes say."""
+    by_key: dict[tuple[str, bytes], list[tuple[str, GroupInfo]]] = {}
+    for node in nodes:
+        for info in node.groups:
+            by_key.setdefault((info.group, info.identity), []).append((node.node_id, info))
+    return [_summary(name, found) for (name, _), found in sorted(by_key.items())]
+
+
+def _summary(name: str, found: Sequence[tuple[str, GroupInfo]]) -> GroupSummary:
+    _, newest = max(found, key=lambda one: (one[1].state != "DELETED", one[1].term))
+    settings = max((info for _, info in found), key=lambda info: info.revision).settings
+    leaders = [info.leader_id for _, info in found if info.term == newest.term and info.leader_id]
+    return GroupSummary(
+        group=name,
+        identity=newest.identity.hex(),
+        members=dict(newest.peers),
+        leader_id=leaders[0] if leaders else None,
+        term=newest.term,
+        states={node: info.state for node, info in found},
+        settings=dict(settings),
+        is_from_file=newest.is_from_file,
+        end_index=max(info.end_index for _, info in found),
+    )

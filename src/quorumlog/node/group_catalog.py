@@ -1,0 +1,134 @@
+"""Which groups a node has: those of its configuration file, those made while nodes run, and those
+that were deleted. What was done while nodes run wins over the file (decision 0040).
+"""
+
+import logging
+from collections.abc import Iterator
+
+from quorumlog.log_events import log_event
+from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.group_records import GroupRecord, config_of
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCatalog:
+    """The groups of one node, in memory; its methods run on the event loop's thread.
+
+    `configs` has the effective configuration of each group that is hosted, `unusable` the records
+    that cannot be hosted, with the reason.
+    """
+
+    def __init__(self, node: NodeConfig) -> None:
+        self.node = node
+        self.records: dict[str, GroupRecord] = {}
+        self.configs: dict[str, GroupConfig] = {group.group: group for group in node.groups}
+        self.unusable: dict[str, str] = {}
+        self._from_file = {group.group: group for group in node.groups}
+        self._tombstones: dict[tuple[str, bytes], GroupRecord] = {}
+        self._addresses: dict[str, str] = {}
+
+    def loaded(self, hosted: list[GroupRecord], tombstones: list[GroupRecord]) -> None:
+        """Take over what is on disk. Raises `ConfigError` if it contradicts the file."""
+        for record in tombstones:
+            self._tombstones[record.key] = record
+        for name in self._from_file:
+            if self._is_deleted(name):
+                self.configs.pop(name, None)
+        for record in hosted:
+            if not record.peers and record.group not in self._from_file:
+                text = "its configuration was changed here, and the file does not name it any more"
+                log_event(logger, logging.WARNING, "group ignored", group=record.group, text=text)
+                continue
+            self._say_what_wins(record)
+            self.records[record.group] = record
+            try:
+                self.configs[record.group] = self.config_of(record)
+            except ConfigError as error:
+                self.configs.pop(record.group, None)
+                self.unusable[record.group] = str(error)
+        for name in self._from_file.keys() - self.configs.keys() - self.unusable.keys():
+            text = "it was deleted; its table in the configuration file is ignored: remove it"
+            log_event(logger, logging.WARNING, "group ignored", group=name, text=text)
+
+    def _say_what_wins(self, record: GroupRecord) -> None:
+        if record.group in self._from_file and (record.peers or record.settings):
+            text = "what was set while nodes ran counts, not the configuration file"
+            log_event(
+                logger,
+                logging.INFO,
+                "group configured in two places",
+                group=record.group,
+                keys=sorted(record.settings),
+                text=text,
+            )
+
+    def _is_deleted(self, name: str) -> bool:
+        """Whether the group of the file was deleted; its tombstone is kept while that has it."""
+        return any(
+            record.group == name and not record.peers and not record.was_refused
+            for record in self._tombstones.values()
+        )
+
+    # -- what is known ------------------------------------------------------------------------
+
+    def config_of(self, record: GroupRecord) -> GroupConfig:
+        """Return the effective configuration of a record. Raises `ConfigError`."""
+        base = None if record.peers else self._from_file.get(record.group)
+        return config_of(record, base)
+
+    def file_config(self, name: str) -> GroupConfig | None:
+        """Return what the configuration file says of a hosted group; None if it is not from it."""
+        record = self.records.get(name)
+        return None if record is not None and record.peers else self._from_file.get(name)
+
+    def record_of(self, name: str) -> GroupRecord | None:
+        """Return the record of a group that is here; of one of the file it may be empty."""
+        record = self.records.get(name)
+        if record is None and name in self._from_file and name in self.configs:
+            record = GroupRecord(group=name)
+        return record
+
+    def tombstone(self, name: str, identity: bytes) -> GroupRecord | None:
+        """Return what is remembered of a deleted group, or None."""
+        return self._tombstones.get((name, identity))
+
+    def tombstones(self) -> Iterator[GroupRecord]:
+        """Return all deleted groups, the oldest first."""
+        return iter(list(self._tombstones.values()))
+
+    def known_addresses(self) -> dict[str, str]:
+        """Return node id → address over all groups that are hosted."""
+        if not self._addresses:
+            for config in self.configs.values():
+                self._addresses.update(config.members)
+        return self._addresses
+
+    def has_in_file(self, name: str) -> bool:
+        """Whether the configuration file names a group, hosted or not."""
+        return name in self._from_file
+
+    # -- what changes -------------------------------------------------------------------------
+
+    def hosts(self, record: GroupRecord, config: GroupConfig) -> None:
+        """A group is hosted, or its settings have changed."""
+        self.records[record.group] = record
+        self.configs[record.group] = config
+        self.unusable.pop(record.group, None)
+        self.known_addresses().update(config.members)
+
+    def deleted(self, record: GroupRecord) -> None:
+        """A group is hosted no more, or a tombstone of it changed."""
+        if not record.was_refused:
+            present = self.record_of(record.group)
+            if present is not None and (present.identity == record.identity or not present.peers):
+                self.records.pop(record.group, None)
+                self.configs.pop(record.group, None)
+                self.unusable.pop(record.group, None)
+                self._addresses = {}  # found again when it is needed
+        self._tombstones[record.key] = record
+
+    def forgotten(self, record: GroupRecord) -> None:
+        """A tombstone was removed."""
+        self._tombstones.pop(record.key, None)

@@ -1,0 +1,444 @@
+"""Making, changing and deleting the groups of one node while it runs (decision 0040).
+
+Everything that must survive a crash is a record on disk (`GroupFiles`) before anything follows from
+it: a group exists here once its record says HOSTED, and is gone once that says DELETED. What a
+crash interrupts is finished at the next start. Files are handled on a thread, one change of a group
+at a time; all methods run on the event loop's thread.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from quorumlog.log_events import log_event
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import HOUR_MS, GroupConfig
+from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError
+from quorumlog.model.group_records import (
+    GroupRecord,
+    GroupState,
+    Settings,
+    check_kept,
+    typed,
+)
+from quorumlog.node.environment import Executor
+from quorumlog.node.group_catalog import GroupCatalog
+from quorumlog.storage.metadata.group_files import REFUSED_MAX, TOMBSTONES_MAX, GroupFiles
+
+logger = logging.getLogger(__name__)
+
+Done: TypeAlias = Callable[[ResponseCode, str], None]
+"""Called once with the outcome: SUCCESS, or why nothing was done (or not all of it)."""
+
+TOMBSTONE_MS = 30 * 24 * HOUR_MS
+"""A deleted group is remembered for this long: members that are away longer do not learn of it."""
+RETRY_MS = 60_000
+"""Pause before what could not be removed is removed again."""
+
+
+class ReplicaHost(Protocol):
+    """Opens, changes and closes the replicas of one node."""
+
+    def room_for(self, config: GroupConfig, being_made: int) -> str:
+        """Return why one more group cannot be hosted beside those being made; "" if it can."""
+        ...
+
+    def open(
+        self, config: GroupConfig, identity: bytes, done: Callable[[StorageError | None], None]
+    ) -> None:
+        """Open the data of a group that is not open, and let its replica take part."""
+        ...
+
+    def close(self, name: str, done: Callable[[], None]) -> None:
+        """Close a replica, if there is one; what waits for it is answered. `done`: no file is open.
+
+        It takes part in nothing any more when this returns.
+        """
+        ...
+
+    def change(self, config: GroupConfig) -> None:
+        """Use another configuration from now on, as far as that can be changed."""
+        ...
+
+    def identity_of(self, name: str) -> bytes:
+        """Return the identity of the group as its replica knows it; empty: not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleEnvironment:
+    """What varies between a real and a simulated node. `wall_ms` reads the wall clock.
+
+    `wake_at` asks for a call of `GroupLifecycle.tick` at a time of that clock.
+    """
+
+    executor: Executor
+    wall_ms: Callable[[], int]
+    wake_at: Callable[[int], None]
+
+
+class GroupLifecycle:
+    """Carries out changes of the set of groups on one node."""
+
+    def __init__(
+        self,
+        catalog: GroupCatalog,
+        files: GroupFiles,
+        host: ReplicaHost,
+        environment: LifecycleEnvironment,
+    ) -> None:
+        self.catalog = catalog
+        self._files = files
+        self._host = host
+        self._environment = environment
+        self._changing: set[str] = set()
+        self._purging: set[tuple[str, bytes]] = set()
+
+    def is_changing(self, name: str) -> bool:
+        """Whether a group is being made, changed or deleted."""
+        return name in self._changing
+
+    def identity_of(self, name: str) -> bytes:
+        """Return the identity of a group that is here; empty: it has none yet, or is not here."""
+        record = self.catalog.records.get(name)
+        return (record.identity if record is not None else b"") or self._host.identity_of(name)
+
+    # -- making -------------------------------------------------------------------------------
+
+    def create(self, record: GroupRecord, done: Done) -> None:
+        """Make this node's replica of a group; `done` is called once it takes part.
+
+        Making the very same group again succeeds, so that a request may be repeated.
+        """
+        known, catalog = self.catalog.record_of(record.group), self.catalog
+        if known is not None and known.identity == record.identity and known.peers:
+            done(*self._busy(record.group) or (ResponseCode.SUCCESS, ""))
+            return
+        refusal = self._refusal(record, known)
+        if refusal is not None:
+            done(*refusal)
+            return
+        try:
+            config = catalog.config_of(record)
+            catalog.node.check_group(config, catalog.known_addresses())
+            record = replace(
+                record, settings=typed(config, record.settings), made_ms=self._environment.wall_ms()
+            )
+            record.encode()
+        except ConfigError as error:
+            done(ResponseCode.UNEXPECTED_ARGUMENT, str(error))
+            return
+        why_not = self._host.room_for(config, len(self._changing))
+        if why_not:
+            done(ResponseCode.GROUP_REFUSED, why_not)
+            return
+        self._changing.add(record.group)
+        self._run(
+            partial(self._files.save, record),
+            lambda: self._recorded(record, config, done),
+            lambda error: self._not_recorded(record, error, done),
+        )
+
+    def _busy(self, name: str) -> tuple[ResponseCode, str] | None:
+        if name not in self._changing:
+            return None
+        text = f"group {name!r} is being made, changed or deleted on this node; try again"
+        return ResponseCode.CHANGE_IN_PROGRESS, text
+
+    def _refusal(
+        self, record: GroupRecord, known: GroupRecord | None
+    ) -> tuple[ResponseCode, str] | None:
+        name, node = record.group, self.catalog.node
+        if (busy := self._busy(name)) is not None:
+            return busy
+        if self.catalog.tombstone(*record.key) is not None:
+            text = f"this very group {name!r} was deleted; make another one of that name"
+            return ResponseCode.GROUP_DELETED, text
+        if known is not None or name in self.catalog.unusable:
+            identity = self.identity_of(name).hex() or "none yet"
+            where = "in the configuration file of" if not (known and known.peers) else "on"
+            text = f"group {name!r} exists {where} {node.self_id}, with the identity {identity}"
+            return ResponseCode.GROUP_EXISTS, text
+        most = node.limits.groups_max
+        if len(self.catalog.configs) + len(self._changing) >= most:
+            text = f"{node.self_id} hosts {most} groups already (limits.groupsMax)"
+            return ResponseCode.GROUP_REFUSED, text
+        return None
+
+    def _recorded(self, record: GroupRecord, config: GroupConfig, done: Done) -> None:
+        self.catalog.hosts(record, config)
+        log_event(
+            logger,
+            logging.INFO,
+            "group made",
+            group=record.group,
+            identity=record.identity.hex(),
+            peers=record.peers,
+        )
+        self._host.open(
+            config, record.identity, lambda error: self._opened(record.group, error, done)
+        )
+
+    def _opened(self, name: str, error: StorageError | None, done: Done) -> None:
+        self._changing.discard(name)
+        if error is None:
+            done(ResponseCode.SUCCESS, "")
+        else:
+            done(_code_of(error), f"group {name!r} is made but cannot be opened: {error}")
+
+    def _not_recorded(self, record: GroupRecord, error: Exception, done: Done) -> None:
+        """It may have been written all the same: the next start would find it."""
+        self._run(
+            partial(self._files.remove_unmade, record.group),
+            lambda: self._end(record.group, done, _code_of(error), str(error)),
+            lambda _: self._end(record.group, done, _code_of(error), str(error)),
+        )
+
+    def _end(self, name: str, done: Done, code: ResponseCode, text: str) -> None:
+        self._changing.discard(name)
+        done(code, text)
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def alter(
+        self,
+        name: str,
+        identity: bytes,
+        settings: Settings,
+        revision: int,
+        done: Done,
+        *,
+        only_check: bool = False,
+    ) -> None:
+        """Replace the settings of a group, unless they are newer than this revision.
+
+        With `only_check` nothing is changed, and `done` is told whether it could be.
+        """
+        record = self.catalog.record_of(name)
+        if record is None:
+            done(ResponseCode.UNKNOWN_GROUP, f"{self.catalog.node.self_id} has no group {name!r}")
+            return
+        if identity != self.identity_of(name):
+            done(ResponseCode.WRONG_CLUSTER, f"group {name!r} has another identity here")
+            return
+        if (busy := self._busy(name)) is not None:
+            done(*busy)
+            return
+        try:
+            changed = record.changed(settings, revision)
+            config = self.catalog.config_of(changed)
+            before = self.catalog.configs.get(name)
+            if before is not None:
+                check_kept(before, config)
+            self.catalog.node.check_group(config, {})
+            changed = record.changed(typed(config, settings), revision)
+            changed.encode()
+        except ConfigError as error:
+            done(ResponseCode.UNEXPECTED_ARGUMENT, str(error))
+            return
+        if only_check or revision <= record.revision:
+            done(ResponseCode.SUCCESS, "")
+            return
+        self._changing.add(name)
+
+        def saved() -> None:
+            self.catalog.hosts(changed, config)
+            self._host.change(config)
+            log_event(
+                logger,
+                logging.INFO,
+                "group altered",
+                group=name,
+                settings={key: str(value) for key, value in changed.settings.items()},
+            )
+            self._end(name, done, ResponseCode.SUCCESS, "")
+
+        self._run(
+            partial(self._files.save, changed),
+            saved,
+            lambda error: self._end(name, done, _code_of(error), str(error)),
+        )
+
+    # -- deleting -----------------------------------------------------------------------------
+
+    def delete(self, name: str, identity: bytes, done: Done, *, purge: bool = False) -> None:
+        """Delete this node's replica of a group for good; `done` is called once it is gone.
+
+        With `purge` its files are removed by then. A group that is not here is remembered, so that
+        it is never made here: a request to make it may still be on its way.
+        """
+        known = self.catalog.record_of(name)
+        own = self.identity_of(name)
+        if (busy := self._busy(name)) is not None:
+            done(*busy)
+            return
+        if known is None or identity not in (b"", own):
+            self._delete_absent(name, identity, done, purge=purge)
+            return
+        directories = self._directories_of(name)
+        if directories:
+            text = (
+                f"group {name!r} keeps data files in {', '.join(directories)} (dataStorePath): "
+                "take it out of the configuration file, restart the node, and remove these yourself"
+            )
+            done(ResponseCode.GROUP_REFUSED, text)
+            return
+        record = replace(
+            known,
+            identity=own,
+            state=GroupState.DELETED,
+            deleted_ms=self._environment.wall_ms(),
+            purge=purge,
+        )
+        self._changing.add(name)
+
+        def recorded() -> None:
+            log_event(
+                logger, logging.INFO, "group deleted", group=name, identity=own.hex(), purge=purge
+            )
+            self.catalog.deleted(record)
+            self._host.close(name, lambda: self._bury(record, done))
+
+        self._run(
+            partial(self._files.delete, record),
+            recorded,
+            lambda error: self._end(name, done, _code_of(error), str(error)),
+        )
+
+    def _directories_of(self, name: str) -> list[str]:
+        config = self.catalog.configs.get(name)
+        if config is None:
+            return []
+        return [*config.data_directories, *config.read_only_directories]
+
+    def _delete_absent(self, name: str, identity: bytes, done: Done, *, purge: bool) -> None:
+        found = self.catalog.tombstone(name, identity)
+        if found is not None:
+            if purge and not found.purged and not found.was_refused:
+                self._purge(found, done)
+            else:
+                done(ResponseCode.SUCCESS, "")
+            return
+        if not identity:
+            done(ResponseCode.UNKNOWN_GROUP, f"{self.catalog.node.self_id} has no group {name!r}")
+            return
+        record = GroupRecord(
+            group=name,
+            identity=identity,
+            state=GroupState.DELETED,
+            deleted_ms=self._environment.wall_ms(),
+            purged=True,
+            was_refused=True,
+        )
+        self._changing.add(name)
+
+        def refused() -> None:
+            self.catalog.deleted(record)
+            self._end(name, done, ResponseCode.SUCCESS, "")
+            self._forget_some()
+
+        self._run(
+            partial(self._files.refuse, record),
+            refused,
+            lambda error: self._end(name, done, _code_of(error), str(error)),
+        )
+
+    def _bury(self, record: GroupRecord, done: Done) -> None:
+        def failed(error: Exception) -> None:
+            text = f"deleted; its files are moved at the next start: {error}"
+            log_event(logger, logging.ERROR, "group not moved", group=record.group, reason=text)
+            # its directory stays in the way: the name cannot be used again until then
+            done(_code_of(error), text)
+
+        def buried() -> None:
+            self._changing.discard(record.group)
+            if record.purge or not self.catalog.node.deleted_group_reserved_hours:
+                self._purge(record, done)
+            else:
+                done(ResponseCode.SUCCESS, "")
+            self.tick()
+
+        self._run(partial(self._files.bury, record), buried, failed)
+
+    def _purge(self, record: GroupRecord, done: Done) -> None:
+        purged = replace(record, purged=True)
+        if record.key in self._purging:
+            done(ResponseCode.CHANGE_IN_PROGRESS, "its files are being removed already")
+            return
+        self._purging.add(record.key)
+
+        def ended() -> None:
+            self._purging.discard(record.key)
+            self.catalog.deleted(purged)
+            log_event(logger, logging.INFO, "files of a deleted group removed", group=record.group)
+            done(ResponseCode.SUCCESS, "")
+
+        def failed(error: Exception) -> None:
+            self._purging.discard(record.key)
+            text = f"deleted; its files cannot be removed and will be tried again: {error}"
+            log_event(logger, logging.ERROR, "files not removed", group=record.group, reason=text)
+            self._environment.wake_at(self._environment.wall_ms() + RETRY_MS)
+            done(_code_of(error), text)
+
+        self._run(partial(self._files.purge, purged), ended, failed)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Remove the files of groups whose time is up, and tombstones that are old."""
+        environment = self._environment
+        now_ms, due_ms = environment.wall_ms(), []
+        kept_ms = int(self.catalog.node.deleted_group_reserved_hours * HOUR_MS)
+        for record in self.catalog.tombstones():
+            if not record.purged:
+                if now_ms >= record.deleted_ms + kept_ms or record.purge:
+                    self._purge(record, lambda code, text: None)
+                else:
+                    due_ms.append(record.deleted_ms + kept_ms)
+            elif self._may_forget(record):
+                if now_ms >= record.deleted_ms + TOMBSTONE_MS:
+                    self._forget(record)
+                else:
+                    due_ms.append(record.deleted_ms + TOMBSTONE_MS)
+        self._forget_some()
+        if due_ms:
+            environment.wake_at(min(due_ms))
+
+    def _may_forget(self, record: GroupRecord) -> bool:
+        """A tombstone keeps a group from coming back that its configuration file still names."""
+        return (
+            record.was_refused or bool(record.peers) or not self.catalog.has_in_file(record.group)
+        )
+
+    def _forget_some(self) -> None:
+        """Forget the oldest tombstones above the bounds."""
+        purged = [record for record in self.catalog.tombstones() if record.purged]
+        refused = [record for record in purged if record.was_refused]
+        deleted = [one for one in purged if not one.was_refused and self._may_forget(one)]
+        for group, most in ((refused, REFUSED_MAX), (deleted, TOMBSTONES_MAX)):
+            for record in group[: max(0, len(group) - most)]:
+                self._forget(record)
+
+    def _forget(self, record: GroupRecord) -> None:
+        self.catalog.forgotten(record)
+        self._run(partial(self._files.forget, record), lambda: None, lambda error: None)
+
+    def _run(
+        self,
+        work: Callable[[], None],
+        done: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._environment.executor.run(work, lambda _: done(), failed)
+
+
+def _code_of(error: Exception) -> ResponseCode:
+    if isinstance(error, NoSpaceError):
+        return ResponseCode.DISK_FULL
+    return (
+        ResponseCode.DISK_ERROR if isinstance(error, StorageError) else ResponseCode.INTERNAL_ERROR
+    )

@@ -1,0 +1,227 @@
+"""Requests about groups as a whole: make, alter, delete and list those of this node."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from quorumlog.model.codes import FAILED, ResponseCode
+from quorumlog.model.config import GroupConfig, check_name
+from quorumlog.model.config_keys import key_of
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
+from quorumlog.model.group_records import (
+    FIXED,
+    IDENTITY_BYTES,
+    GroupRecord,
+    applies,
+    text_of,
+    waiting_for_restart,
+)
+from quorumlog.model.membership import addresses_of
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.groups import (
+    LISTED_MAX,
+    AlterGroupRequest,
+    AlterGroupResponse,
+    CreateGroupRequest,
+    DeleteGroupRequest,
+    GroupInfo,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    Setting,
+)
+from quorumlog.node.node import Node
+
+Answer: TypeAlias = Callable[[Response], None]
+GroupsRequest: TypeAlias = (
+    CreateGroupRequest | DeleteGroupRequest | AlterGroupRequest | ListGroupsRequest
+)
+NOT_CREATED = GroupConfig(group="g", peers="n-h:1")
+"""Where the defaults of all keys are read."""
+
+
+def create_group(node: Node, request: CreateGroupRequest, answer: Answer) -> None:
+    """Make this node's replica. Raises `UnexpectedArgumentError`."""
+    _check(request.group, request.identity)
+    record = GroupRecord(
+        group=request.group,
+        identity=request.identity,
+        peers=request.peers,
+        settings=request.settings,
+    )
+    node.hosting.lifecycle.create(record, _plain(answer))
+
+
+def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer) -> None:
+    """Delete this node's replica. Raises `UnexpectedArgumentError`."""
+    _check(request.group, request.identity, may_be_any=True)
+    node.hosting.lifecycle.delete(
+        request.group, request.identity, _plain(answer), purge=request.purge
+    )
+
+
+def alter_group(node: Node, request: AlterGroupRequest, answer: Answer) -> None:
+    """Replace the settings of a group on this node."""
+    _check(request.group, request.identity, may_be_any=True)
+
+    def done(code: ResponseCode, text: str) -> None:
+        keys: list[str] = []
+        replica = node.replicas.get(request.group)
+        configured = node.catalog.configs.get(request.group)
+        if replica is not None and configured is not None:
+            keys = waiting_for_restart(replica.config, configured)
+        answer(AlterGroupResponse(code=code, text=text, after_restart=keys))
+
+    node.hosting.lifecycle.alter(
+        request.group,
+        request.identity,
+        request.settings,
+        request.revision,
+        done,
+        only_check=request.only_check,
+    )
+
+
+def _check(name: str, identity: bytes, *, may_be_any: bool = False) -> None:
+    try:
+        check_name("group", name)
+    except ConfigError as error:
+        raise UnexpectedArgumentError(str(error)) from error
+    if len(identity) != IDENTITY_BYTES and not (may_be_any and not identity):
+        raise UnexpectedArgumentError(f"an identity has {IDENTITY_BYTES} bytes")
+
+
+def _plain(answer: Answer) -> Callable[[ResponseCode, str], None]:
+    return lambda code, text: answer(Response(code=code, text=text))
+
+
+def list_groups(node: Node, request: ListGroupsRequest, answer: Answer) -> None:
+    """List this node's groups, or describe one. Raises `RequestError` if that is not here."""
+    catalog = node.catalog
+    if request.group:
+        found = [_info(node, request.group)] if _has(node, request.group) else []
+        settings = _settings(node, request.group)
+        if not found and not request.wants_deleted:
+            text = f"node {node.config.self_id} has no group {request.group!r}"
+            raise error_for(ResponseCode.UNKNOWN_GROUP, text)
+        more = False
+    else:
+        names = sorted({*catalog.configs, *catalog.unusable})
+        listed = [name for name in names if name > request.after]
+        found = [_info(node, name) for name in listed[:LISTED_MAX]]
+        settings, more = [], len(listed) > LISTED_MAX
+    if request.wants_deleted and not more:
+        found += [
+            _deleted_info(record)
+            for record in catalog.tombstones()
+            if request.group in ("", record.group) and not record.was_refused
+        ]
+    answer(
+        ListGroupsResponse(
+            cluster=node.config.cluster,
+            node_id=node.config.self_id,
+            address=node.own_address,
+            group_count=len(catalog.configs),
+            groups_max=node.config.limits.groups_max,
+            groups=found,
+            settings=settings,
+            more=more,
+        )
+    )
+
+
+def _has(node: Node, name: str) -> bool:
+    return name in node.catalog.configs or name in node.catalog.unusable
+
+
+def _info(node: Node, name: str) -> GroupInfo:
+    catalog, replica = node.catalog, node.replicas.get(name)
+    record = catalog.record_of(name) or GroupRecord(group=name)
+    config = catalog.configs.get(name)
+    founders = config.members if config is not None else {}
+    text = node.failed_groups.get(name, catalog.unusable.get(name, ""))
+    if replica is None:
+        core, members = None, founders
+    else:
+        core, members = replica.core, addresses_of(replica.core.membership)
+        text = replica.health_text or replica.placement.text
+    return GroupInfo(
+        group=name,
+        identity=node.hosting.lifecycle.identity_of(name),
+        state="HOSTED" if replica is not None else FAILED,
+        peers=members,
+        founders=founders,
+        leader_id=None if core is None else core.leader_id,
+        term=-1 if core is None else core.term,
+        end_index=-1 if replica is None else replica.log.end_index,
+        is_from_file=not record.peers,
+        settings=record.settings,
+        revision=record.revision,
+        made_ms=record.made_ms,
+        deleted_ms=0,
+        purged=False,
+        text=text,
+    )
+
+
+def _deleted_info(record: GroupRecord) -> GroupInfo:
+    return GroupInfo(
+        group=record.group,
+        identity=record.identity,
+        state="DELETED",
+        peers={},
+        founders={},
+        leader_id=None,
+        term=-1,
+        end_index=-1,
+        is_from_file=not record.peers,
+        settings=record.settings,
+        revision=record.revision,
+        made_ms=record.made_ms,
+        deleted_ms=record.deleted_ms,
+        purged=record.purged,
+        text="",
+    )
+
+
+def _settings(node: Node, name: str) -> list[Setting]:
+    """Return the effective value of every key, and where it is from."""
+    catalog, replica = node.catalog, node.replicas.get(name)
+    config, record = catalog.configs.get(name), catalog.record_of(name)
+    if config is None or record is None:
+        return []
+    by_file = catalog.file_config(name)
+    used = replica.config if replica is not None else config
+    found = []
+    for field in GroupConfig.__struct_fields__:
+        key, value, default = key_of(field), getattr(config, field), getattr(NOT_CREATED, field)
+        if key in FIXED:
+            continue
+        source = "default"
+        if key in record.settings or key in record.base:
+            source = "runtime"
+        elif by_file is not None and value != default:
+            source = "file"
+        found.append(
+            Setting(
+                key,
+                text_of(value),
+                source,
+                text_of(default),
+                applies(field),
+                text_of(getattr(used, field)),
+            )
+        )
+    return found
+
+
+_HANDLERS: dict[type[Any], Callable[[Node, Any, Answer], None]] = {
+    CreateGroupRequest: create_group,
+    DeleteGroupRequest: delete_group,
+    AlterGroupRequest: alter_group,
+    ListGroupsRequest: list_groups,
+}
+GROUPS_REQUESTS = tuple(_HANDLERS)
+
+
+def answer_groups_request(node: Node, request: GroupsRequest, answer: Answer) -> None:
+    """Answer one of `GROUPS_REQUESTS`, now or later. Raises `RequestError` if it is refused."""
+    _HANDLERS[type(request)](node, request, answer)

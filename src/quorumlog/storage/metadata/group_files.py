@@ -1,0 +1,151 @@
+"""The records of a node's groups on disk, and the directories of deleted groups.
+
+STORE/GROUP/quorumlog.group                         of a group that is hosted, or just deleted
+STORE/quorumlog.deleted/GROUP.IDENTITY/             a deleted group's directory, until it is purged
+STORE/quorumlog.deleted/GROUP.IDENTITY/quorumlog.group   its tombstone, for members that were away
+
+A group is deleted once its record says so, whatever a crash leaves to be done: `load` finishes it.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.group_records import GroupRecord, GroupState
+from quorumlog.storage.files.os_files import FileSystem, move_aside
+from quorumlog.storage.metadata.dual_slot_file import COPY, DualSlotFile
+
+logger = logging.getLogger(__name__)
+
+RECORD_NAME: Final = "quorumlog.group"
+DELETED_NAME: Final = "quorumlog.deleted"
+SLOT_SIZE: Final = 16_384
+TOMBSTONES_MAX: Final = 4_096
+"""Deleted groups that are remembered; the oldest that are purged are forgotten first."""
+REFUSED_MAX: Final = 1_024
+"""Groups that were never here and must not be made here; the oldest are forgotten first."""
+_RECORD_FILES = frozenset((RECORD_NAME, RECORD_NAME + COPY))
+
+
+class GroupFiles:
+    """Reads and writes the records below a node's directory; its methods may wait for the disk.
+
+    `remove_tree` removes a directory with all that is in it.
+    """
+
+    def __init__(self, files: FileSystem, base: str, remove_tree: Callable[[str], None]) -> None:
+        self._files = files
+        self._base = base
+        self._remove_tree = remove_tree
+        self._deleted = f"{base}/{DELETED_NAME}"
+
+    def load(self) -> tuple[list[GroupRecord], list[GroupRecord]]:
+        """Return the records of groups that are hosted, and the tombstones, oldest first.
+
+        A deletion that a crash interrupted is finished. Raises `CorruptionError` when a record
+        cannot be read: it may say that its group was deleted.
+        """
+        files, hosted = self._files, []
+        for name in files.names(self._base):
+            directory = f"{self._base}/{name}"
+            if name == DELETED_NAME or not files.is_directory(directory):
+                continue
+            record = self._read(directory)
+            if record is not None and record.state is GroupState.DELETED:
+                self.bury(record)
+            elif record is not None and record.group == name:
+                hosted.append(record)
+        tombstones = []
+        for name in files.names(self._deleted):
+            record = self._read(f"{self._deleted}/{name}")
+            if record is None or record.state is not GroupState.DELETED:
+                self._remove_tree(f"{self._deleted}/{name}")  # it was being forgotten
+                continue
+            tombstones.append(record)
+        return hosted, sorted(tombstones, key=lambda record: record.deleted_ms)
+
+    def _read(self, directory: str) -> GroupRecord | None:
+        file = self._file(directory)
+        try:
+            raw = file.read(read_only=True)
+            record = None if raw is None else self._decode(directory, raw)
+            if record is not None and record.state is GroupState.DELETED:
+                file.read()  # what follows from it cannot be undone: it must be durable
+        finally:
+            file.close()
+        return record
+
+    def _decode(self, directory: str, raw: bytes) -> GroupRecord:
+        try:
+            return msgspec.msgpack.decode(raw, type=GroupRecord)
+        except msgspec.MsgspecError as error:
+            path = f"{directory}/{RECORD_NAME}"
+            raise CorruptionError(
+                f"{path}: {error}; a newer version may have written it", path, 0
+            ) from error
+
+    def _file(self, directory: str) -> DualSlotFile:
+        return DualSlotFile(self._files, directory, RECORD_NAME, slot_size=SLOT_SIZE, mirrored=True)
+
+    def save(self, record: GroupRecord) -> None:
+        """Make the record of a hosted group durable, in a directory that may be new."""
+        self._write(f"{self._base}/{record.group}", record)
+
+    def _write(self, directory: str, record: GroupRecord) -> None:
+        raw = record.encode()
+        self._files.make_directory(directory)
+        file = self._file(directory)
+        try:
+            file.read_or_lose()  # its number goes on from there
+            file.write(raw)
+        finally:
+            file.close()
+
+    # -- deletion -----------------------------------------------------------------------------
+
+    def delete(self, record: GroupRecord) -> None:
+        """Make it durable that a group is deleted; its files stay where they are until `bury`."""
+        self.save(record)
+
+    def bury(self, record: GroupRecord) -> None:
+        """Move the directory of a deleted group out of the way of a successor of that name."""
+        source, target = f"{self._base}/{record.group}", self._grave(record)
+        self._files.make_directory(self._deleted)
+        if self._files.exists(target):  # refused before, then here all the same
+            move_aside(self._files, target)
+        self._files.replace(source, target)
+        self._files.sync_directory(self._deleted)
+        self._files.sync_directory(self._base)
+
+    def purge(self, record: GroupRecord) -> None:
+        """Remove all files of a deleted group but its tombstone, which says so."""
+        directory = self._grave(record)
+        for name in self._files.names(directory):
+            if name not in _RECORD_FILES:
+                self._remove_tree(f"{directory}/{name}")
+        self._files.sync_directory(directory)
+        self._write(directory, record)
+
+    def refuse(self, record: GroupRecord) -> None:
+        """Make it durable that a group that is not here must never be made here."""
+        self._write(self._grave(record), record)
+
+    def forget(self, record: GroupRecord) -> None:
+        """Remove a tombstone, and whatever is left of its group."""
+        self._remove_tree(self._grave(record))
+        self._files.sync_directory(self._deleted)
+
+    def remove_unmade(self, group: str) -> None:
+        """Remove the directory of a group whose record could not be written."""
+        directory = f"{self._base}/{group}"
+        try:
+            if not set(self._files.names(directory)) - _RECORD_FILES - {f"{RECORD_NAME}.new"}:
+                self._remove_tree(directory)
+        except StorageError as error:
+            logger.warning("%s cannot be removed: %s", directory, error)
+
+    def _grave(self, record: GroupRecord) -> str:
+        return f"{self._deleted}/{record.group}.{record.identity.hex() or 'file'}"

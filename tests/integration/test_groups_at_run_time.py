@@ -1,0 +1,184 @@
+"""Groups that are made, changed and deleted while real nodes run."""
+
+import shutil
+
+import pytest
+
+from quorumlog.errors import RequestError, UnknownGroupError
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import NetworkError, UnexpectedArgumentError
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.groups import CreateGroupRequest
+
+
+def admin(cluster, group="g"):
+    return cluster.client(group, timeout_ms=5_000)
+
+
+def hosts(cluster, name):
+    return {node_id for node_id, node in cluster.nodes.items() if name in node.replicas}
+
+
+async def test_163_a_group_is_made_while_nodes_run_used_and_found_again_after_a_restart(
+    make_cluster, until
+):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            made = await client.admin.groups.create("orders", settings={"retentionBytes": 1 << 30})
+            assert made.leader_id in cluster.ids
+            assert made.members == cluster.addresses
+        async with cluster.client("orders") as client:
+            assert (await client.append(b"first")).index == 1
+        assert hosts(cluster, "orders") == set(cluster.ids)
+        await cluster.stop()
+        await cluster.start()
+        await until(lambda: cluster.leader_id("orders"))
+        async with cluster.client("orders") as client:
+            assert (await client.get(1)).body == b"first"
+            assert (await client.append(b"second")).index > 1
+        assert cluster.replica("n0", "orders").config.retention_bytes == 1 << 30
+
+
+async def test_163_a_deleted_group_is_gone_and_one_of_its_name_starts_from_nothing(
+    make_cluster, until
+):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            before = await client.admin.groups.create("orders")
+            async with cluster.client("orders") as orders:
+                await orders.append(b"old")
+                changed = await client.admin.groups.delete("orders")
+                assert changed.nodes == cluster.ids
+                with pytest.raises(UnknownGroupError):
+                    await orders.append(b"late")
+            after = await client.admin.groups.create("orders")
+            assert after.identity != before.identity
+            async with cluster.client("orders") as orders:
+                at = await orders.append(b"new")
+                assert at.index == 1
+                assert (await orders.get(1)).body == b"new"
+            known = await client.admin.groups.list(deleted=True)
+            states = {
+                one.identity: set(one.states.values()) for one in known if one.group == "orders"
+            }
+            assert states == {before.identity: {"DELETED"}, after.identity: {"HOSTED"}}
+
+
+async def test_a_member_that_was_away_deletes_the_group_once_it_is_back(make_cluster, until):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            await client.admin.groups.create("orders")
+            await cluster.stop("n2")
+            changed = await client.admin.groups.delete("orders")
+            assert changed.nodes == ["n0", "n1"]
+            assert set(changed.pending) == {"n2"}
+            await client.admin.groups.create("orders", members=["n0", "n1"])
+            async with cluster.client("orders") as orders:
+                await orders.append(b"new")
+            await cluster.start("n2")
+            await until(lambda: hosts(cluster, "orders") == {"n0", "n1"})
+            async with cluster.client("orders") as orders:
+                assert (await orders.get(1)).body == b"new"
+
+
+async def test_a_group_that_one_node_refuses_exists_nowhere(make_cluster, until):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            groups = client.admin.groups
+            await groups.create("orders", members=["n2"])
+            with pytest.raises(RequestError) as refused:
+                await groups.create("orders")
+            assert refused.value.code is ResponseCode.GROUP_EXISTS
+            assert hosts(cluster, "orders") == {"n2"}
+            with pytest.raises(UnexpectedArgumentError, match="did you mean retentionBytes"):
+                await groups.create("other", settings={"retentionByte": 1})
+            assert hosts(cluster, "other") == set()
+
+
+async def test_a_group_needs_all_its_members_to_be_made_and_most_to_be_deleted(make_cluster):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            groups = client.admin.groups
+            await groups.create("orders")
+            await cluster.stop("n2")
+            with pytest.raises(NetworkError, match="n2"):
+                await groups.create("other", members=cluster.addresses)
+            assert hosts(cluster, "other") == set()
+            await cluster.stop("n1")
+            with pytest.raises(NetworkError, match="no majority"):
+                await groups.delete("orders")
+            assert hosts(cluster, "orders") == {"n0"}
+
+
+async def test_a_creation_that_was_interrupted_is_undone_by_the_members(
+    make_cluster, until, monkeypatch
+):
+    monkeypatch.setattr("quorumlog.node.group_sync.QUERY_MS", 50)
+    monkeypatch.setattr("quorumlog.node.group_sync.FOUNDING_MS", 200)
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            groups = client.admin.groups
+            addresses = {k: cluster.addresses[k] for k in ("n0", "n1")}
+            peers = ";".join(f"{n}-{a}" for n, a in cluster.addresses.items())
+            half = CreateGroupRequest(group="half", identity=bytes(range(16)), peers=peers)
+            await groups._ask_each(addresses, half, Response)
+            assert hosts(cluster, "half") == {"n0", "n1"}
+            nodes = cluster.nodes.values()
+            await until(lambda: hosts(cluster, "half") == set())
+            await until(lambda: not any(n.hosting.lifecycle.is_changing("half") for n in nodes))
+            late = await groups._ask_each(cluster.addresses, half, Response)
+            assert {one.code for one in late.values()} == {ResponseCode.GROUP_DELETED}
+
+
+async def test_a_member_whose_disk_was_emptied_is_invited_again(
+    make_cluster, until, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("quorumlog.node.group_sync.QUERY_MS", 50)
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            await client.admin.groups.create("orders", settings={"cleanInterval": 777})
+        async with cluster.client("orders") as orders:
+            await orders.append(b"kept")
+        await cluster.stop("n2")
+        shutil.rmtree(tmp_path / "n2")
+        await cluster.start("n2")
+        await until(lambda: hosts(cluster, "orders") == set(cluster.ids))
+        await until(lambda: cluster.replica("n2", "orders").core.committed_index >= 1)
+        assert cluster.replica("n2", "orders").config.clean_interval == 777
+
+
+async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, until):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            groups = client.admin.groups
+            await groups.create("orders")
+            await cluster.stop("n2")
+            changed = await groups.alter(
+                "orders", {"electionTimeoutMinMs": "700", "digestEntries": 8}
+            )
+            assert changed.nodes == ["n0", "n1"]
+            assert changed.after_restart == ["digestEntries"]
+            config = cluster.replica("n0", "orders").core.config
+            assert config.election_timeout_min_ms == 700
+            with pytest.raises(UnexpectedArgumentError, match="must exceed electionTimeoutMinMs"):
+                await groups.alter("orders", {"electionTimeoutMaxMs": 600})
+            with pytest.raises(UnexpectedArgumentError, match="chosen when a group is made"):
+                await groups.alter("orders", {"stateMachine": "kv"})
+            await cluster.start("n2")
+            await until(
+                lambda: cluster.replica("n2", "orders").core.config.election_timeout_min_ms == 700
+            )
+            _, described = await groups.describe("orders")
+            by_key = {one.key: one for one in described["n0"]}
+            assert by_key["electionTimeoutMinMs"].source == "runtime"
+            assert by_key["mappedFileSizeForEntryData"].source == "default"
+            await groups.alter("orders", unset=["electionTimeoutMinMs"])
+            assert cluster.replica("n2", "orders").core.config.election_timeout_min_ms == 500
