@@ -81,6 +81,10 @@ def configured(cluster, node_id, port, **options):
     return cluster.configs[node_id]
 
 
+def exporter_of(node, config):
+    return OtlpExporter(config, NodeMetrics(node), node.instruments)
+
+
 def attributes_of(one):
     return {
         item.key: getattr(item.value, item.value.WhichOneof("value")) for item in one.attributes
@@ -96,7 +100,7 @@ async def test_a_receiver_gets_the_metrics_that_prometheus_shows(make_cluster, r
         async with cluster.client() as client:
             for _ in range(3):
                 await client.append(b"x" * 100)
-        exporter = OtlpExporter(config, NodeMetrics(cluster.nodes["n0"]), None)
+        exporter = exporter_of(cluster.nodes["n0"], config)
         exporter.start()
         request = await taken(receiver.metrics)
         await asyncio.to_thread(exporter.stop)
@@ -135,7 +139,7 @@ async def test_many_points_are_sent_in_several_requests(make_cluster, receiver, 
     async with make_cluster(count=1) as cluster:
         config = configured(cluster, "n0", receiver.port)
         await cluster.start()
-        exporter = OtlpExporter(config, NodeMetrics(cluster.nodes["n0"]), None)
+        exporter = exporter_of(cluster.nodes["n0"], config)
         exporter.start()
         names = []
         while "quorumlog_build_info" not in names:
@@ -159,7 +163,7 @@ async def test_a_receiver_that_is_away_changes_nothing_and_is_one_line(make_clus
     async with make_cluster(count=1) as cluster:
         config = configured(cluster, "n0", first.port, metric_grpc_exporter_time_out_in_mills=200)
         await cluster.start()
-        exporter = OtlpExporter(config, NodeMetrics(cluster.nodes["n0"]), None)
+        exporter = exporter_of(cluster.nodes["n0"], config)
         exporter.start()
         async with cluster.client() as client:
             assert (await client.append(b"entry")).index >= 0
@@ -169,6 +173,7 @@ async def test_a_receiver_that_is_away_changes_nothing_and_is_one_line(make_clus
             await until(lambda: len(said()) == 2)
         await asyncio.to_thread(exporter.stop)
         back.stop()
+        assert cluster.nodes["n0"].instruments.sends_failed >= 1
     assert [(one.levelname, one.message) for one in said()] == [
         ("WARNING", "the receiver takes no metrics"),
         ("INFO", "the receiver takes metrics again"),
@@ -186,7 +191,7 @@ async def test_a_traced_append_is_a_span_with_its_steps(make_cluster, receiver):
             appended = [await client.append(b"x" * 100) for _ in range(2)]
         leader = cluster.leader_id()
         node, config = cluster.nodes[leader], cluster.configs[leader]
-        exporter = OtlpExporter(config, NodeMetrics(node), node.instruments.tracer)
+        exporter = exporter_of(node, config)
         exporter.start()
         spans = []
         while len([span for span in spans if span.name == "append"]) < 2:

@@ -59,8 +59,12 @@ class Tracer:
 
 
 class NodeInstruments:
-    """What one node observes; without `trace_every` there is no tracer."""
+    """What one node observes; without `trace_every` there is no tracer.
+
+    `sends_failed` counts the times a receiver did not take what was sent.
+    """
 
     def __init__(self, trace_every: int) -> None:
         self.commits = CommitHistograms()
+        self.sends_failed = 0
         self.tracer = Tracer(trace_every) if trace_every else None

@@ -149,6 +149,8 @@ _NODE_COUNTERS = {
     "clock_steps": "Times the wall clock was seen to be set by more than a minute.",
     "loop_stalls": "Times the event loop was late by 0.1 s or more.",
     "log_lines_dropped": "Log lines that standard error did not take in time.",
+    "otlp_sends_failed": "Times the OpenTelemetry receiver did not take what was sent.",
+    "traces_dropped": "Traces of appends that waited too long to be sent.",
 }
 _HISTOGRAMS = {
     "service_append_seconds": "From acceptance of an append to its acknowledgement.",

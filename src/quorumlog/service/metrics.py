@@ -229,8 +229,12 @@ def _add_histograms(page: _Page, labels: tuple[str, ...], replica: Replica) -> N
 
 
 def _add_node(page: _Page, node: Node) -> None:
-    page.observe("disk_commit_seconds", (), node.instruments.commits.seconds)
-    page.observe("disk_commit_bytes", (), node.instruments.commits.size_bytes)
+    instruments = node.instruments
+    page.observe("disk_commit_seconds", (), instruments.commits.seconds)
+    page.observe("disk_commit_bytes", (), instruments.commits.size_bytes)
+    page.add("otlp_sends_failed_total", (), instruments.sends_failed)
+    dropped = 0 if instruments.tracer is None else instruments.tracer.dropped
+    page.add("traces_dropped_total", (), dropped)
     page.add("groups_resting", (), node.liveness.quiescent_count)
     page.add("clock_steps_total", (), node.clocks.steps)
     page.add("loop_lag_max_seconds", (), node.lag.recent_max_s)

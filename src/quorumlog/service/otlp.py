@@ -14,7 +14,7 @@ from typing import Any
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
-from quorumlog.node.instruments import Tracer
+from quorumlog.node.instruments import NodeInstruments
 from quorumlog.service.metrics import NodeMetrics
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,9 @@ class OtlpExporter:
     Raises `ConfigError` if the extra is not installed.
     """
 
-    def __init__(self, config: NodeConfig, metrics: NodeMetrics, tracer: Tracer | None) -> None:
+    def __init__(
+        self, config: NodeConfig, metrics: NodeMetrics, instruments: NodeInstruments
+    ) -> None:
         require_extra()
         from opentelemetry.exporter.otlp.proto.grpc import (  # noqa: PLC0415
             metric_exporter,
@@ -54,7 +56,7 @@ class OtlpExporter:
 
         self._target = config.metrics_grpc_exporter_target
         self._interval_s = config.metric_grpc_exporter_interval_in_mills / 1_000
-        self._metrics, self._tracer = metrics, tracer
+        self._metrics, self._instruments = metrics, instruments
         self._send_metrics, self._send_traces = otlp_metrics.send_metrics, otlp_spans.send_traces
         options: dict[str, Any] = {
             "endpoint": self._target,
@@ -101,12 +103,13 @@ class OtlpExporter:
         found = self._metrics.registry.collect()
         started_ns, now_ns = self._started_ns, time.time_ns()
         is_sent = self._send_metrics(self._exporter, self._resource, found, started_ns, now_ns)
-        if self._tracer is not None:
-            traces = self._tracer.take()
+        if self._instruments.tracer is not None:
+            traces = self._instruments.tracer.take()
             is_sent = self._send_traces(self._span_exporter, self._resource, traces) and is_sent
         return is_sent
 
     def _report(self, *, is_sent: bool, why: str) -> None:
+        self._instruments.sends_failed += not is_sent
         if is_sent == (not self._has_failed):
             return
         self._has_failed = not is_sent

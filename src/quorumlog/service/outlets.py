@@ -30,7 +30,7 @@ class MetricOutlets:
             self._admin = AdminPort(config.admin_listen, node, metrics.registry)
             self._admin.start()
         if config.metrics_grpc_exporter_target:
-            self._otlp = OtlpExporter(config, metrics, node.instruments.tracer)
+            self._otlp = OtlpExporter(config, metrics, node.instruments)
             self._otlp.start()
 
     def stop(self) -> None:
