@@ -10,7 +10,28 @@ import pytest
 import quorumlog.errors as qe
 from embedding import SMALL_FILES, Program, configs, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
+from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
+
+
+class Last(StateMachine):
+    """Remembers the last command, and answers with it."""
+
+    def __init__(self):
+        self.command = b""
+
+    def apply(self, entries):
+        self.command = entries[-1].body
+        return [entry.body for entry in entries]
+
+    def query(self, query):
+        return self.command
+
+    def save_snapshot(self, writer):
+        writer.write(self.command)
+
+    def load_snapshot(self, reader):
+        self.command = reader.read()
 
 
 async def test_71_a_hook_writes_where_an_entry_lies_and_every_replica_serves_it(tmp_path):
@@ -248,6 +269,57 @@ async def test_136_groups_are_added_before_the_start_and_checked(tmp_path):
             node.group("i")
         embedded = Program({"n0": node}, "h")
         await (await embedded.leader()).append(b"x")
+
+
+async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expect(tmp_path):
+    """135, from inside a program: with a machine object, a hook and a handler of role changes."""
+    told, made = [], configs(tmp_path)
+
+    def stamp(place, body):
+        body[:8] = place.index.to_bytes(8, "big")
+
+    def expect(node):
+        node.expect_group("later", machine=Last(), append_hook=stamp, on_role_change=told.append)
+
+    async with program(tmp_path, made) as embedded:
+        for node in embedded.nodes.values():
+            expect(node)
+            with pytest.raises(qe.ConfigError, match="add it"):
+                node.expect_group("g")
+            with pytest.raises(qe.UnknownGroupError):
+                node.group("later")
+        settings = {
+            "mappedFileSizeForEntryData": SMALL_FILES["mapped_file_size_for_entry_data"],
+            "mappedFileSizeForEntryIndex": SMALL_FILES["mapped_file_size_for_entry_index"],
+        }
+        async with Client(embedded.servers, "g") as client:
+            await client.admin.groups.create("later", settings=settings)
+        later = Program(embedded.nodes, "later")
+        leader = await later.leader()
+        done = await leader.execute(bytes(8) + b"command")
+        assert done.result == done.index.to_bytes(8, "big") + b"command"
+        assert {change.group for change in told} == {"later"}
+        with pytest.raises(qe.ConfigError, match="hosts group later already"):
+            embedded.nodes["n0"].expect_group("later")
+        async with Client(embedded.servers, "g") as client:
+            await client.admin.groups.delete("later", purge=True)
+        with pytest.raises(qe.UnknownGroupError):
+            await leader.append(b"x")
+        for node in embedded.nodes.values():
+            expect(node)
+        async with Client(embedded.servers, "g") as client:
+            await client.admin.groups.create("later", settings=settings)
+        done = await (await Program(embedded.nodes, "later").leader()).execute(bytes(8))
+    nodes = {name: Node(config) for name, config in made.items()}
+    for node in nodes.values():
+        expect(node)
+        await node.start()
+    try:
+        leader = await Program(nodes, "later").leader()
+        assert (await leader.query(b"")).answer == done.result, "it is there again after a restart"
+    finally:
+        for node in nodes.values():
+            await node.stop()
 
 
 async def test_a_node_reads_its_configuration_from_a_file(tmp_path):

@@ -11,7 +11,7 @@ from quorumlog.embedded.calls import Calls
 from quorumlog.embedded.group import EmbeddedGroup
 from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.config import GroupConfig, NodeConfig, load_config
+from quorumlog.model.config import GroupConfig, NodeConfig, check_name, load_config
 from quorumlog.model.errors import ConfigError, QuorumlogError, StorageError, UnknownGroupError
 from quorumlog.model.hooks import AppendHook
 from quorumlog.node import node as inside
@@ -39,7 +39,7 @@ class Node:
     def __init__(self, config: NodeConfig | str | Path) -> None:
         self._config = config if isinstance(config, NodeConfig) else load_config(config)
         self._attachments: dict[str, Attachments] = {}
-        self._role_changes: list[RoleChanges] = []
+        self._role_changes: dict[str, RoleChanges] = {}
         self._calls: Calls | None = None
         self._inside: inside.Node | None = None
         self._outlets: MetricOutlets | None = None
@@ -78,18 +78,10 @@ class Node:
             raise ConfigError("groups are added before the node is started")
         config = self._with_group(group)
         name = group if isinstance(group, str) else group.group
-        if name in self._attachments:
-            raise ConfigError(f"group {name} has been added")
-        if append_hook is not None:
-            _check_function("append_hook", append_hook)
-            if inspect.iscoroutinefunction(append_hook):
-                raise ConfigError("append_hook is no coroutine function: nothing waits for it")
-        if on_role_change is not None:
-            _check_function("on_role_change", on_role_change)
-        if machine is not None:
-            config = _with_machine(config, name, machine)
-        self._config = config
-        self._attachments[name] = self._attached(name, machine, append_hook, on_role_change)
+        attached = self._attached(name, machine, append_hook, on_role_change)
+        groups = [attached.applied_to(one) if one.group == name else one for one in config.groups]
+        self._config = msgspec.structs.replace(config, groups=groups)
+        self._attachments[name] = attached
 
     def _with_group(self, group: GroupConfig | str) -> NodeConfig:
         config = self._config
@@ -102,6 +94,37 @@ class Node:
             raise ConfigError(f"the configuration has a group {group.group} already: add its name")
         return msgspec.structs.replace(config, groups=[*config.groups, group])
 
+    def expect_group(
+        self,
+        name: str,
+        *,
+        machine: StateMachine | type[StateMachine] | None = None,
+        append_hook: AppendHook | None = None,
+        on_role_change: RoleChangeHandler | None = None,
+    ) -> None:
+        """Say what the program has for a group that is made while nodes run; at any time.
+
+        The group gets it when this node opens it: when it is made (`GroupsAdmin.create`, `quorumlog
+        group create`), and at each later start. A group that nobody expects is hosted without.
+
+        Args:
+            name: name of the group.
+            machine: see `add_group`.
+            append_hook: see `add_group`.
+            on_role_change: see `add_group`.
+
+        Raises:
+            ConfigError: the node hosts the group already, or it has been added.
+        """
+        check_name("group", name)
+        if name in {one.group for one in self._config.groups}:
+            raise ConfigError(f"group {name} is in the node's configuration: add it")
+        if self._inside is not None and name in self._inside.replicas:
+            raise ConfigError(f"the node hosts group {name} already")
+        if self._inside is not None:
+            self._attachments.pop(name, None)  # of a group of this name that was deleted
+        self._attachments[name] = self._attached(name, machine, append_hook, on_role_change)
+
     def _attached(
         self,
         name: str,
@@ -109,10 +132,24 @@ class Node:
         append_hook: AppendHook | None,
         on_role_change: RoleChangeHandler | None,
     ) -> Attachments:
+        if name in self._attachments:
+            raise ConfigError(f"group {name} has been added")
+        if append_hook is not None:
+            _check_function("append_hook", append_hook)
+            if inspect.iscoroutinefunction(append_hook):
+                raise ConfigError("append_hook is no coroutine function: nothing waits for it")
+        kind = machine if isinstance(machine, type) else type(machine)
+        if machine is not None and not issubclass(kind, StateMachine):
+            raise ConfigError(f"machine is a StateMachine or a class of them, not {machine!r}")
+        if isinstance(machine, StateMachine) and any(
+            machine is one.machine for one in self._attachments.values()
+        ):
+            raise ConfigError("the machine object belongs to another group")
         if on_role_change is None:
             return Attachments(machine, append_hook)
+        _check_function("on_role_change", on_role_change)
         changes = RoleChanges(name, on_role_change)
-        self._role_changes.append(changes)
+        self._role_changes[name] = changes
         return Attachments(machine, append_hook, changes.changed)
 
     def group(self, name: str) -> EmbeddedGroup:
@@ -203,7 +240,7 @@ class Node:
             await asyncio.to_thread(self._outlets.stop)
         await self._inside.stop(clean=not self._inside.failure.done())
         self._calls.end(f"node {self._config.self_id} was stopped")
-        for changes in self._role_changes:
+        for changes in self._role_changes.values():
             await changes.end()
 
     async def __aenter__(self) -> "Node":
@@ -217,18 +254,3 @@ class Node:
 def _check_function(name: str, function: object) -> None:
     if not callable(function):
         raise ConfigError(f"{name} is a function, not {function!r}")
-
-
-def _with_machine(
-    config: NodeConfig, name: str, machine: StateMachine | type[StateMachine]
-) -> NodeConfig:
-    """Return the configuration in which the group has a machine of this class."""
-    kind = machine if isinstance(machine, type) else type(machine)
-    if not issubclass(kind, StateMachine):
-        raise ConfigError(f"machine is a StateMachine or a class of them, not {machine!r}")
-    shown = f"{kind.__module__}:{kind.__qualname__}"
-    groups = [
-        msgspec.structs.replace(one, state_machine=shown) if one.group == name else one
-        for one in config.groups
-    ]
-    return msgspec.structs.replace(config, groups=groups)

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from quorumlog.machine.base import StateMachine
+from quorumlog.model.config import GroupConfig
 from quorumlog.model.hooks import AppendHook, RoleListener
 
 
@@ -22,6 +25,16 @@ class Attachments:
     machine: StateMachine | type[StateMachine] | None = None
     append_hook: AppendHook | None = None
     role_changed: RoleListener = _ignore
+
+    def applied_to(self, config: GroupConfig) -> GroupConfig:
+        """Return a group's configuration, with the machine that the program has for it.
+
+        Raises `ConfigError` if such a group cannot have one.
+        """
+        if self.machine is None:
+            return config
+        kind = self.machine if isinstance(self.machine, type) else type(self.machine)
+        return replace(config, state_machine=f"{kind.__module__}:{kind.__qualname__}")
 
 
 NO_ATTACHMENTS = Attachments()

@@ -88,6 +88,8 @@ class Groups:
         self._open: dict[str, _OpenGroup] = {}
         self._closing: dict[str, _OpenGroup] = {}
         self._slots = asyncio.Semaphore(OPENED_AT_A_TIME)
+        self._used: dict[str, Attachments] = {}
+        """Those with which a group of each name was opened last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.takes_part = False
         self.demand = Demand(maps=0)
@@ -141,17 +143,32 @@ class Groups:
                 log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
     async def _add_group(self, group: GroupConfig, identity: bytes, maps_max: int) -> None:
+        attached = self._attachments.get(group.group, NO_ATTACHMENTS)
+        given = attached.machine
+        if isinstance(given, StateMachine) and self._used.get(group.group) is attached:
+            raise StorageError(
+                f"the machine object of group {group.group} was used by an earlier group of this "
+                "name: it is not empty; expect_group with another one"
+            )
+        group = self._with_machine(group)
         async with self._slots:
             # opening may take long or wait for a disk: on a thread it does not delay signals
             opened = await asyncio.to_thread(self._open_group, group, maps_max)
             try:
-                given = self._attachments.get(group.group, NO_ATTACHMENTS).machine
                 directory = self._directory_of(group)
                 machine = await asyncio.to_thread(open_machine, group, directory, given)
                 self._add_replica(group, identity, opened, machine, maps_max)
             except BaseException:
                 opened.close()
                 raise
+            self._used[group.group] = attached
+
+    def _with_machine(self, config: GroupConfig) -> GroupConfig:
+        """Return a configuration with the machine that the program around the node has."""
+        try:
+            return self._attachments.get(config.group, NO_ATTACHMENTS).applied_to(config)
+        except ConfigError as error:
+            raise StorageError(str(error)) from error
 
     def _directory_of(self, group: GroupConfig) -> str:
         return str(Path(self._config.store_base_dir) / group.group)
@@ -325,7 +342,7 @@ class Groups:
         """See `ReplicaHost`."""
         replica = self.replicas.get(config.group)
         if replica is not None:
-            reconfigure(replica, config)
+            reconfigure(replica, self._with_machine(config))
         self._changed()
 
     def identity_of(self, name: str) -> bytes:
