@@ -45,6 +45,7 @@ LIVE: Final = frozenset(
         "leadership_transfer_wait_timeout",
         "log_level",
         "max_leadership_transfer_wait_index",
+        "max_leadership_transfer_wait_bytes",
         "max_push_time_out_ms",
         "max_snapshot_reserved_num",
         "max_wait_ack_time_ms",

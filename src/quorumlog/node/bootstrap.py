@@ -51,6 +51,7 @@ def reconfigured(raft: RaftConfig, config: GroupConfig) -> RaftConfig:
         preferred_leader_ids=config.preferred_leaders,
         transfer_timeout_ms=config.leadership_transfer_wait_timeout,
         transfer_lag_max=config.max_leadership_transfer_wait_index,
+        transfer_lag_bytes_max=config.max_leadership_transfer_wait_bytes,
         push_quota_bytes=config.peer_push_quota,
     )
 
