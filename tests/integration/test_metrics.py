@@ -159,3 +159,21 @@ async def test_refusals_are_counted_by_code(make_cluster):
         found = read(node)
     assert answers == ["NOT_LEADER"]
     assert value(found, "quorumlog_service_appends_refused_total", code="NOT_LEADER") == 1
+
+
+async def test_a_group_that_is_deleted_while_it_is_read_is_left_out(make_cluster, monkeypatch):
+    async with make_cluster(count=1, groups=("a", "b")) as cluster:
+        await cluster.start()
+        node, true_status = cluster.nodes["n0"], metrics_module.status_of
+        kept = dict(node.replicas)
+
+        def status_of(replica, node_id):
+            if replica is kept["a"]:
+                del node.replicas["a"]
+                raise ValueError("mmap closed or invalid")
+            return true_status(replica, node_id)
+
+        monkeypatch.setattr(metrics_module, "status_of", status_of)
+        found = read(node)
+        node.replicas["a"] = kept["a"]
+    assert {has["group"] for has, _ in found["quorumlog_replica_term"]} == {"b"}

@@ -109,13 +109,12 @@ class NodeMetrics(Collector):
         page, node = _Page(), self._node
         for number, (group, replica) in enumerate(list(node.replicas.items())):
             labels = (group, node.config.self_id)
-            status = status_of(replica, node.config.self_id)
-            _add_gauges(page, labels, status)
-            _add_machine(page, labels, replica, status)
-            _add_peers(page, labels, status)
-            _add_counters(page, labels, replica)
-            own = number < GROUPS_WITH_HISTOGRAMS_MAX
-            _add_histograms(page, labels if own else (OTHER_GROUPS, labels[1]), replica)
+            try:
+                _add_group(page, labels, replica, has_own=number < GROUPS_WITH_HISTOGRAMS_MAX)
+            except Exception:
+                if node.replicas.get(group) is replica:
+                    raise
+                # else it was deleted meanwhile, and its files are closed
         for group in node.failed_groups:
             page.add("replica_healthy", (group, node.config.self_id), 0.0)
         page.add("build_info", self._build, 1)
@@ -123,6 +122,16 @@ class NodeMetrics(Collector):
         _add_transport(page, node)
         _add_disks(page, node)
         yield from page.finished()
+
+
+def _add_group(page: _Page, labels: tuple[str, str], replica: Replica, *, has_own: bool) -> None:
+    """Add one group; `has_own`: its histograms are shown by themselves."""
+    status = status_of(replica, labels[1])
+    _add_gauges(page, labels, status)
+    _add_machine(page, labels, replica, status)
+    _add_peers(page, labels, status)
+    _add_counters(page, labels, replica)
+    _add_histograms(page, labels if has_own else (OTHER_GROUPS, labels[1]), replica)
 
 
 def _add_gauges(page: _Page, labels: tuple[str, ...], status: StatusResponse) -> None:
