@@ -301,10 +301,16 @@ async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expec
         assert {change.group for change in told} == {"later"}
         with pytest.raises(qe.ConfigError, match="hosts group later already"):
             embedded.nodes["n0"].expect_group("later")
+        stream, idle = leader.read("latest"), leader.read()
+        assert (await anext(idle)).index == done.index
+        following = asyncio.create_task(anext(stream))
         async with Client(embedded.servers, "g") as client:
             await client.admin.groups.delete("later", purge=True)
         with pytest.raises(qe.UnknownGroupError):
             await leader.append(b"x")
+        with pytest.raises(qe.UnknownGroupError):
+            await following
+        await idle.aclose()
         for node in embedded.nodes.values():
             expect(node)
         async with Client(embedded.servers, "g") as client:

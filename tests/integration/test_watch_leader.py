@@ -63,6 +63,25 @@ async def test_a_server_of_an_earlier_version_is_asked_again_and_again(
             assert (await anext(leaders)).node_id == second
 
 
+async def test_a_watch_of_a_group_that_is_deleted_ends(make_cluster, until):
+    async with make_cluster(groups=("g", "other")) as cluster:
+        await cluster.start()
+        async with cluster.client() as client, aclosing(client.watch_leader()) as leaders:
+            await anext(leaders)
+            waiting = asyncio.create_task(anext(leaders))
+            await until(
+                lambda: any(
+                    cluster.replica(node).pending_requests.leaders._waiting
+                    for node in cluster.nodes
+                )
+            )
+            await client.admin.groups.delete("g", purge=True)
+            with pytest.raises(RequestError):
+                async with asyncio.timeout(15):
+                    await waiting
+            await until(lambda: not any(n.request_bounds.polls for n in cluster.nodes.values()))
+
+
 async def test_an_outage_longer_than_the_clients_time_is_raised(make_cluster):
     async with make_cluster() as cluster:
         await cluster.start()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import compress
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ from quorumlog.model.block import (
 )
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.entry import Entry
-from quorumlog.model.errors import UnsupportedError, error_for
+from quorumlog.model.errors import QuorumlogError, UnsupportedError, error_for
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import (
     AppendResponse,
@@ -298,7 +298,8 @@ class EmbeddedGroup:
                     for entry in self._entries(fetched, is_all=is_all):
                         yield entry
         finally:
-            self._find_replica().fetches.forget(reader)
+            with suppress(QuorumlogError):  # the group may have been deleted
+                self._find_replica().fetches.forget(reader)
 
     async def _start(self, start: str, isolation: Isolation) -> int:
         begin, committed = await self.bounds(isolation=isolation)

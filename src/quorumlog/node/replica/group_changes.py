@@ -28,6 +28,7 @@ def end_replica(replica: Replica, reason: str) -> None:
     replica.write_failed(StorageError(reason))
     replica.appends.tick(NEVER_MS)
     replica.pending_requests.tick(NEVER_MS)
+    replica.pending_requests.leaders.expire(NEVER_MS)
     replica.fetches.expire(NEVER_MS)
     applier = replica.applier
     applier.state.failed_text = reason

@@ -34,7 +34,7 @@ class LeaderWatch:
         self._waiting: deque[_Waiter] = deque()
         self._due: deque[_Waiter] = deque()
         self._is_deferred = False
-        self._timer = context.timers.new(self._expire)
+        self._timer = context.timers.new(self.expire)
 
     def wait(
         self, above_term: int, wait_ms: int, answer: Callable[[], None], client: object
@@ -56,7 +56,8 @@ class LeaderWatch:
         if self._waiting and self._core.leader_id is not None:
             self._take(lambda waiter: self._core.term > waiter.above_term)
 
-    def _expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int) -> None:
+        """Answer those whose time is over."""
         self._take(lambda waiter: waiter.deadline_ms <= now_ms)
         self._timer.set(min([waiter.deadline_ms for waiter in self._waiting], default=NEVER_MS))
 
