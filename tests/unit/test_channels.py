@@ -10,7 +10,7 @@ from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.histogram import LATENCY_SECONDS, Histogram
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import FetchRequest
-from quorumlog.node.replica import channel_reads
+from quorumlog.node.replica import channel_reads, fetches
 from quorumlog.node.replica.channel_reads import entries_on_channel
 from quorumlog.node.replica.fetches import Fetches, View, gather
 from quorumlog.node.replica.part_timers import PartTimers
@@ -144,6 +144,71 @@ def test_f93_a_reader_of_a_silent_channel_waits_and_each_commit_looks_at_new_ent
     world.commits(60)
     assert world.seen() == (OK, 1, 60)
     assert world.answers[0][0].committed_index == 60
+
+
+def test_a_commit_is_looked_through_once_however_many_readers_of_silent_channels_wait(
+    log, monkeypatch
+):
+    """With 100 of them appends took three times as long; with 500 the leader was deposed."""
+    looked, served = [], []
+    rows, one = channel_reads.data_rows, fetches.entries_on_channel
+
+    def counted(table, rejected=()):
+        looked.append(len(table))
+        return rows(table, rejected)
+
+    def noted(*given):
+        served.append(given[1])
+        return one(*given)
+
+    monkeypatch.setattr(channel_reads, "data_rows", counted)
+    monkeypatch.setattr(fetches, "entries_on_channel", noted)
+    world = World(log, 20)
+    for number in range(500):
+        world.fetch(21, 100 + number % 50, wait_ms=1_000, leader_only=False)
+    append(log, [b"here"], 103)
+    for index in (30, 40, 59):
+        world.commits(index)
+    assert (looked, served, world.answers) == ([10, 10, 19], [], [])
+    world.commits(60)
+    assert [world.seen(number) for number in range(10)] == [(OK, 1, 60)] * 10
+    assert served == [103] * 10
+    assert len(world.answers) == 10
+    world.now_ms = 1_000
+    world.timers.tick()
+    assert len(world.answers) == 500
+    assert {world.seen(number) for number in range(10, 500)} == {(OK, 0, 60)}
+    assert served == [103] * 10, "what was looked through is not looked through again"
+
+
+def test_a_channels_readers_look_again_at_what_fell_below_the_limit_meanwhile(log):
+    """The stable index falls when a replica doubts its tables."""
+    world = World(log, 59)
+    world.stable_index = 59
+    world.fetch(60, 1, wait_ms=1_000, read_committed=True)
+    world.stable_index = 10
+    world.fetch(11, 1, wait_ms=1_000, read_committed=True)
+    world.stable_index = 59
+    world.commits(59)
+    assert world.answers[0][0].first_index == 11
+    assert len(world.answers) == 1
+
+
+def test_a_channels_readers_look_themselves_at_what_is_not_in_memory(log, monkeypatch):
+    world = World(log, 20)
+    world.fetch(21, 7, wait_ms=1_000)
+    world.fetch(21, 2, wait_ms=1_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "is_in_memory", lambda index: False)
+        assert world.fetches._channels_in(21, 30) is None
+    for waiters in world.fetches._waiters._by_channel.values():
+        monkeypatch.setattr(waiters, "_channels_in", lambda first, last: None)
+    world.commits(30)
+    assert len(world.answers) == 1
+    assert world.answers[0][0].looked_until == 30
+    world.now_ms = 1_000
+    world.timers.tick()
+    assert world.seen() == (OK, 0, 30)
 
 
 def test_a_reader_who_finds_nothing_in_time_learns_how_far_was_looked(log):

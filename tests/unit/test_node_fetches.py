@@ -418,11 +418,13 @@ def test_index_records_come_in_front_of_the_entries():
 
 def test_fetches_of_a_client_that_has_disconnected_are_dropped_wherever_they_wait():
     served, later = [], []
-    waiters = FetchWaiters(lambda request, answer, client, _: served.append(client), later.append)
+    waiters = FetchWaiters(
+        lambda request, answer, client, _: served.append(client), later.append, lambda *_: {}
+    )
     for client in ("gone", "here"):
         for index in (5, 900):
             request = FetchRequest(group="g", begin_index=index)
-            waiters.add(request, lambda *_: None, client, 10_000)
+            waiters.add(request, lambda *_: None, client, 10_000, -1)
         for _ in range(2 * ANSWERED_PER_TURN):
             waiters.answer(lambda client=client: served.append(client), client, 0)
     served.clear()

@@ -38,6 +38,15 @@ def entries_on_channel(
     return [_packed(run, ordinals[:taken].tolist())] if taken else [], looked_until
 
 
+def last_on_channels(runs: Sequence[EntryRun]) -> dict[int, int]:
+    """Return the index of the last entry of users on each channel."""
+    run = _joined(runs)
+    table = headers(run.block())
+    ordinals = np.flatnonzero(data_rows(table))
+    indexes = (ordinals + run.first_index).tolist()
+    return dict(zip(table["channel"][ordinals].tolist(), indexes, strict=True))
+
+
 def _joined(runs: Sequence[EntryRun]) -> EntryRun:
     """Return runs as one: each step of numpy costs as much for one entry as for a thousand."""
     if len(runs) == 1:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
+
 from quorumlog.model.block import Buffer
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.fair_queue import FairQueue
 from quorumlog.model.messages.client import FetchRequest, FetchResponse
+from quorumlog.node.replica.channel_waiters import ChannelsIn, ChannelWaiters
 
 FetchAnswer: TypeAlias = Callable[[FetchResponse, list[Buffer]], None]
 
@@ -38,20 +41,27 @@ class Waiter:
 class FetchWaiters:
     """The fetches that wait on one replica. `serve` answers one that is due, or has it
     wait on until its deadline (None: it has passed); `defer` calls a function in the next turn.
+    `channels_in` looks through entries for their channels.
 
-    A commit looks only at the fetches that it concerns, however many wait for later entries.
+    A commit looks only at the fetches that it concerns, however many wait for later entries, or for
+    entries of other channels.
     """
 
     def __init__(
         self,
         serve: Callable[[FetchRequest, FetchAnswer, object, int | None], None],
         defer: Callable[[Callable[[], None]], object],
+        channels_in: ChannelsIn,
     ) -> None:
         self._serve = serve
         self._defer = defer
         self._numbers = itertools.count()
         self._by_deadline: list[Waiter] = []
         self._by_index: dict[bool, list[Waiter]] = {False: [], True: []}
+        self._by_channel: dict[bool, ChannelWaiters[Waiter]] = {
+            False: ChannelWaiters(channels_in),
+            True: ChannelWaiters(channels_in),
+        }
         self._due: FairQueue[Callable[[], None]] = FairQueue()
         self._is_deferred = False
         self._waiting = 0
@@ -62,9 +72,14 @@ class FetchWaiters:
         return self._waiting + len(self._due)
 
     def add(
-        self, request: FetchRequest, answer: FetchAnswer, client: object, deadline_ms: int
+        self,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        client: object,
+        deadline_ms: int,
+        limit: int,
     ) -> None:
-        """Have a client's fetch wait for its first entry, or for the deadline."""
+        """Have a client's fetch wait for its first entry after `limit`, or for the deadline."""
         number = next(self._numbers)
         late = Waiter(deadline_ms, number, request, answer, client)
         reached = Waiter(request.begin_index, number, request, answer, client, late, deadline_ms)
@@ -72,7 +87,11 @@ class FetchWaiters:
         self._waiting += 1
         by_index = self._by_index[request.read_committed]
         heapq.heappush(self._by_deadline, late)
-        heapq.heappush(by_index, reached)
+        if request.channel >= 0:
+            waiters = self._by_channel[request.read_committed]
+            waiters.add(request.channel, request.begin_index, number, reached, limit)
+        else:
+            heapq.heappush(by_index, reached)
         for heap in (self._by_deadline, by_index):
             if len(heap) > 2 * self._waiting + STALE_MAX:
                 heap[:] = [waiter for waiter in heap if not waiter.is_due]
@@ -97,6 +116,8 @@ class FetchWaiters:
         """Entries up to `committed_index` are committed, those up to `stable_index` also stable."""
         for read_committed, limit in ((False, committed_index), (True, stable_index)):
             self._take(self._by_index[read_committed], limit)
+            for waiter, begin in self._by_channel[read_committed].reached(limit):
+                self._set_due(waiter, begin)
         self._advance()
 
     def dismiss(self) -> None:
@@ -110,8 +131,7 @@ class FetchWaiters:
         """Drop the fetches of a client that has disconnected: they are not answered any more."""
         for late in self._by_deadline:
             if late.client is client and not late.is_due and late.twin is not None:
-                late.is_due = late.twin.is_due = True
-                self._waiting -= 1
+                self._over(late, late.twin)
         self._due.drop(client)
 
     def expire(self, now_ms: int) -> None:
@@ -130,14 +150,25 @@ class FetchWaiters:
         while heap and (heap[0].is_due or heap[0].key <= limit):
             self._set_due(heapq.heappop(heap))
 
-    def _set_due(self, waiter: Waiter) -> None:
+    def _over(self, waiter: Waiter, twin: Waiter) -> int:
+        """A fetch waits no more; return from where on entries may matter to it."""
+        waiter.is_due = twin.is_due = True
+        self._waiting -= 1
+        request = waiter.request
+        if request.channel < 0:
+            return request.begin_index
+        waiters = self._by_channel[request.read_committed]
+        return waiters.drop(request.channel, request.begin_index, waiter.number)
+
+    def _set_due(self, waiter: Waiter, begin_index: int | None = None) -> None:
+        """Have a fetch served; before `begin_index` there is nothing for it."""
         if waiter.is_due or waiter.twin is None:
             return
-        waiter.is_due = waiter.twin.is_due = True
-        self._waiting -= 1
-        serve = partial(
-            self._serve, waiter.request, waiter.answer, waiter.client, waiter.deadline_ms
-        )
+        unseen, request = self._over(waiter, waiter.twin), waiter.request
+        begin_index = unseen if begin_index is None else begin_index
+        if begin_index != request.begin_index:
+            request = msgspec.structs.replace(request, begin_index=begin_index)
+        serve = partial(self._serve, request, waiter.answer, waiter.client, waiter.deadline_ms)
         self._due.add(waiter.client, serve)
 
     def _advance(self) -> None:

@@ -28,6 +28,7 @@ from quorumlog.node.replica.channel_reads import (
     SCAN_BYTES,
     SCAN_BYTES_IN_MEMORY,
     entries_on_channel,
+    last_on_channels,
 )
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.node.replica.part_timers import PartTimers
@@ -148,7 +149,7 @@ class Fetches:
         self._location = location
         self._now_us = now_us
         self._seconds = seconds
-        self._waiters = FetchWaiters(self._fetch, defer)
+        self._waiters = FetchWaiters(self._fetch, defer, self._channels_in)
         self._timer = timers.new(self.expire)
         self.entries_served = 0
         self.bytes_served = 0
@@ -216,7 +217,8 @@ class Fetches:
             text = f"{len(self._waiters)} fetches of {request.group} wait; try again later"
             answer(self._response(view, ResponseCode.LEADER_PENDING_FULL, text), [])
         else:
-            self._waiters.add(request, answer, client, deadline_ms)
+            limit = self._limit(request, view)
+            self._waiters.add(request, answer, client, deadline_ms, limit)
             self._timer.set_earlier(deadline_ms)
 
     def _begin(self, request: FetchRequest) -> int:
@@ -327,6 +329,17 @@ class Fetches:
             deliver([run])
         else:
             self._run_cold(read, deliver, fail, client)
+
+    def _channels_in(self, first: int, last: int) -> dict[int, int] | None:
+        """See `ChannelsIn`."""
+        log, found = self._log, dict[int, int]()
+        while first <= last:
+            if not log.is_in_memory(first):
+                return None
+            runs = gather(log, first, last, SCAN_BYTES_IN_MEMORY)
+            found |= last_on_channels(runs)
+            first = runs[-1].last_index + 1
+        return found
 
     def _read_channel(
         self,
