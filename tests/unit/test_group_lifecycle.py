@@ -323,3 +323,24 @@ def test_while_a_group_changes_another_change_of_it_is_refused():
     )
     assert machine.create(identity=TWO) is ResponseCode.CHANGE_IN_PROGRESS
     assert machine.delete() is ResponseCode.CHANGE_IN_PROGRESS
+
+
+def test_what_cannot_be_moved_or_removed_is_tried_again():
+    machine = Machine()
+    machine.create()
+    machine.files.make_directory("/base/quorumlog.deleted")
+    machine.files.fail_next(f"g.{ONE.hex()}", "EIO")
+    assert machine.delete(purge=True) is ResponseCode.DISK_ERROR
+    assert machine.hosted == {}
+    assert machine.create(identity=TWO) is ResponseCode.CHANGE_IN_PROGRESS
+    machine.lifecycle.tick()
+    assert machine.create(identity=TWO) is ResponseCode.SUCCESS
+    assert machine.written_in("g") == TWO
+    assert not machine.files.exists(f"/base/quorumlog.deleted/g.{ONE.hex()}/data")
+
+
+def test_a_directory_without_a_record_is_removed_at_the_next_start():
+    machine = Machine()
+    machine.files.make_directory("/base/g")
+    machine.restart()
+    assert not machine.files.is_directory("/base/g")

@@ -97,6 +97,7 @@ class GroupLifecycle:
         self._environment = environment
         self._changing: set[str] = set()
         self._purging: set[tuple[str, bytes]] = set()
+        self._unburied: dict[tuple[str, bytes], GroupRecord] = {}
 
     def is_changing(self, name: str) -> bool:
         """Whether a group is being made, changed or deleted."""
@@ -349,9 +350,11 @@ class GroupLifecycle:
 
     def _bury(self, record: GroupRecord, done: Done) -> None:
         def failed(error: Exception) -> None:
-            text = f"deleted; its files are moved at the next start: {error}"
+            text = f"deleted; its files cannot be moved and will be tried again: {error}"
             log_event(logger, logging.ERROR, "group not moved", group=record.group, reason=text)
-            # its directory stays in the way: the name cannot be used again until then
+            # its directory is in the way: the name cannot be used again until it is moved
+            self._unburied[record.key] = record
+            self._environment.wake_at(self._environment.wall_ms() + RETRY_MS)
             done(_code_of(error), text)
 
         def buried() -> None:
@@ -393,10 +396,15 @@ class GroupLifecycle:
         environment = self._environment
         now_ms, due_ms = environment.wall_ms(), []
         kept_ms = int(self.catalog.node.deleted_group_reserved_hours * HOUR_MS)
+        unburied, self._unburied = self._unburied, {}
+        for record in unburied.values():
+            self._bury(record, _ignored)
         for record in self.catalog.tombstones():
+            if record.group in self._changing:
+                continue  # it is being moved
             if not record.purged:
                 if now_ms >= record.deleted_ms + kept_ms or record.purge:
-                    self._purge(record, lambda code, text: None)
+                    self._purge(record, _ignored)
                 else:
                     due_ms.append(record.deleted_ms + kept_ms)
             elif self._may_forget(record):
@@ -434,6 +442,10 @@ class GroupLifecycle:
         failed: Callable[[Exception], None],
     ) -> None:
         self._environment.executor.run(work, lambda _: done(), failed)
+
+
+def _ignored(code: ResponseCode, text: str) -> None:
+    """Nobody waits for it."""
 
 
 def _code_of(error: Exception) -> ResponseCode:

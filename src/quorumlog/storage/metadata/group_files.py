@@ -8,6 +8,7 @@ A group is deleted once its record says so, whatever a crash leaves to be done: 
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -41,6 +42,7 @@ class GroupFiles:
         self._base = base
         self._remove_tree = remove_tree
         self._deleted = f"{base}/{DELETED_NAME}"
+        self._lock = threading.Lock()
 
     def load(self) -> tuple[list[GroupRecord], list[GroupRecord]]:
         """Return the records of groups that are hosted, and the tombstones, oldest first.
@@ -54,6 +56,8 @@ class GroupFiles:
             if name == DELETED_NAME or not files.is_directory(directory):
                 continue
             record = self._read(directory)
+            if record is None and not files.names(directory):
+                self._remove_tree(directory)  # of a group whose record was not written any more
             if record is not None and record.state is GroupState.DELETED:
                 self.bury(record)
             elif record is not None and record.group == name:
@@ -113,12 +117,17 @@ class GroupFiles:
     def bury(self, record: GroupRecord) -> None:
         """Move the directory of a deleted group out of the way of a successor of that name."""
         source, target = f"{self._base}/{record.group}", self._grave(record)
-        self._files.make_directory(self._deleted)
+        self._make_deleted()
         if self._files.exists(target):  # refused before, then here all the same
             move_aside(self._files, target)
         self._files.replace(source, target)
         self._files.sync_directory(self._deleted)
         self._files.sync_directory(self._base)
+
+    def _make_deleted(self) -> None:
+        """Make the directory of deleted groups; groups are deleted by several threads."""
+        with self._lock:
+            self._files.make_directory(self._deleted)
 
     def purge(self, record: GroupRecord) -> None:
         """Remove all files of a deleted group but its tombstone, which says so."""
@@ -131,6 +140,7 @@ class GroupFiles:
 
     def refuse(self, record: GroupRecord) -> None:
         """Make it durable that a group that is not here must never be made here."""
+        self._make_deleted()
         self._write(self._grave(record), record)
 
     def forget(self, record: GroupRecord) -> None:
