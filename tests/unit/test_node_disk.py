@@ -162,3 +162,53 @@ def test_unsafe_mode_reports_first_and_fsyncs_soon_after():
     worker.stop()
     assert store.executed[0] == (["a"], False)
     assert store.executed[1] == ([], True)
+
+
+@pytest.fixture
+def turn():
+    """A worker that is given what was submitted when the test ends the turn."""
+    store, loop, ends = GatedStore(), Loop(), []
+    worker = DiskWorker(
+        store, loop.call_soon, lambda *_: None, lambda error: None, at_end=ends.append
+    )
+    worker.start()
+
+    def end():
+        ended, ends[:] = list(ends), []
+        for action in ended:
+            action()
+
+    yield store, loop, worker, end
+    for _ in range(20):
+        store.gate.release()
+    worker.stop()
+
+
+def test_what_all_groups_write_in_one_turn_takes_one_group_commit(turn):
+    store, loop, worker, end = turn
+    owners = [Owner() for _ in range(3)]
+    for token, owner in enumerate(owners):
+        worker.submit(owner, token, Plan(f"a{token}"))
+    assert worker.queued_bytes == 30
+    end()
+    assert store.entered.acquire(timeout=10)
+    worker.submit(owners[0], 3, Plan("b"))
+    end()
+    for _ in range(2):
+        store.gate.release()
+        loop.run_next()
+    assert store.executed == [(["a0", "a1", "a2"], True), (["b"], True)]
+    assert [owner.news for owner in owners] == [
+        [0, "completed", 3, "completed"],
+        [1, "completed"],
+        [2, "completed"],
+    ]
+    assert worker.queued_bytes == 0
+
+
+def test_what_was_submitted_in_a_turn_that_does_not_end_is_written_at_the_stop(turn):
+    store, _, worker, _ = turn
+    worker.submit(Owner(), 1, Plan("a"))
+    store.gate.release()
+    worker.stop()
+    assert store.executed[0] == (["a"], True)

@@ -65,7 +65,8 @@ class DiskWorker:
     `call_soon_threadsafe` brings a call back to the loop's thread. `observe_commit` gets the
     seconds and bytes of each group commit (on the disk thread), `on_failure` the first failure.
     With `sync_interval_ms` above 0 writes are reported before they are fsynced, and an fsync
-    follows within that time (unsafe).
+    follows within that time (unsafe). What is submitted until `at_end` calls back is given to the
+    thread together: what all groups write in one turn of the loop takes one group commit.
     """
 
     def __init__(
@@ -76,13 +77,16 @@ class DiskWorker:
         on_failure: Callable[[StorageError], None],
         *,
         sync_interval_ms: int = 0,
+        at_end: Callable[[Callable[[], None]], object] = lambda hand_over: hand_over(),
     ) -> None:
         self._store = store
         self._call_soon = call_soon_threadsafe
         self._observe = observe_commit
         self._on_failure = on_failure
         self._sync_interval_s = sync_interval_ms / 1000
-        self._queue: queue.SimpleQueue[Submission | None] = queue.SimpleQueue()
+        self._at_end = at_end
+        self._submitted: list[Submission] = []
+        self._queue: queue.SimpleQueue[list[Submission] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="quorumlog-disk", daemon=True)
         self._owners: set[WriteOwner] = set()
         self._failure: StorageError | None = None
@@ -99,6 +103,7 @@ class DiskWorker:
         From now on owners get no reports: they are about to be closed.
         """
         self._is_stopped = True
+        self._hand_over()
         self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -123,7 +128,15 @@ class DiskWorker:
         self._owners.add(owner)
         if self._failure is None:
             self.queued_bytes += plan.size_bytes
-            self._queue.put(Submission(owner, token, plan))
+            self._submitted.append(Submission(owner, token, plan))
+            if len(self._submitted) == 1:
+                self._at_end(self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Give the thread what was submitted in this turn."""
+        submitted, self._submitted = self._submitted, []
+        if submitted and self._failure is None:
+            self._queue.put(submitted)
 
     def _run(self) -> None:
         """Write everything that is queued, fsync once and report it, until `stop` is called."""
@@ -162,7 +175,7 @@ class DiskWorker:
         try:
             item = self._queue.get(timeout=timeout)
             while item is not None:
-                batch.append(item)
+                batch += item
                 item = self._queue.get_nowait()
         except queue.Empty:
             return batch, True

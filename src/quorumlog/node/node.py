@@ -191,6 +191,7 @@ class Node:
             self.instruments.commits.observe,
             self._storage_failed,
             sync_interval_ms=sync_interval_ms(self.config.groups),
+            at_end=self.turn.at_end,
         )
 
     def _configured_addresses(self) -> dict[str, str]:
