@@ -73,6 +73,7 @@ def test_159_appended_entries_are_read_back(all_up):
     entry = objects("get", second["index"], *where)[0]
     assert set(entry) == {"index", "term", "pos", "size", "magic", "channel", "body_base64"}
     assert base64.b64decode(entry["body_base64"]).decode() == "zwei ✓"
+    assert second.pop("level") == "replication"
     assert {name: entry[name] for name in second} == second
     assert command("get", second["index"], *where)[1].splitlines()[1] == "zwei ✓"
 
