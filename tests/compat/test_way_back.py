@@ -3,6 +3,7 @@
 import hashlib
 import struct
 
+import msgspec
 import pytest
 from original import Original
 
@@ -11,6 +12,7 @@ from quorumlog.model.hard_state import HardState
 from quorumlog.model.membership import founding
 from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from quorumlog.storage.metadata.dledger import has_original_run
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.store_files import scan_store
 from quorumlog.storage.offline.verify import verify_store
@@ -247,6 +249,37 @@ def test_data_files_that_dledger_removed_at_the_front_are_gone(tmp_path):
 
 AFTER_A_CRASH = [b"", bytes(512), b"endIndex=40\n".ljust(512)]
 """What a crash may leave of a file that was just made and not fsynced, or damage of the mark."""
+
+
+def ended_at(directory, index):
+    """Do what a crash leaves after the first step of removing the entries after an index."""
+    opened = Opened(directory, **SIZES)
+    opened.checkpoint()
+    point, log_start = opened.log._point_before(index + 1), opened.log._log_start
+    opened.close()
+    saved = StoreMetadata(OsFileSystem(), str(directory))
+    saved.load()
+    ended = msgspec.structs.replace(saved.checkpoint, point=point, is_end=True)
+    saved.start_removal(ended, log_start, saved.load_config_entries())
+    saved.close()
+
+
+def test_what_dledger_appended_after_a_crash_of_ours_that_was_removing_entries_stays(tmp_path):
+    original = closed(founded(tmp_path / "g"))
+    ended_at(tmp_path / "g", 40)
+    went_on(original)
+    again = Opened(tmp_path / "g", **SIZES)
+    assert bodies(again) == OURS + THEIRS
+    assert again.log.damaged.count == 0
+    again.close()
+
+
+def test_a_removal_that_a_crash_interrupted_is_finished_if_dledger_did_not_run(tmp_path):
+    closed(founded(tmp_path / "g"))
+    ended_at(tmp_path / "g", 30)
+    again = Opened(tmp_path / "g", **SIZES)
+    assert bodies(again) == OURS[:30]
+    again.close()
 
 
 @pytest.mark.parametrize("left", [None, *AFTER_A_CRASH])

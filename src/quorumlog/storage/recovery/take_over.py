@@ -50,11 +50,16 @@ class TakeOver:
         """Seal what DLedger appended; return what still holds of the metadata."""
         metadata = self._metadata
         checkpoint, log_start = metadata.checkpoint, metadata.log_start
-        if checkpoint is None or log_start is None or checkpoint.is_end or not len(self._data):
+        if checkpoint is None or log_start is None or not len(self._data):
+            return metadata
+        if checkpoint.is_end and not self._has_run:
             return metadata
         known: LogPoint | None = checkpoint.point
-        if self._data.starts[0] > self._data.start_of(log_start.position) and self._has_run:
-            metadata, known = LogMetadata(), None  # DLedger has removed files at the front
+        is_shorter = self._data.starts[0] > self._data.start_of(log_start.position)
+        # DLedger has removed files at the front, or appended to a log of which a crash of ours left
+        # more or less than our checkpoint says
+        if self._has_run and (is_shorter or checkpoint.is_end):
+            metadata, known = LogMetadata(), None
         elif not self._holds(checkpoint.point, log_start.before_begin_index):
             if not self._has_run:
                 return metadata
