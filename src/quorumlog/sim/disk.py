@@ -99,6 +99,11 @@ class SimulatedFile:
         self._disk.reads += 1
         return len(self._content.cached)
 
+    def written_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """See `File`."""
+        self._check_read("fiemap")
+        return [(begin, end)]
+
     def resize(self, size: int) -> None:
         """See `File`."""
         content = self._check("resize")

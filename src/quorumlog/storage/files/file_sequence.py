@@ -230,6 +230,17 @@ class FileSequence:
         file = self._by_start.get(start)
         return file.path if file is not None else f"{self.directory}/{name_of(start)}"
 
+    def written_ranges(self, position: int, length: int) -> list[tuple[int, int]]:
+        """Return the written parts of that many bytes from a position on, within its file."""
+        start = self.start_of(position)
+        file = self._files.open(self._by_start[start].path, writable=False)
+        try:
+            end = min(position - start + length, file.size())
+            ranges = file.written_ranges(position - start, end)
+        finally:
+            file.close()
+        return [(start + first, start + after) for first, after in ranges]
+
     def map_at(self, position: int) -> tuple[int, memoryview]:
         """Return start and read-only bytes of the file that holds a position.
 

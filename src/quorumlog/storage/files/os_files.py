@@ -32,6 +32,7 @@ from quorumlog.model.errors import (
     StorageError,
     StoreLockedError,
 )
+from quorumlog.storage.files.extents import written_ranges
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,10 @@ class File(Protocol):
 
     def size(self) -> int:
         """Length in bytes."""
+        ...
+
+    def written_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of begin … end - 1 that may hold other bytes than zeros, in order."""
         ...
 
     def resize(self, size: int) -> None:
@@ -379,6 +384,10 @@ class OsFile:
         """See `File`."""
         with _named(self.path, "stat"):
             return os.fstat(self._descriptor).st_size
+
+    def written_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """See `File`."""
+        return written_ranges(self._descriptor, begin, end)
 
     def resize(self, size: int) -> None:
         """See `File`."""
