@@ -37,6 +37,8 @@ from quorumlog.storage.metadata.group_files import DELETED_NAME
 
 logger = logging.getLogger(__name__)
 
+__all__ = ["Groups", "end_replica", "reconfigure", "write_owners"]
+
 OPENED_AT_A_TIME = 8
 """Groups that are opened or made at the same time: their fsyncs share what the disk does."""
 PLANNED = 256
