@@ -90,13 +90,21 @@ class Stopped:
     def _leave_a_note_of_damage(self, cluster):
         node = cluster.nodes[VICTIM]
         names = node.files.names("/node/g/data")
-        node.files.flip(f"/node/g/data/{names[-2]}", 3_000, 1)
+        node.files.flip(f"/node/g/data/{names[-2]}", 3_020, 1)
         cluster.read_everything()
         cluster.run_until_equal(LIMIT_MS)
         assert "quorumlog.damaged" in node.files.names("/node/g")
 
     def paths(self):
-        """Every file of the victim."""
+        """Every file of the victim's group."""
+        return [path for path in self._files() if path.startswith("/node/g/")]
+
+    def journal_paths(self):
+        """Every file of the victim's journal that holds something."""
+        paths = [path for path in self._files() if path.startswith("/node/quorumlog.journal/")]
+        return [path for path in paths if not path.endswith("/lock")]
+
+    def _files(self):
         names = self.disks[VICTIM]._names.now
         return sorted(path for path, node in names.items() if isinstance(node, Content))
 

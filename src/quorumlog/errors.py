@@ -59,6 +59,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnknownGroupError,
     UnknownProducerError,
+    UnsettledError,
     UnsupportedError,
     WrongClusterError,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "UnexpectedArgumentError",
     "UnknownGroupError",
     "UnknownProducerError",
+    "UnsettledError",
     "UnsupportedError",
     "WrongClusterError",
 ]

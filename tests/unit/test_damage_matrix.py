@@ -75,13 +75,34 @@ def test_damage_to_any_one_file_is_repaired(kind):
             raise AssertionError(f"{path}, {kind}: {error}") from error
 
 
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_to_any_one_file_of_the_journal_is_repaired_or_refused_with_advice(kind):
+    stopped = three_members()
+    assert len(stopped.journal_paths()) >= 4
+    refused = []
+    for path in stopped.journal_paths():
+        cluster = stopped.started_after((VICTIM, path, kind))
+        victim = cluster.nodes[VICTIM]
+        if not victim.is_up:
+            refused.append(path)
+            assert path in victim.why_stopped
+            assert "Removing this replica's directory, to have it filled" in victim.why_stopped
+            cluster.run_until_served(LIMIT_MS)
+            random, clock = cluster.clock.random, cluster.clock
+            victim.files = SimulatedFileSystem(random, now_ms=lambda clock=clock: clock.now_ms)
+            victim.files.make_directory("/node")
+            victim.start()
+        check_all_is_well(stopped, cluster)
+    whole = kind in ("cut in half", "emptied", "deleted")
+    assert all("segment." in path for path in refused)
+    assert bool(refused) == whole
+
+
 @pytest.mark.parametrize("kind", OBSTACLES)
 def test_what_lies_in_the_place_of_a_file_is_moved_away_or_refused_with_advice(kind, caplog):
     stopped = three_members()
     for path in stopped.paths():
         caplog.clear()
-        if path.endswith("quorumlog.lock"):
-            continue  # of the node, not of the group
         cluster = stopped.started_after((VICTIM, path, kind))
         victim = cluster.nodes[VICTIM]
         moved = "/moved.".join(path.rsplit("/", 1))

@@ -27,6 +27,7 @@ class GatedStore:
         self.gate = threading.Semaphore(0)
         self.executed = []
         self.fail_with = None
+        self.is_closed = False
 
     def execute(self, plans, *, sync):
         self.entered.release()
@@ -34,6 +35,12 @@ class GatedStore:
         if self.fail_with is not None:
             raise self.fail_with
         self.executed.append(([plan.name for plan in plans], sync))
+
+    def idle(self):
+        return False
+
+    def close(self):
+        self.is_closed = True
 
 
 class Owner:
@@ -129,6 +136,7 @@ def test_stopping_writes_what_is_queued(world):
     store.gate.release()
     worker.stop()
     assert [names for names, _ in store.executed if names] == [["a"]]
+    assert store.is_closed
 
 
 @pytest.mark.parametrize("failure", [None, StorageError("fdatasync: no more")])

@@ -96,6 +96,12 @@ def test_the_disk_thread_waits_for_a_descriptor_and_does_not_fail(path):
             for _ in plans:
                 files.open(path).close()
 
+        def idle(self):
+            return False
+
+        def close(self):
+            pass
+
     class Plan:
         size_bytes = 1
 

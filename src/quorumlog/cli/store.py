@@ -24,7 +24,8 @@ from quorumlog.cli.progress import progress_bar
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 from quorumlog.storage.files.os_files import OsFileSystem
-from quorumlog.storage.log.layout import DATA
+from quorumlog.storage.log.layout import DATA, NodeDirectory
+from quorumlog.storage.log.settle import settle_node
 from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.repair import repair_store, truncate_store
 from quorumlog.storage.offline.store_files import scan_store
@@ -255,6 +256,48 @@ def export_command(
         f"{report.end_index}, term {report.term}; {report.rewritten_entries} of them are NOOPs or "
         "memberships, which DLedger sees as entries on channel -1"
     )
+
+
+@app.command(name="settle")
+def settle_command(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A node's directory (it contains those of its groups)."),
+    ],
+    journal: Annotated[
+        str,
+        typer.Option(
+            "--journal",
+            metavar="PATH",
+            help="The node's journalDirectory, if it has one.",
+            show_default=False,
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write what only the journal of a crashed node holds to the files of its groups.
+
+    A node does this by itself when it starts. The node must be stopped. Exit status 1 if a group's
+    entries could not be written; its part of the journal is kept.
+    """
+    if not directory.is_dir():
+        raise CommandError(f"{directory}: no such directory")
+    files = OsFileSystem()
+    node = NodeDirectory(files, str(directory))
+    try:
+        settled = settle_node(files, str(directory), journal)
+    finally:
+        node.close()
+    if as_json:
+        failed = {path: str(error) for path, error in settled.failed.items()}
+        print_json({"settled": settled.groups, "failed": failed})
+    else:
+        for path, size in settled.groups.items():
+            print_line(f"{path}: settled, {size} bytes written")
+        if not settled.groups and not settled.failed:
+            print_line(f"{directory}: nothing to settle, the groups' files hold everything")
+    if settled.failed:
+        raise CommandError("; ".join(str(error) for error in settled.failed.values()))
 
 
 # -- shared ---------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
 HEADER_PATTERN = re.compile(r"\s*[a-z0-9_.-]+\s*:[ -~]*")
 HOUR_MS = 3_600_000
+JOURNAL_NAME = "quorumlog.journal"
+"""Directory of a node's journal, in its own directory."""
 
 
 def check_name(kind: str, name: str, *, dash: bool = True) -> None:
@@ -301,6 +303,8 @@ class NodeConfig(
     metric_grpc_exporter_interval_in_mills: int = 60_000
     trace_every: int = 0
     """One of this number of appends is traced, and sent to the same receiver; 0: none."""
+    journal_directory: str = ""
+    """Where the journal of all groups is; empty: `quorumlog.journal` in `store_base_dir`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     insecure: bool = False
     """Allow listening beyond the loopback addresses although there is no TLS."""
@@ -399,6 +403,11 @@ class NodeConfig(
                         f"groups {owner} and {group.group} both keep data files in {path}; "
                         "give each group directories of its own"
                     )
+
+    @property
+    def journal_path(self) -> str:
+        """The directory of the journal."""
+        return self.journal_directory or str(Path(self.store_base_dir) / JOURNAL_NAME)
 
     @property
     def listen_address(self) -> str:

@@ -82,6 +82,10 @@ class StoreLockedError(StorageError):
     """Another process has opened this data directory."""
 
 
+class UnsettledError(StorageError):
+    """The newest entries of a group may be only in the journal of its node, which is down."""
+
+
 class NoSpaceError(StorageError):
     """The disk, or what the user may have of it, is full; nothing was changed."""
 

@@ -1,6 +1,7 @@
 """The disk thread of a data directory: group commit over all its groups.
 
 Everything submitted while the last fsync ran is written with the next one (DESIGN section 2.4).
+A second thread fsyncs what nobody waits for.
 """
 
 import logging
@@ -15,7 +16,8 @@ from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.node.environment import WriteOwner
 from quorumlog.storage.files.os_files import SPARES
-from quorumlog.storage.files.write_plans import Plan, Store, WritePlan
+from quorumlog.storage.files.write_plans import Store, WritePlan
+from quorumlog.storage.log.group_store import HINT_PAUSE_MS
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ def report_commit(batch: Sequence[Submission]) -> None:
 
 
 class Barrier:
-    """The owner of a write of nothing: all that were submitted before it are done with it."""
+    """The owner of a group's last write: all that were submitted before it are done with it."""
 
     def __init__(self, reached: Callable[[], None]) -> None:
         self._reached = reached
@@ -57,6 +59,47 @@ class Barrier:
 
     def write_failed(self, error: StorageError) -> None:
         """See `WriteOwner`."""
+
+
+class BackgroundThread:
+    """Carries out work beside the disk thread, which nobody waits for; see `Background`.
+
+    `on_failure` gets the first error, on this thread. It is started when it is first needed.
+    """
+
+    def __init__(self, on_failure: Callable[[StorageError], object]) -> None:
+        self._on_failure = on_failure
+        self._queue: queue.SimpleQueue[Callable[[], bool] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_finished = False
+
+    def run(self, step: Callable[[], bool]) -> None:
+        """See `Background`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="quorumlog-settler", daemon=True)
+            self._thread.start()
+        self._queue.put(step)
+
+    def finish(self) -> None:
+        """See `Background`."""
+        self._is_finished = True
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        SPARES.wait_on_this_thread()
+        while (step := self._queue.get()) is not None:
+            try:
+                while not self._is_finished and step():
+                    pass
+            except StorageError as error:
+                self._on_failure(error)
+                return
+            except Exception as error:  # a bug must end the node, not hide
+                log_event(logger, logging.ERROR, "settler thread failed", exc_info=error)
+                self._on_failure(StorageError(f"settler thread: {describe_error(error)}"))
+                return
 
 
 class DiskWorker:
@@ -91,6 +134,7 @@ class DiskWorker:
         self._owners: set[WriteOwner] = set()
         self._failure: StorageError | None = None
         self._is_stopped = False
+        self._has_put_off = False
         self.queued_bytes = 0
 
     def start(self) -> None:
@@ -112,7 +156,7 @@ class DiskWorker:
         """Report writes that are submitted from now on as a worker made with this interval does."""
         self._sync_interval_s = sync_interval_ms / 1000
 
-    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
+    def end(self, owners: Sequence[WriteOwner], last: WritePlan, done: Callable[[], None]) -> None:
         """See `Disk`. After a failure `done` is never called: the process is about to end."""
 
         def reported() -> None:
@@ -121,7 +165,7 @@ class DiskWorker:
             done()
 
         barrier = Barrier(reported)
-        self.submit(barrier, None, Plan(self, []))
+        self.submit(barrier, None, last)
 
     def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
         """Queue a write. After a failure nothing is written and nothing is reported."""
@@ -165,11 +209,19 @@ class DiskWorker:
                 dirty_since = time.monotonic()
             if batch:
                 self._call_soon(self._completed, batch)
+        try:
+            self._store.close()
+        except StorageError as error:
+            log_event(logger, logging.WARNING, "journal stays for the next start", text=str(error))
+
+    def fail(self, error: StorageError) -> None:
+        """End everything as after a failed write; on any thread."""
+        self._call_soon(self._failed, error)
 
     def _gather(self, dirty_since: float | None) -> tuple[list[Submission], bool]:
         """Wait for work; return all there is, and False when asked to stop."""
         batch: list[Submission] = []
-        timeout = None
+        timeout = HINT_PAUSE_MS / 1000 if self._has_put_off else None
         if dirty_since is not None:
             timeout = max(0.0, dirty_since + self._sync_interval_s - time.monotonic())
         try:
@@ -182,7 +234,8 @@ class DiskWorker:
         return batch, False
 
     def _commit(self, batch: list[Submission], *, sync: bool) -> None:
-        if not batch and not sync:
+        if not batch and not (sync and self._sync_interval_s):
+            self._has_put_off = self._store.idle()
             return
         plans: list[WritePlan] = []
         size_bytes = 0
@@ -192,6 +245,7 @@ class DiskWorker:
         started = time.perf_counter()
         self._store.execute(plans, sync=sync)
         took = time.perf_counter() - started
+        self._has_put_off = True
         self._observe(took, size_bytes)
         if took > SLOW_SYNC_SECONDS:
             log_event(

@@ -11,6 +11,7 @@ from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.errors import StorageError
 from quorumlog.model.hooks import AppendHook, RoleListener
 from quorumlog.model.messages.peer import NodeMessage, PeerMessage
+from quorumlog.node.checkpoint_pace import CheckpointPace
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.instruments import Tracer
@@ -49,8 +50,11 @@ class Disk(Protocol):
         """Queue a write."""
         ...
 
-    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
-        """Call `done` once all writes so far are reported; then these owners have no more."""
+    def end(self, owners: Sequence[WriteOwner], last: WritePlan, done: Callable[[], None]) -> None:
+        """Carry out the `last` write, and call `done` once it and all before are reported.
+
+        Then these owners have no more.
+        """
         ...
 
 
@@ -171,6 +175,7 @@ class Environment:
     liveness: Liveness = field(default_factory=_NoLiveness)
     election_throttle: ElectionThrottle = field(default_factory=ElectionThrottle)
     clocks: ClockWatch = field(default_factory=ClockWatch)
+    checkpoints: CheckpointPace = field(default_factory=CheckpointPace)
     rebuild_machine: Callable[[StateMachine], StateMachine] | None = None
     is_same_place: Callable[[str, str], bool | None] = is_written_alike
     is_here: Callable[[str], bool] = lambda address: False

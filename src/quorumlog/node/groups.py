@@ -13,7 +13,7 @@ from typing import Any
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
-from quorumlog.model.config import GroupConfig
+from quorumlog.model.config import JOURNAL_NAME, GroupConfig
 from quorumlog.model.errors import ConfigError, StorageError, StoreLockedError
 from quorumlog.model.membership import addresses_of
 from quorumlog.node.attachments import NO_ATTACHMENTS, Attachments
@@ -32,6 +32,7 @@ from quorumlog.raft.core import RaftCore
 from quorumlog.storage.files.location import location_of
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA, INDEX, LOCK_NAME, NodeDirectory
+from quorumlog.storage.log.settle import settle_node
 from quorumlog.storage.log.store import OpenedGroup, open_group, open_memory_group
 from quorumlog.storage.metadata.group_files import DELETED_NAME
 
@@ -89,6 +90,7 @@ class Groups:
         self._directory: NodeDirectory | None = None
         self._open: dict[str, _OpenGroup] = {}
         self._closing: dict[str, _OpenGroup] = {}
+        self._unsettled: dict[str, StorageError] = {}
         self._slots = asyncio.Semaphore(OPENED_AT_A_TIME)
         self._used: dict[str, Attachments] = {}
         """Those with which a group of each name was opened last."""
@@ -108,6 +110,7 @@ class Groups:
         `maps_max`: how many of its data files, and of its index files, each may have mapped.
         """
         self._log_unknown_directories()
+        await asyncio.to_thread(self._settle)
         self.failed.update(self._catalog.unusable)
         configs = list(self._catalog.configs.values())
         # all of them end before one that must end the node does, so that all can be closed
@@ -117,6 +120,14 @@ class Groups:
                 raise error
         if configs and not self.replicas:
             raise StorageError(next(iter(self.failed.values())))  # there is nothing to serve
+
+    def _settle(self) -> None:
+        """Bring what only the journal holds into the groups' files, before they are opened."""
+        base = str(Path(self._config.store_base_dir))
+        settled = settle_node(self._files, base, self._config.journal_path)
+        self._unsettled = settled.failed
+        for directory, written in settled.groups.items():
+            log_event(logger, logging.INFO, "journal settled", directory=directory, bytes=written)
 
     async def _open_first(self, config: GroupConfig, maps_max: int) -> None:
         try:
@@ -136,7 +147,7 @@ class Groups:
 
     def _log_unknown_directories(self) -> None:
         base, configs = self._config.store_base_dir, self._catalog.configs
-        known = {LOCK_NAME, DELETED_NAME, *configs, *self._catalog.unusable}
+        known = {LOCK_NAME, DELETED_NAME, JOURNAL_NAME, *configs, *self._catalog.unusable}
         data = [path for group in configs.values() for path in group.data_directories]
         for name in self._files.names(base):
             path = f"{base}/{name}"
@@ -180,6 +191,8 @@ class Groups:
         if group.store_type == "MEMORY":
             return open_memory_group(self._files)
         directory = self._directory_of(group)
+        if directory in self._unsettled:
+            raise self._unsettled[directory]
         opened = open_group(
             self._files,
             directory,
@@ -324,7 +337,7 @@ class Groups:
         def idle() -> None:
             waiting.pop()
             if not waiting:
-                environment.disk.end(write_owners(replica), close)
+                environment.disk.end(write_owners(replica), replica.log.settle(), close)
 
         def close() -> None:
             replica.context.is_broken = True

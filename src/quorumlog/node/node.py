@@ -20,7 +20,7 @@ from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import DescriptorPlan, plan_descriptors, present_limit
-from quorumlog.node.disk import DiskWorker
+from quorumlog.node.disk import BackgroundThread, DiskWorker
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
@@ -37,7 +37,9 @@ from quorumlog.node.request_bounds import RequestBounds
 from quorumlog.node.timers import TimerQueue
 from quorumlog.node.turn import Turn
 from quorumlog.node.watermark_lines import WatermarkLines
-from quorumlog.storage.log.store import GroupStore
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.journal.writer import NodeJournal
+from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.transport.connection import ConnectionHandler
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.peers import PeerLinks
@@ -185,8 +187,16 @@ class Node:
             )
 
     def _make_disk(self) -> DiskWorker:
+        journal = NodeJournal(
+            OsFileSystem(),
+            self.config.journal_path,
+            BackgroundThread(self._settler_failed),
+            free_bytes_min=max(
+                (group.disk_reserve_bytes for group in self.config.groups), default=0
+            ),
+        )
         return DiskWorker(
-            GroupStore(),
+            GroupStore(journal, monotonic_ms),
             partial(asyncio.get_running_loop().call_soon_threadsafe, self.turn.run),
             self.instruments.commits.observe,
             self._storage_failed,
@@ -410,6 +420,10 @@ class Node:
         """Host names were resolved: check the addresses of all replicas again."""
         for replica in self.replicas.values() if self._takes_part else ():
             replica.check_addresses()
+
+    def _settler_failed(self, error: StorageError) -> None:
+        """On the settler's thread."""
+        self._disk.fail(error)
 
     def _storage_failed(self, error: StorageError) -> None:
         self._broken(str(error))

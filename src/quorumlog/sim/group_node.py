@@ -33,7 +33,7 @@ from quorumlog.raft.core import RaftCore
 from quorumlog.sim.clock import EPOCH_MS
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.sim.simulation_clock import SimulationClock
-from quorumlog.storage.files.write_plans import Plan, WritePlan
+from quorumlog.storage.files.write_plans import WritePlan
 from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
 from quorumlog.storage.metadata.group_files import GroupFiles
 from quorumlog.wire.frame import Frame
@@ -277,9 +277,8 @@ class GroupNode:
             done()
 
         environment = found.replica.context.environment
-        found.executor.end(
-            "deleted", lambda: environment.disk.end(write_owners(found.replica), close)
-        )
+        owners, last = write_owners(found.replica), found.replica.log.settle()
+        found.executor.end("deleted", lambda: environment.disk.end(owners, last, close))
 
     def change(self, config: GroupConfig) -> None:
         """See `ReplicaHost`."""
@@ -389,9 +388,9 @@ class _Disk:
             self._queue.append(Submission(owner, token, plan))
             self._begin()
 
-    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
+    def end(self, owners: Sequence[WriteOwner], last: WritePlan, done: Callable[[], None]) -> None:
         """See `Disk`."""
-        self.submit(Barrier(done), None, Plan(self, []))
+        self.submit(Barrier(done), None, last)
 
     def _begin(self) -> None:
         if not self._is_busy and self._queue:

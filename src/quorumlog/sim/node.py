@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Protocol, TypeVar
@@ -9,7 +10,7 @@ from typing import Protocol, TypeVar
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, Buffer
 from quorumlog.model.bounds import SIZE_MAX
-from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.config import JOURNAL_NAME, GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.hooks import AppendHook
 from quorumlog.model.limits import Limits
@@ -31,9 +32,12 @@ from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.sim.machines import Machines
 from quorumlog.sim.views import ClusterView, Remains
-from quorumlog.storage.files.write_plans import Plan, WritePlan
+from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.storage.journal.writer import JournalLimits, NodeJournal
+from quorumlog.storage.log.group_store import HINT_PAUSE_MS, GroupStore
 from quorumlog.storage.log.interface import Log
-from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
+from quorumlog.storage.log.settle import settle_node
+from quorumlog.storage.log.store import OpenedGroup, open_group
 from quorumlog.storage.metadata.checkpoint import CheckpointFile
 from quorumlog.wire.frame import Frame
 from quorumlog.wire.joined import split
@@ -46,6 +50,16 @@ ALARMS_KEPT = 64
 NONCE_BITS = 62
 STALL_CHECK_US = 20_000
 """How often a stalled disk is polled."""
+JOURNAL = JournalLimits(
+    segment_bytes=24_576,
+    segments_max=3,
+    groups_min=1,
+    commit_bytes_max=8_192,
+    group_bytes_max=1_024,
+    wanted_min=1,
+    wanted_again=64,
+)
+"""So small that it is full often; about half of all commits go through it."""
 
 
 class Simulation(ClusterView, Protocol):
@@ -100,7 +114,10 @@ class _Disk:
     def __init__(self, node: "SimulatedNode", turn: Turn) -> None:
         self._node = node
         self._turn = turn
-        self._store = GroupStore()
+        self._journal = NodeJournal(
+            node.files, f"{DIRECTORY}/{JOURNAL_NAME}", _Background(node), limits=JOURNAL
+        )
+        self._store = GroupStore(self._journal, lambda: node.cluster.clock.now_ms)
         self._queue: deque[tuple[Submission, int]] = deque()
         self._owners: dict[WriteOwner, None] = {}
         self._busy = False
@@ -124,10 +141,10 @@ class _Disk:
             self._queue.append((submission, self._node.cluster.clock.now_us))
             self._begin()
 
-    def end(self, owners: Sequence[WriteOwner], done: Callable[[], None]) -> None:
+    def end(self, owners: Sequence[WriteOwner], last: WritePlan, done: Callable[[], None]) -> None:
         """See `Disk`."""
         submitted = Barrier(done)
-        self.submit(submitted, None, Plan(self, []))
+        self.submit(submitted, None, last)
         for owner in (submitted, *owners):
             self._owners.pop(owner, None)
 
@@ -145,15 +162,63 @@ class _Disk:
         try:
             self._store.execute([item.plan for item in batch], sync=True)
         except StorageError as error:
-            self._failed = True
-            for owner in list(self._owners):
-                owner.write_failed(error)
-            self._node.broken(str(error))
+            self.fail(error)
             return
         self._busy = False
+        self._node.later(HINT_PAUSE_MS * 1_000, self._idle)
         self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
         self._turn.run(report_commit, batch)
         self._begin()
+
+    def _idle(self) -> None:
+        if not self._busy and not self._failed:
+            self._store.idle()
+
+    def fail(self, error: StorageError) -> None:
+        """Tell everybody that nothing is written any more."""
+        self._failed = True
+        for owner in list(self._owners):
+            owner.write_failed(error)
+        self._node.broken(str(error))
+
+    def close(self) -> None:
+        """End as an orderly stop does, if nothing failed."""
+        if not self._failed and not self._busy:
+            with suppress(StorageError):
+                self._store.close()
+
+
+class _Background:
+    """Carries out steps one after the other, each a little later, as a thread would."""
+
+    def __init__(self, node: "SimulatedNode") -> None:
+        self._node = node
+        self._steps: deque[Callable[[], bool]] = deque()
+
+    def run(self, step: Callable[[], bool]) -> None:
+        """See `Background`."""
+        self._steps.append(step)
+        if len(self._steps) == 1:
+            self._node.later(self._node.disk_us(), self._next)
+
+    def _next(self) -> None:
+        if not self._steps:
+            return
+        if self._node.is_stalled:
+            self._node.later(STALL_CHECK_US, self._next)
+            return
+        try:
+            if not self._steps[0]():
+                self._steps.popleft()
+        except StorageError as error:
+            self._node.disk_failed(error)
+            return
+        if self._steps:
+            self._node.later(self._node.disk_us(), self._next)
+
+    def finish(self) -> None:
+        """See `Background`."""
+        self._steps.clear()
 
 
 class _Executor:
@@ -349,6 +414,8 @@ class SimulatedNode:
         group = self.config.groups[0]
         self.files.kill()
         try:
+            for error in settle_node(self.files, DIRECTORY).failed.values():
+                raise error
             opened = open_group(
                 self.files, f"{DIRECTORY}/g", group, self.config.limits, self_id=self.node_id
             )
@@ -472,11 +539,21 @@ class SimulatedNode:
         self.why_stopped = reason
         self.later(0, lambda: self.stop(power=False, why=reason))
 
+    def disk_failed(self, error: StorageError) -> None:
+        """The data directory must not be written to any more."""
+        if self._disk is not None:
+            self._disk.fail(error)
+
     def stop(self, *, power: bool, why: str = "", closes: bool = False) -> None:
         """End the process; with `power` the machine goes off, too.
 
-        `closes`: the process closes its state machine first, as in an orderly stop.
+        `closes`: the process closes its journal and state machine first, as in an orderly stop.
         """
+        if closes and self.is_up and self._disk is not None:
+            try:
+                self._disk.close()
+            except SimulatedCrash:
+                power = True
         if self.replica is not None:
             self.histories.append(self.replica.core.history.lines())
             if not power:
@@ -527,6 +604,7 @@ class SimulatedNode:
         files.power_loss()
         group, limits = self.config.groups[0], self.config.limits
         try:
+            settle_node(files, DIRECTORY)
             opened = open_group(files, f"{DIRECTORY}/g", group, limits, self_id=self.node_id)
         except StorageError:
             return None

@@ -4,6 +4,7 @@ import zlib
 
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import StorageError
+from quorumlog.node.checkpoint_pace import BYTES_MAX
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.retention import Retention
@@ -36,12 +37,16 @@ class Maintenance:
         self._share = (zlib.crc32(self._context.config.group.encode()) % 100) / 100
         self._seen: tuple[object, ...] = ()
         self._checkpointing = False
+        self._checkpointed_ms = now_ms
+        self._checkpointed_size = context.log.size_bytes
 
     # -- time -------------------------------------------------------------------------------
 
     def _checkpoint_due(self, now_ms: int) -> None:
         if self._checkpointing or self.checkpoint():
-            self._checkpoint_timer.set(now_ms + self._context.config.check_point_interval)
+            pace, config = self._environment.checkpoints, self._context.config
+            pause_ms = pace.pause_ms(config.group, now_ms, config.check_point_interval)
+            self._checkpoint_timer.set(now_ms + pause_ms)
 
     def _clean_due(self, now_ms: int) -> None:
         self._cleaned_ms = now_ms
@@ -58,6 +63,8 @@ class Maintenance:
         config = self._context.config
         if self._checkpoint_timer.due_ms == NEVER_MS:
             self._checkpoint_timer.set(self._environment.now_ms() + config.check_point_interval)
+        elif self._context.log.size_bytes - self._checkpointed_size > BYTES_MAX:
+            self._checkpoint_timer.set_earlier(self._checkpointed_ms + config.check_point_interval)
         if self._pauses > 1:
             self._pauses = 1
             self._clean_timer.set_earlier(self._cleaned_ms + config.clean_interval)
@@ -84,6 +91,8 @@ class Maintenance:
         plan = self._context.log.checkpoint()
         if plan is not None:
             self._checkpointing = True
+            self._checkpointed_ms = self._environment.now_ms()
+            self._checkpointed_size = self._context.log.size_bytes
             self._environment.disk.submit(self, None, plan)
         return plan is not None
 

@@ -46,6 +46,9 @@ DESCRIPTOR_PAUSE_MIN_S = 0.01
 DESCRIPTOR_PAUSE_MAX_S = 0.5
 RESIDENT_PAGES_MAX = 64
 """Pages that are looked up in the page cache at a time."""
+LOCK_ATTEMPTS = 3
+"""A tool that looks whether a node runs has the lock for a moment (`require_readable`)."""
+LOCK_PAUSE_S = 0.01
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
@@ -444,6 +447,11 @@ def is_resident(view: memoryview, begin: int, end: int) -> bool:
     return all(page & 1 for page in found.raw)
 
 
+def absolute_path(path: str) -> str:
+    """Return a path that does not depend on the directory in which this process was started."""
+    return os.path.abspath(path)
+
+
 def remove_tree(path: str) -> None:
     """Remove a directory with all that is in it, or a file; nothing happens if there is none."""
     with _named(path, "remove"):
@@ -596,15 +604,20 @@ class OsFileSystem:
             require_file(path)
         with _named(path, "open"):
             descriptor = _opened(path, flags)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            directory = path if is_directory else os.path.dirname(path)
-            raise StoreLockedError(
-                f"{directory} is in use by another process; stop that one first"
-            ) from error
-        return OsLock(descriptor)
+        for attempt in range(LOCK_ATTEMPTS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return OsLock(descriptor)
+            except OSError as error:
+                if attempt + 1 < LOCK_ATTEMPTS:
+                    time.sleep(LOCK_PAUSE_S)
+                    continue
+                os.close(descriptor)
+                directory = path if is_directory else os.path.dirname(path)
+                raise StoreLockedError(
+                    f"{directory} is in use by another process; stop that one first"
+                ) from error
+        raise StorageError(f"{path}: LOCK_ATTEMPTS must be above 0")
 
     def random_bytes(self, length: int) -> bytes:
         """See `FileSystem`."""

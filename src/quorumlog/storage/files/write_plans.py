@@ -15,7 +15,6 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import InvariantViolation
 from quorumlog.storage.files.os_files import File
 
 
@@ -52,9 +51,29 @@ class Store(Protocol):
         """
         ...
 
+    def idle(self) -> bool:
+        """Do what was put off, if it is due: nothing waits. True: something is still put off.
+
+        Raises `StorageError` like `execute`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave everything as it is read by programs that know the files alone; nothing follows.
+
+        Raises `StorageError`: then the next start does it.
+        """
+        ...
+
 
 class Target(Protocol):
-    """Something that can be opened for writing: made, if need be, when first written."""
+    """Something that can be opened for writing: made, if need be, when first written.
+
+    `start` is the position of its first byte among all that its owner writes.
+    """
+
+    path: str
+    start: int
 
     def writable(self) -> File:
         """Return the open file; called on the disk thread."""
@@ -79,13 +98,53 @@ class Action(msgspec.Struct):
 Step: TypeAlias = Write | Action
 
 
+class JournaledGroup(Protocol):
+    """A group whose entries may be in a journal before they are durable in its own files."""
+
+    number: int
+    """Of its data directory: one that was emptied has another number."""
+    is_in: bool
+    """Whether it is noted that a journal holds entries of it."""
+
+    def enter(self, path: str, journal: int) -> None:
+        """Note durably that this journal holds entries which the files may lack, if possible."""
+        ...
+
+    def leave(self) -> None:
+        """Note durably that the group's own files hold everything."""
+        ...
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What a plan appends: after it the log ends with entry `index`, before byte `position`."""
+
+    group: JournaledGroup
+    index: int
+    position: int
+    chain_crc: int
+    term: int
+
+
+class JournalItem(msgspec.Struct):
+    """Bytes that one plan puts at a position of its group."""
+
+    appended: Appended
+    target: Target
+    offset: int
+    buffers: list[Buffer]
+
+
 def _nothing() -> None:
     pass
 
 
 class Plan(msgspec.Struct):
     """Steps in order. `done` is called on the owner's thread; `synced` on the disk thread after the
-    fsync: of the plans of one `owner` in a group commit, that of the last that has one.
+    fsync: of the plans of one `owner`, that of the last that has one, and not always at once.
+
+    `appended`: its durable writes are new entries and nothing else. `removes`: it removes entries;
+    called on the disk thread first, with the journal that is in use and the sequence of its next
+    record (0, 0: none): no earlier one counts for this owner any more.
     """
 
     owner: object
@@ -93,63 +152,9 @@ class Plan(msgspec.Struct):
     size_bytes: int = 0
     done: Callable[[], None] = _nothing
     synced: Callable[[], None] | None = None
+    appended: Appended | None = None
+    removes: Callable[[int, int], None] | None = None
 
     def completed(self) -> None:
         """See `WritePlan`."""
         self.done()
-
-
-class GroupStore:
-    """Carries out plans of any number of groups in one data directory; used by one thread."""
-
-    def __init__(self) -> None:
-        self._unsynced: dict[File, None] = {}
-        self._newest: dict[int, Callable[[], None]] = {}
-
-    def execute(self, plans: Sequence[WritePlan], *, sync: bool) -> None:
-        """See `Store`."""
-        run = _Run(self._unsynced)
-        for plan in plans:
-            if not isinstance(plan, Plan):
-                raise InvariantViolation(f"a plan of this store: {plan}")
-            for step in plan.steps:
-                run.take(step)
-            if plan.synced is not None:
-                self._newest[id(plan.owner)] = plan.synced
-        run.flush()
-        if sync:
-            for file in self._unsynced:
-                if file.is_open:  # else a later plan removed it
-                    file.sync()
-            self._unsynced.clear()
-            for synced in self._newest.values():
-                synced()
-            self._newest.clear()
-
-
-class _Run:
-    """Joins neighbouring writes to one file."""
-
-    def __init__(self, unsynced: dict[File, None]) -> None:
-        self._unsynced = unsynced
-        self._open: dict[Target, tuple[int, int, list[Buffer]]] = {}
-
-    def take(self, step: Step) -> None:
-        if isinstance(step, Action):
-            self.flush()
-            step.action()
-            return
-        length = sum(map(len, step.buffers))
-        start, end, buffers = self._open.get(step.target, (step.offset, step.offset, []))
-        if end != step.offset:
-            step.target.writable().write_at(buffers, start)
-            start, end, buffers = step.offset, step.offset, []
-        buffers.extend(step.buffers)
-        self._open[step.target] = (start, end + length, buffers)
-        if step.durable:
-            self._unsynced[step.target.writable()] = None
-
-    def flush(self) -> None:
-        for target, (start, _, buffers) in self._open.items():
-            target.writable().write_at(buffers, start)
-        self._open.clear()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -9,7 +10,7 @@ from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.model.errors import NoSpaceError
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile, sync_made
-from quorumlog.storage.files.write_plans import Action, Plan
+from quorumlog.storage.files.write_plans import Action, JournaledGroup, Plan
 from quorumlog.storage.metadata.checkpoint import Checkpoint, LogPoint
 from quorumlog.storage.metadata.config_entries import ConfigEntries
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
@@ -17,9 +18,13 @@ from quorumlog.storage.metadata.store_metadata import StoreMetadata
 
 logger = logging.getLogger(__name__)
 
+NO_END = 1 << 62
+
 
 class Checkpointer:
     """Makes the plans that write checkpoints of one log, whose files were durable up to `end`.
+
+    `owner` is the log: a plan must not be taken apart from those that append to it.
 
     A checkpoint may name only what is durable: index records are never fsynced otherwise, and
     entries may not be with flush=async. So each plan fsyncs the files in between first.
@@ -27,12 +32,14 @@ class Checkpointer:
 
     def __init__(
         self,
+        owner: object,
         data: FileSequence,
         index: FileSequence,
         metadata: StoreMetadata,
         configs: ConfigEntries,
         end: LogPoint,
     ) -> None:
+        self._owner = owner
         self._data = data
         self._index = index
         self._metadata = metadata
@@ -74,7 +81,7 @@ class Checkpointer:
             # the checkpoint before holds as well: the next opening only reads more
             self._planned, self._is_put_off = None, True
 
-        return Plan(self, [Action(write)], done=done)
+        return Plan(self._owner, [Action(write)], done=done)
 
     def plan_removal(
         self,
@@ -108,7 +115,18 @@ class Checkpointer:
             self._tables_saved(tables)
             completed()
 
-        return Plan(self, [Action(remove)], done=done)
+        return Plan(self._owner, [Action(remove)], done=done, removes=self._metadata.void_journal)
+
+    def plan_settling(self, group: JournaledGroup) -> Plan:
+        """Return the write after which a journal is not needed for the log."""
+
+        def settle() -> None:
+            if group.is_in:
+                sync_made(self._data.files_over(0, NO_END))
+                with suppress(NoSpaceError):  # then a journal is asked for if it is opened again
+                    group.leave()
+
+        return Plan(self._owner, [Action(settle)])
 
     def _configs_until(self, point: LogPoint) -> list[tuple[int, bytes]]:
         return [pair for pair in self._configs.pairs if pair[0] <= point.index]

@@ -33,7 +33,13 @@ from quorumlog.storage.entries.placement import PlacedRun, data_steps, index_ste
 from quorumlog.storage.entries.term_runs import TermRuns
 from quorumlog.storage.files.file_sequence import FileSequence
 from quorumlog.storage.files.sequence_file import SequenceFile
-from quorumlog.storage.files.write_plans import Plan, Preparable, WritePlan
+from quorumlog.storage.files.write_plans import (
+    Appended,
+    JournaledGroup,
+    Plan,
+    Preparable,
+    WritePlan,
+)
 from quorumlog.storage.log.checkpointer import Checkpointer
 from quorumlog.storage.log.interface import FreeSpace, Segment, check_holds
 from quorumlog.storage.log.pending_writes import PendingWrites
@@ -70,6 +76,7 @@ class FileLog:
         recovered: Recovered,
         metadata: StoreMetadata,
         tail_cache_bytes: int,
+        journaled: JournaledGroup,
     ) -> None:
         self._data = data
         self._index = index
@@ -83,22 +90,15 @@ class FileLog:
         """See `Log`."""
         self.end_index = recovered.end.index
         """See `Log`; always that of `end_point`."""
-        self._durable = recovered.end
+        self._journaled = journaled
+        self._newest_durable = PendingWrites(self.end_point)
         self._staged: deque[PendingWrites] = deque()
         self._committed_index = -1
-        self._tail = TailCache(tail_cache_bytes)
-        self._lock = Lock()
+        self._tail, self._lock = TailCache(tail_cache_bytes), Lock()
         self.damaged = self._noted_damage = recovered.damaged
-        self._runs = self._found_runs()
-        self._configs = ConfigEntries(recovered.config_entries)
-        self._checkpointer = Checkpointer(data, index, metadata, self._configs, recovered.end)
-
-    def _found_runs(self) -> TermRuns:
-        """Return the runs of terms: those that were noted, the others by search."""
-        noted = self._metadata.checkpoint
-        known, until = ((), -1) if noted is None else (noted.term_runs, noted.point.index)
-        first, last = self.before_begin_index + 1, self.end_point.index
-        return TermRuns.joined(known, until, first, last, self._reader.term_at)
+        self._runs = _found_runs(metadata, recovered, self._reader)
+        configs = self._configs = ConfigEntries(recovered.config_entries)
+        self._checkpointer = Checkpointer(self, data, index, metadata, configs, recovered.end)
 
     def noted_runs(self) -> list[tuple[int, int]]:
         """Return the newest runs of terms, as many as a checkpoint names."""
@@ -109,6 +109,10 @@ class FileLog:
     @property
     def _log_start(self) -> LogStart:
         return self._reader.log_start
+
+    @property
+    def _durable(self) -> LogPoint:
+        return self._newest_durable.point
 
     @property
     def before_begin_term(self) -> int:
@@ -211,10 +215,11 @@ class FileLog:
             len(block.data),
             done=self._completed,
             synced=lambda: staged.note_durable(self._metadata, self._reader.log_start),
+            appended=Appended(self._journaled, last_index, end_position, chain_crc, term),
         )
 
     def _completed(self) -> None:
-        self._durable = self._staged.popleft().point
+        self._newest_durable = self._staged.popleft()
         with self._lock:
             self._tail.evict(self._durable.index)
         self._configs.committed(min(self._committed_index, self._durable.index))
@@ -235,10 +240,9 @@ class FileLog:
         self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
         # Appends that are still waiting are carried out before the truncation. What they report as
         # durable must not reach beyond it: the removed entries would be missed as damage.
-        for item in self._staged:
+        for item in (self._newest_durable, *self._staged):
             item.point = min(item.point, end, key=lambda point: point.index)
         self.end_point, self.end_index = end, end.index
-        self._durable = min(self._durable, end, key=lambda point: point.index)
         containing = self._data.file_at(end.position)
         index_position = from_index * INDEX_RECORD_SIZE
         index_file = self._index.file_at(index_position)
@@ -283,10 +287,9 @@ class FileLog:
         if emptied:
             self._runs.clear()
             self._configs.replace(config)
-            self.end_point = self._durable = end
-            self.end_index = end.index
-            # Writes that still wait hold removed entries: none may note its old end as durable.
-            for item in self._staged:
+            self.end_point, self.end_index = end, end.index
+            # These writes hold removed entries: none may note its old end as durable.
+            for item in (self._newest_durable, *self._staged):
                 item.supersede(end)
         else:
             self._runs.remove_before(before_begin_index + 1)
@@ -454,8 +457,20 @@ class FileLog:
         """See `Log`: names only what was reported durable before."""
         return self._checkpointer.plan(self._checkpoint_of(self._durable))
 
+    def settle(self) -> WritePlan:
+        """See `Log`."""
+        return self._checkpointer.plan_settling(self._journaled)
+
     def close(self) -> None:
         """Give all files back."""
         self._data.close()
         self._index.close()
         self._metadata.close()
+
+
+def _found_runs(metadata: StoreMetadata, recovered: Recovered, reader: DiskReader) -> TermRuns:
+    """Return the runs of terms: those that were noted, the others by search."""
+    noted = metadata.checkpoint
+    known, until = ((), -1) if noted is None else (noted.term_runs, noted.point.index)
+    first, last = recovered.log_start.before_begin_index + 1, recovered.end.index
+    return TermRuns.joined(known, until, first, last, reader.term_at)

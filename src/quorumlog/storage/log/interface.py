@@ -210,6 +210,10 @@ class Log(Protocol):
         """Return a write that bounds what the next opening must read; None if nothing is new."""
         ...
 
+    def settle(self) -> WritePlan:
+        """Return a write after which no journal is needed for the log, which is closed then."""
+        ...
+
 
 def check_holds(log: Log, index: int) -> None:
     """Raise `IndexRemovedError` or `IndexOutOfRangeError` unless a log holds an index."""

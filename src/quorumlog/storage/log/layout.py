@@ -7,7 +7,12 @@ from functools import partial
 import msgspec
 from isal.isal_zlib import crc32
 
-from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.errors import (
+    CorruptionError,
+    StorageError,
+    StoreLockedError,
+    UnsettledError,
+)
 from quorumlog.storage.files.file_sequence import existing_file_size
 from quorumlog.storage.files.os_files import FileSystem, move_aside, not_a_file
 from quorumlog.storage.files.reserve import FILE_NAME as RESERVE_NAME
@@ -56,6 +61,20 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def checksum(self) -> int:
         """Return what `crc` should be."""
         return crc32(msgspec.json.encode(msgspec.structs.replace(self, crc=0)))
+
+
+class UnsettledIdentity(Identity, frozen=True, forbid_unknown_fields=True):
+    """That of a group of which a journal holds entries that its own files may lack.
+
+    Versions without a journal refuse a directory that says so. `data_directories` are where its
+    data files are.
+    """
+
+    journal_path: str = ""
+    """Directory of the journal; empty: in the node's directory."""
+    journal: int = 0
+    """Number of the journal."""
+    data_directories: list[str] = []
 
 
 class NodeDirectory:
@@ -122,7 +141,7 @@ def claim_group_directory(
     for path in (directory, *data_directories, f"{directory}/{INDEX}"):
         files.make_directory(path)
         files.sync_directory(path)  # names made just before a crash count from now on
-    _clear_obstacles(files, directory)
+    clear_obstacles(files, directory)
     if has_identity(files, directory):
         identity = read_identity(files, directory)
         if (identity.group, identity.self_id) != (group, self_id):
@@ -130,6 +149,7 @@ def claim_group_directory(
                 f"{directory} holds data of group {identity.group!r}, member {identity.self_id!r}, "
                 f"not of group {group!r}, member {self_id!r}; point storeBaseDir elsewhere"
             )
+        require_settled(directory, identity)
         _restore_identity(files, directory, identity)
         return identity
     if files.exists(f"{directory}/{CHECKPOINT_NAME}"):
@@ -143,12 +163,93 @@ def claim_group_directory(
         existing_file_size(files, [f"{directory}/{INDEX}"]) or index_file_bytes,
     )
     identity = msgspec.structs.replace(identity, crc=identity.checksum())
-    for path in reversed(_identity_paths(directory)):  # what is looked for comes last
-        _write_identity(files, directory, path, identity)
+    _write_identities(files, directory, identity)
     return identity
 
 
-def _clear_obstacles(files: FileSystem, directory: str) -> None:
+def incarnation_number(text: str) -> int:
+    """Return the number, never 0, that stands for an incarnation in messages and memberships."""
+    return int(text[:15], 16) + 1
+
+
+def require_settled(directory: str, identity: Identity) -> None:
+    """Raise `UnsettledError` if a journal holds entries that the group's own files may lack."""
+    if isinstance(identity, UnsettledIdentity):
+        raise UnsettledError(
+            f"{directory}: its newest entries may be only in the journal of its node, which did "
+            f"not stop cleanly. Start the node, or run: quorumlog store settle "
+            f"{directory.rstrip('/').rpartition('/')[0] or '.'}"
+        )
+
+
+def require_readable(files: FileSystem, directory: str) -> None:
+    """Raise `UnsettledError` if a group's files may lack entries: its node is down, and crashed.
+
+    While the node runs, its files show everything.
+    """
+    if not has_identity(files, directory):
+        return
+    try:
+        identity = read_identity(files, directory)
+    except CorruptionError:
+        return  # who needs to know whose data it is says so
+    if isinstance(identity, UnsettledIdentity):
+        try:
+            files.lock(directory).release()
+        except StoreLockedError:
+            return
+        require_settled(directory, identity)
+
+
+def note_unsettled(
+    files: FileSystem,
+    directory: str,
+    journal_path: str,
+    journal: int,
+    data_directories: Sequence[str],
+) -> None:
+    """Note durably that a journal holds entries which the files of a group may lack."""
+    known = read_identity(files, directory)
+    noted = UnsettledIdentity(
+        known.group,
+        known.self_id,
+        known.incarnation,
+        known.data_file_bytes,
+        known.index_file_bytes,
+        known.format,
+        journal_path=journal_path,
+        journal=journal,
+        data_directories=list(data_directories),
+    )
+    noted = msgspec.structs.replace(noted, crc=noted.checksum())
+    reserve = Reserve(files, directory)
+    reserve.use(lambda: _write_identities(files, directory, noted))
+
+
+def note_settled(files: FileSystem, directory: str) -> None:
+    """Note durably that the files of a group hold everything; nothing happens if they say so."""
+    known = read_identity(files, directory)
+    if not isinstance(known, UnsettledIdentity):
+        return
+    noted = Identity(
+        known.group,
+        known.self_id,
+        known.incarnation,
+        known.data_file_bytes,
+        known.index_file_bytes,
+        known.format,
+    )
+    noted = msgspec.structs.replace(noted, crc=noted.checksum())
+    reserve = Reserve(files, directory)
+    reserve.use(lambda: _write_identities(files, directory, noted))
+
+
+def _write_identities(files: FileSystem, directory: str, identity: Identity) -> None:
+    for path in reversed(_identity_paths(directory)):  # what is looked for comes last
+        _write_identity(files, directory, path, identity)
+
+
+def clear_obstacles(files: FileSystem, directory: str) -> None:
     """Rename anything that is in the place of a small file; that file then counts as lost.
 
     Raises `NotAFileError`, and moves nothing, if the file has no other copy.
@@ -206,7 +307,7 @@ def _identity_at(files: FileSystem, path: str) -> Identity | str:
         return "it is gone"
     file = files.open(path, writable=False)
     try:
-        identity = msgspec.json.decode(file.read_at(IDENTITY_BYTES_MAX, 0), type=Identity)
+        identity = _decoded(file.read_at(IDENTITY_BYTES_MAX, 0))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return str(error)
     finally:
@@ -214,6 +315,13 @@ def _identity_at(files: FileSystem, path: str) -> Identity | str:
     if identity.crc and identity.crc != identity.checksum():
         return "its CRC does not fit"
     return identity
+
+
+def _decoded(raw: bytes) -> Identity:
+    try:
+        return msgspec.json.decode(raw, type=Identity)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(raw, type=UnsettledIdentity)
 
 
 def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> None:

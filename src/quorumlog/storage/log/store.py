@@ -14,9 +14,9 @@ from quorumlog.sessions.table_set import TableSet
 from quorumlog.storage.files.file_sequence import MAPS_MAX, FileSequence
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.space import DiskState, read_disk_state
-from quorumlog.storage.files.write_plans import GroupStore
 from quorumlog.storage.log.entry_scan import torn_block
 from quorumlog.storage.log.file_log import FileLog
+from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStates, HardStateStore, MemoryHardStateStore
 from quorumlog.storage.log.interface import Log
@@ -26,9 +26,11 @@ from quorumlog.storage.log.layout import (
     DataDirectories,
     Identity,
     claim_group_directory,
+    incarnation_number,
 )
 from quorumlog.storage.log.memory_log import MemoryLog
 from quorumlog.storage.log.snapshots import Snapshots
+from quorumlog.storage.log.unsettled import GroupInJournal
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 from quorumlog.storage.metadata.checkpoint import Checkpoint
 from quorumlog.storage.metadata.config_entries import FILE_NAME as MEMBERSHIP_NAME
@@ -227,6 +229,7 @@ def open_log(  # noqa: PLR0913
     for path in (*data.unknown_files, *index.unknown_files):
         logger.warning("%s is no file of this log; it is ignored", path)
     metadata, damaged = saved.load()
+    saved.forget_journal()
     if saved.is_original_compatible:
         has_run = has_original_run(files, directory)
         metadata = TakeOver(data, index, metadata, has_original_run=has_run).run()
@@ -241,7 +244,8 @@ def open_log(  # noqa: PLR0913
     _check_memberships(directory, saved, recovered)
     configs = _recorded_configs(saved, recovered)
     recovered = _with_saved(recovered, [*damaged, *recovered.damaged], configs)
-    log = FileLog(data, index, recovered, saved, limits.tail_cache_bytes)
+    journaled = GroupInJournal(files, directory, directories.all, identity, saved)
+    log = FileLog(data, index, recovered, saved, limits.tail_cache_bytes, journaled)
     durable = saved.checkpoint.point.index if saved.checkpoint is not None else -1
     torn = torn_block(log, durable + 1)
     if torn is not None:
@@ -319,11 +323,6 @@ def _with_saved(
         recovered.report,
         sorted((index, body) for index, body in configs.items() if index <= last),
     )
-
-
-def incarnation_number(text: str) -> int:
-    """Return the number, never 0, that stands for an incarnation in messages and memberships."""
-    return int(text[:15], 16) + 1
 
 
 def open_memory_group(files: FileSystem) -> OpenedGroup:

@@ -1,9 +1,9 @@
 """How much of a log is known to be good without reading it.
 
-`quorumlog.checkpoint` (slots, fsynced about once a second and before anything is removed) says
-where the log starts, and names a point up to which data and index are durable: opening reads only
-what lies after it. `quorumlog.durable` is written after every group commit without fsync: it
-states only what was durable already, so it may be old but is never wrong. It distinguishes a torn
+`quorumlog.checkpoint` (slots, fsynced now and then, and before anything is removed) says where the
+log starts, and names a point up to which data and index are durable: opening reads only what lies
+after it. `quorumlog.durable` is written soon after a group commit without fsync: it states only
+what was durable already, so it may be old but is never wrong. It distinguishes a torn
 tail (after it) from corruption (at or below it). It also says where the log starts, in case the
 checkpoint is lost.
 """
@@ -27,6 +27,9 @@ UNKNOWN_CRC = -1
 """Stands for the chain CRC of an entry that was removed and whose chain CRC was not recorded."""
 _HINT = struct.Struct(">4sqqqqqqqq")
 _HINT_MAGIC = b"QDU3"
+_JOURNAL_HINT = struct.Struct(">4sqqqqqqqqqq")
+_JOURNAL_HINT_MAGIC = b"QDU4"
+"""With `journal` and `journal_from` of the checkpoint; only while there is a journal."""
 _OLDER_HINT = struct.Struct(">4sqqqqqq")
 _OLDER_HINT_MAGIC = b"QDU2"
 """Without term and chain CRC of the entry before the first."""
@@ -67,7 +70,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """What is durable. `is_end`: everything after `point` is being removed.
 
     `term_runs` are the newest runs of terms as (term, first index). `kept` names the other small
-    files that exist: if one of them is missing later, it was lost.
+    files that exist: if one of them is missing later, it was lost. Of the journal with the number
+    `journal` records below `journal_from` hold entries that were removed.
     """
 
     log_start: LogStart
@@ -76,6 +80,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     term_runs: list[tuple[int, int]] = []
     is_end: bool = False
     kept: tuple[str, ...] = ()
+    journal: int = 0
+    journal_from: int = 0
 
 
 class CheckpointFile:
@@ -124,6 +130,8 @@ class DurableHint:
         self._path = f"{directory}/{DURABLE_NAME}"
         self._reserve = Reserve(files, directory)
         self._file: File | None = None
+        self.journal = (0, 0)
+        """`journal` and `journal_from` of the checkpoint, in case that is lost."""
 
     def load(self) -> tuple[LogPoint, LogStart] | None:
         """Return what was durable, and where the log started.
@@ -134,23 +142,28 @@ class DurableHint:
             return None
         file = self._files.open(self._path, writable=False)
         try:
-            raw = file.read_at(_HINT.size + 4, 0)
+            raw = file.read_at(_JOURNAL_HINT.size + 4, 0)
         finally:
             file.close()
-        for form, magic in ((_HINT, _HINT_MAGIC), (_OLDER_HINT, _OLDER_HINT_MAGIC)):
+        for form, magic in (
+            (_JOURNAL_HINT, _JOURNAL_HINT_MAGIC),
+            (_HINT, _HINT_MAGIC),
+            (_OLDER_HINT, _OLDER_HINT_MAGIC),
+        ):
             body, crc = raw[: form.size], raw[form.size : form.size + 4]
             if raw[:4] == magic and len(crc) == 4 and crc32(body) == int.from_bytes(crc, "big"):
                 _, index, position, term, chain_crc, before, begin, *rest = form.unpack(body)
                 unknown = (-1, 0 if before < 0 else UNKNOWN_CRC)
-                before_term, before_crc = rest or unknown
+                before_term, before_crc = rest[:2] or unknown
+                if rest[2:]:
+                    self.journal = (rest[2], rest[3])
                 point = LogPoint(index, position, chain_crc, term)
                 return point, LogStart(before, before_term, begin, before_crc)
         return None
 
     def write(self, point: LogPoint, log_start: LogStart, *, durable: bool = False) -> None:
         """State that entries up to the point are durable; `durable` makes the statement so, too."""
-        body = _HINT.pack(
-            _HINT_MAGIC,
+        fields = (
             point.index,
             point.position,
             point.term,
@@ -160,6 +173,10 @@ class DurableHint:
             log_start.before_begin_term,
             log_start.chain_crc,
         )
+        if self.journal[0]:
+            body = _JOURNAL_HINT.pack(_JOURNAL_HINT_MAGIC, *fields, *self.journal)
+        else:
+            body = _HINT.pack(_HINT_MAGIC, *fields)
         raw = body + crc32(body).to_bytes(4, "big")
         if self._file is None:
             self._reserve.use(lambda: self._create(raw))

@@ -50,6 +50,7 @@ class StoreMetadata:
         self.tables = TablesFile(files, directory)
         self._recorded_configs: list[tuple[int, bytes]] = []
         self.lost: set[str] = set()
+        self._is_closed = False
 
     def load(self, *, read_only: bool = False) -> tuple[LogMetadata, DamagedRanges]:
         """Return what was saved before; `lost` names what was saved and cannot be read any more.
@@ -61,6 +62,7 @@ class StoreMetadata:
         damaged = self._damage.load(read_only=read_only)
         self._recorded_configs = self._configs.load(read_only=read_only)
         kept = () if self.checkpoint is None else self.checkpoint.kept
+        self._hint.journal = self._known_journal()
         for name, file in self._others():
             if file.is_lost or (name in kept and not file.exists()):
                 self.lost.add(name)
@@ -168,9 +170,36 @@ class StoreMetadata:
         """Have room to write all of these on a full disk, if there is as much now."""
         self._reserve.keep(self.tables.size_bytes)
 
+    def _known_journal(self) -> tuple[int, int]:
+        """Return which journal's records count from where on, by checkpoint and hint."""
+        if self.checkpoint is None:
+            return self._hint.journal
+        stated = (self.checkpoint.journal, self.checkpoint.journal_from)
+        return max(stated, self._hint.journal) if stated[0] == self._hint.journal[0] else stated
+
+    @property
+    def journal(self) -> tuple[int, int]:
+        """Number of the journal of which records below a sequence do not count, and that sequence.
+
+        (0, 0): no entries were removed while there was a journal.
+        """
+        return self._hint.journal
+
+    def forget_journal(self) -> None:
+        """Have nothing said of a journal any more: the group's files hold everything."""
+        self._hint.journal = (0, 0)
+
+    def void_journal(self, journal: int, sequence: int) -> None:
+        """Have the next checkpoint say that no record of a journal below a sequence counts."""
+        if journal:
+            self._hint.journal = (journal, sequence)
+
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably. What it names must be durable."""
-        checkpoint = msgspec.structs.replace(checkpoint, kept=self._kept())
+        number, sequence = self._hint.journal
+        checkpoint = msgspec.structs.replace(
+            checkpoint, kept=self._kept(), journal=number, journal_from=sequence
+        )
         self._checkpoints.write(checkpoint)
         self.checkpoint = checkpoint
         values = checkpoint_values(checkpoint.point.index, checkpoint.committed_index)
@@ -178,8 +207,9 @@ class StoreMetadata:
             self._original.write(values, durable=False)
 
     def write_hint(self, point: LogPoint, log_start: LogStart, *, durable: bool = False) -> None:
-        """Replace the hint, durably if asked to."""
-        self._hint.write(point, log_start, durable=durable)
+        """Replace the hint, durably if asked to; nothing happens once the files are closed."""
+        if not self._is_closed:
+            self._hint.write(point, log_start, durable=durable)
 
     def save_damage(self, damaged: DamagedRanges) -> None:
         """Replace what is known to be damaged, durably."""
@@ -188,6 +218,7 @@ class StoreMetadata:
 
     def close(self) -> None:
         """Close the files."""
+        self._is_closed = True
         self._checkpoints.close()
         self._hint.close()
         self._damage.close()

@@ -15,7 +15,8 @@ from quorumlog.model.limits import Limits
 from quorumlog.storage.entries.disk_reader import DiskReader
 from quorumlog.storage.files.file_sequence import existing_file_size
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.files.write_plans import GroupStore, WritePlan
+from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.layout import (
     DATA,
@@ -24,6 +25,7 @@ from quorumlog.storage.log.layout import (
     Identity,
     has_identity,
     read_identity,
+    require_settled,
 )
 from quorumlog.storage.log.store import open_log
 from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogStart
@@ -69,6 +71,7 @@ def opened_for_change(
         raise StorageError(f"{directory}: no data files in {', '.join(paths)}")
     if has_identity(files, directory):
         identity = read_identity(files, directory)
+        require_settled(directory, identity)
     else:
         index_bytes = existing_file_size(files, [f"{directory}/{INDEX}"])
         if index_bytes is None:

@@ -17,7 +17,7 @@ from quorumlog.storage.entries.index_records import (
 from quorumlog.storage.entries.scanner import ScannedRun
 from quorumlog.storage.files.file_sequence import FileSequence, existing_file_size
 from quorumlog.storage.files.os_files import FileSystem
-from quorumlog.storage.log.layout import DATA, INDEX
+from quorumlog.storage.log.layout import DATA, INDEX, require_readable
 from quorumlog.storage.metadata.advice import RESTORE
 from quorumlog.storage.metadata.checkpoint import LogMetadata, LogPoint
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
@@ -63,8 +63,9 @@ def open_files(
     """Open a group directory (ours or DLedger's) for reading.
 
     `data_directories` are where its data files are, if not in `data/`. Raises `StorageError` when
-    there is no store.
+    there is no store, and `UnsettledError` if entries may be only in the journal of its node.
     """
+    require_readable(files, directory)
     paths = list(data_directories) or [f"{directory}/{DATA}"]
     file_size = existing_file_size(files, paths)
     if file_size is None:

@@ -1,0 +1,29 @@
+"""How often the groups of one node write checkpoints: together, not each by itself.
+
+A checkpoint takes several fsyncs. Each group that is written to would need some a second, and with
+a hundred groups these took more time than the appends.
+"""
+
+PAUSE_MAX_MS = 30_000
+"""Longest pause between two checkpoints of a group that is written to."""
+BYTES_MAX = 64 * 1024 * 1024
+"""A group that has grown by this since its last checkpoint writes one without a longer pause."""
+
+
+class CheckpointPace:
+    """Spreads checkpoints over the groups of a node, about one in each `checkPointInterval`."""
+
+    def __init__(self) -> None:
+        self._written_ms: dict[str, int] = {}
+
+    def pause_ms(self, group: str, now_ms: int, interval_ms: int) -> int:
+        """Note a checkpoint of a group; return the pause before its next one, in milliseconds.
+
+        It is `interval_ms` for each group that wrote one lately, at most `PAUSE_MAX_MS` (or
+        `interval_ms`, if that is longer).
+        """
+        known = self._written_ms
+        for name in [name for name, at_ms in known.items() if now_ms - at_ms > PAUSE_MAX_MS]:
+            del known[name]
+        known[group] = now_ms
+        return min(max(PAUSE_MAX_MS, interval_ms), interval_ms * len(known))
