@@ -30,7 +30,7 @@ async def test_a_group_that_cannot_be_opened_does_not_keep_the_others_down(
         await append_to_all(cluster)
         await cluster.stop("n0")
         lose(tmp_path / "n0" / "bad", "quorumlog.state")
-        (tmp_path / "n0" / "old").mkdir()
+        (tmp_path / "n0" / "old" / "data").mkdir(parents=True)
         await cluster.start("n0")
         node = cluster.nodes["n0"]
         assert list(node.failed_groups) == ["bad"]

@@ -238,6 +238,7 @@ async def test_a_peer_that_refuses_us_is_asked_less_and_less_often(monkeypatch):
         while len(pauses) < 40:
             await asyncio.wait(links._tasks["n1"], timeout=0.01)
     finally:
+        monkeypatch.undo()  # what stops may sleep, too
         await links.stop()
         await refusing.listener.stop()
     assert max(pauses) > 0.4

@@ -25,7 +25,7 @@ DELAY_US = (100, 2_000)
 PATIENCE_MS = 1_500
 """How long whoever makes or deletes a group waits for answers."""
 CHANGE_MS, FAULT_MS, APPEND_MS, CHECK_MS = 500, 3_500, 40, 20
-DOWN_MS, CUT_MS = (100, 6_000), (200, 4_000)
+CUT_MS = (200, 4_000)
 DIES = 0.2
 """Share of changes in the midst of which whoever asks for them dies."""
 SETTLE_MS = 90_000
