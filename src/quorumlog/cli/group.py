@@ -333,7 +333,7 @@ def delete_command(
     servers: Servers = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
-    """Delete groups for good, with everything in them.
+    """Delete groups permanently, with everything in them.
 
     A member that does not answer deletes its replica once it hears of it from another.
     """

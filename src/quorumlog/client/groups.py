@@ -421,7 +421,7 @@ class Groups:
     async def delete(
         self, name: str, *, purge: bool = False, identity: str = "", force: bool = False
     ) -> GroupChange:
-        """Delete a group on all its members, for good.
+        """Delete a group on all its members, permanently.
 
         A member that does not answer deletes it when it hears of it from another. The files are
         kept for `deletedGroupReservedHours`.

@@ -267,7 +267,7 @@ class GroupLifecycle:
     # -- deleting -----------------------------------------------------------------------------
 
     def delete(self, name: str, identity: bytes, done: Done, *, purge: bool = False) -> None:
-        """Delete this node's replica of a group for good; `done` is called once it is gone.
+        """Delete this node's replica of a group permanently; `done` is called once it is gone.
 
         With `purge` its files are removed by then. A group that is not here is remembered, so that
         it is never made here: a request to make it may still be on its way.

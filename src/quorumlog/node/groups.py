@@ -38,7 +38,7 @@ from quorumlog.storage.metadata.group_files import DELETED_NAME
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Groups", "end_replica", "reconfigure", "write_owners"]
+__all__ = ["Groups", "end_replica", "reconfigure", "view_of", "write_owners"]
 
 OPENED_AT_A_TIME = 8
 """Groups that are opened or made at the same time: their fsyncs share what the disk does."""
@@ -60,6 +60,19 @@ class _OpenGroup:
         """Close its files, once nothing runs for it any more."""
         self.replica.applier.close()
         self.opened.close()
+
+
+def view_of(replica: Replica | None) -> GroupView | None:
+    """Return what a replica knows of its group; None: there is no replica."""
+    if replica is None:
+        return None
+    core = replica.core
+    return GroupView(
+        core.membership.ids,
+        core.committed_membership_index >= 0,
+        core.role is Role.LEADER and core.is_ready,
+        lambda: addresses_of(core.membership),
+    )
 
 
 class Groups:
@@ -367,16 +380,7 @@ class Groups:
 
     def view(self, name: str) -> GroupView | None:
         """See `GroupViews`."""
-        replica = self.replicas.get(name)
-        if replica is None:
-            return None
-        core = replica.core
-        return GroupView(
-            core.membership.ids,
-            core.committed_membership_index >= 0,
-            core.role is Role.LEADER and core.is_ready,
-            lambda: addresses_of(core.membership),
-        )
+        return view_of(self.replicas.get(name))
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -11,11 +11,9 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.limits import Limits
-from quorumlog.model.membership import addresses_of
 from quorumlog.model.messages.base import Hello, Message
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
 from quorumlog.node.bootstrap import boot_state, raft_config
@@ -25,7 +23,7 @@ from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.node.group_executor import GroupExecutor
 from quorumlog.node.group_lifecycle import GroupLifecycle, LifecycleEnvironment
 from quorumlog.node.group_sync import GroupSync, GroupView, SyncEnvironment
-from quorumlog.node.groups import end_replica, reconfigure, write_owners
+from quorumlog.node.groups import end_replica, reconfigure, view_of, write_owners
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.replica.replica import Replica
@@ -292,16 +290,7 @@ class GroupNode:
 
     def view(self, name: str) -> GroupView | None:
         """See `GroupViews`."""
-        replica = self.replicas.get(name)
-        if replica is None:
-            return None
-        core = replica.core
-        return GroupView(
-            core.membership.ids,
-            core.committed_membership_index >= 0,
-            core.role is Role.LEADER and core.is_ready,
-            lambda: addresses_of(core.membership),
-        )
+        return view_of(self.replicas.get(name))
 
     def peers(self) -> list[str]:
         """See `GroupViews`."""

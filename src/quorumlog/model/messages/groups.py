@@ -39,7 +39,7 @@ class CreateGroupRequest(Request, frozen=True, kw_only=True):
 
 
 class DeleteGroupRequest(Request, frozen=True, kw_only=True):
-    """Delete this node's replica of the group of this identity (empty: of any), for good.
+    """Delete this node's replica of the group of this identity (empty: of any) permanently.
 
     `purge`: remove its files now. A group that is not here is never made here later.
     """
