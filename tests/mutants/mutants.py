@@ -1,9 +1,12 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R39,
-two about timers (t01, t02; decision 0032), two about turns of the loop (t03, t04; decision 0035).
+two about timers (t01, t02; decision 0032), two about turns of the loop (t03, t04; decision 0035),
+those of a journal (j01 …; decision 0039) and of groups that come and go (g01 …; decision 0040).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
 test takes back. R24 and R25 are about time, and have none.
 """
+
+from zlib import crc32
 
 import msgspec
 
@@ -14,6 +17,7 @@ from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import bootstrap as boot
+from quorumlog.node.group_sync import GroupSync
 from quorumlog.node.replica import log_writer, pushes, replica
 from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.group_time import GroupTime
@@ -37,11 +41,17 @@ from quorumlog.sessions.table_set import TableSet
 from quorumlog.sessions.transaction_table import TransactionTable
 from quorumlog.sim import node as sim_node
 from quorumlog.storage.files.write_plans import Plan
-from quorumlog.storage.log import store
+from quorumlog.storage.journal import reader
+from quorumlog.storage.journal.records import Record
+from quorumlog.storage.journal.writer import NodeJournal
+from quorumlog.storage.log import settle, store
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.log.hard_state import HardStateStore
 from quorumlog.storage.log.snapshots import SnapshotMeta
+from quorumlog.storage.log.unsettled import GroupInJournal
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
+from quorumlog.storage.metadata.group_files import GroupFiles
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 
 
 def r01_term_and_vote_are_not_written(put):
@@ -439,6 +449,91 @@ def t04_joined_frames_go_to_whoever_does_not_know_them(put):
     put(sim_node._Network, "joined_room", lambda self, peer_id, bulk: SIZE_MAX)
 
 
+def j01_a_segment_is_used_again_before_the_groups_files_are_durable(put):
+    def settle(self, segment):
+        self._settling.append(segment)
+        self._ready.append(segment)
+
+    put(NodeJournal, "_settle", settle)
+
+
+def j02_replay_does_not_know_what_was_removed(put):
+    class Forgetful(StoreMetadata):
+        journal = (0, 0)
+
+    put(settle, "StoreMetadata", Forgetful)
+
+
+def j03_groups_are_opened_without_what_the_journal_holds(put):
+    put(settle._Replay, "run", lambda self, parts: 0)
+
+
+def j04_a_record_is_not_durable_when_it_is_reported(put):
+    append = NodeJournal.append
+
+    def careless(self, items):
+        file = self._current.file
+        self._current.file = _Unsynced(file)
+        append(self, items)
+        self._current.file = file
+
+    put(NodeJournal, "append", careless)
+
+
+class _Unsynced:
+    def __init__(self, file):
+        self.write_at = file.write_at
+
+    def sync(self):
+        pass
+
+
+def j05_a_group_uses_the_journal_without_a_note(put):
+    def enter(self, path, journal):
+        self.is_in = bool(self.number) and self._metadata.checkpoint is not None
+
+    put(GroupInJournal, "enter", enter)
+
+
+def g01_a_deleted_group_leaves_its_files_to_its_successor(put):
+    def bury(self, record):
+        self._make_deleted()
+        self._write(self._grave(record), record)
+
+    put(GroupFiles, "bury", bury)
+
+
+def g02_who_was_away_is_not_told_of_a_deletion(put):
+    put(GroupSync, "_learn_deletion", lambda self, peer, record: None)
+
+
+def g03_what_an_interrupted_creation_left_is_not_given_up(put):
+    put("quorumlog.node.group_sync", "FOUNDING_MS", NEVER_MS)
+
+
+def g04_of_a_record_of_several_groups_one_is_replayed(put):
+    records = reader.records_in
+
+    def first_only(header, view):
+        for offset, record in records(header, view):
+            yield offset, Record(record.sequence, record.parts[:1], record.size)
+
+    put(reader, "records_in", first_only)
+
+
+def g05_records_name_a_group_by_its_name(put):
+    """What a journal holds of a deleted group goes to its successor of the same name."""
+    names = {}
+    made = GroupInJournal.__init__
+
+    def named(self, files, directory, data_directories, identity, metadata):
+        made(self, files, directory, data_directories, identity, metadata)
+        self.number = names[identity.incarnation] = crc32(directory.encode())
+
+    put(GroupInJournal, "__init__", named)
+    put(settle, "incarnation_number", names.get)
+
+
 MUTANTS = [
-    bug for name, bug in sorted(globals().items()) if name[0] in "rt" and name[1:3].isdigit()
+    bug for name, bug in sorted(globals().items()) if name[0] in "grtj" and name[1:3].isdigit()
 ]

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.model.errors import CorruptionError
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
-from quorumlog.sim.node import DIRECTORY
+from quorumlog.sim.process import DIRECTORY
 from quorumlog.storage.log.file_log import FileLog
 
 HEAL_MS = 20_000

@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from quorumlog.node.group_sync import GroupSync
-from quorumlog.sim.finding import Finding
-from quorumlog.sim.group_changes import GroupChanges
-from quorumlog.storage.metadata.group_files import GroupFiles
+from quorumlog.sim import process
+from quorumlog.sim.group_run import run_groups_seed
+from quorumlog.storage.journal.writer import NodeJournal
 
 SECONDS = 20
+SEEDS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -19,44 +19,51 @@ def _no_log_lines():
     logging.disable(logging.NOTSET)
 
 
+def passed(seed, seconds=SECONDS, nodes=3):
+    """Return how a run ended that has to find nothing."""
+    outcome = run_groups_seed(seed, seconds=seconds, nodes=nodes)
+    lines = [line for story in outcome.histories.values() for line in story]
+    assert outcome.finding is None, "\n".join([*lines, str(outcome.finding)])
+    return outcome
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_163_a_group_is_at_all_its_members_or_at_none_in_the_end(seed):
-    run = GroupChanges(seed)
-    try:
-        run.run(SECONDS)
-    except Finding as finding:
-        pytest.fail("\n".join([*run.happened, str(finding)]))
-    assert run.counts["appended"] > 0
+    assert passed(seed).appended > 0
 
 
-def _leaves_files(monkeypatch):
-    """A deleted group's files stay where its successor finds them."""
-
-    def bury(self, record):
-        self._make_deleted()
-        self._write(self._grave(record), record)
-
-    monkeypatch.setattr(GroupFiles, "bury", bury)
+def test_groups_on_five_nodes():
+    assert passed(100, nodes=5).appended > 0
 
 
-def _tells_nobody(monkeypatch):
-    """Who was away is not told that a group was deleted."""
-    monkeypatch.setattr(GroupSync, "_learn_deletion", lambda self, peer, record: None)
+def test_the_same_seed_is_the_same_run_to_the_byte():
+    first, second = passed(7, seconds=5), passed(7, seconds=5)
+    assert first.digest == second.digest
+    assert first.histories == second.histories
 
 
-def _never_gives_up(monkeypatch):
-    """What an interrupted creation left stays."""
-    monkeypatch.setattr("quorumlog.node.group_sync.FOUNDING_MS", 1 << 60)
+@pytest.mark.timeout(300)
+def test_several_groups_use_the_journal_its_room_again_and_again_and_are_settled(monkeypatch):
+    append, settle, groups, settled = NodeJournal.append, process.settle_node, [], []
+    reused = []
 
+    def counted(self, items):
+        groups.append(len({item.appended.group for item in items}))
+        segment = self._current
+        if not segment.offset and self._next_sequence > 1:
+            reused.append(segment)
+        append(self, items)
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("put_back", [_leaves_files, _tells_nobody, _never_gives_up])
-def test_a_bug_that_is_put_back_is_found(put_back, monkeypatch):
-    put_back(monkeypatch)
-    for seed in range(12):
-        try:
-            GroupChanges(seed).run(SECONDS)
-        except Finding:
-            return
-    pytest.fail("nothing was found")
+    def watched(*arguments):
+        result = settle(*arguments)
+        settled.extend(bytes_ for bytes_ in result.groups.values() if bytes_)
+        return result
+
+    monkeypatch.setattr(NodeJournal, "append", counted)
+    monkeypatch.setattr(process, "settle_node", watched)
+    for seed in range(3):
+        passed(seed)
+    assert max(groups) >= 4
+    assert len(reused) > 20
+    assert len(settled) > 5

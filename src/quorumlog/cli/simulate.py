@@ -11,7 +11,7 @@ from quorumlog.cli.output import counted, entries_text, print_json, print_line
 
 if TYPE_CHECKING:
     from quorumlog.sim.campaign import Plan
-    from quorumlog.sim.run import Outcome
+    from quorumlog.sim.finding import Outcome
 
 EXIT_FOUND = 1
 SEEDS = 20

@@ -7,12 +7,17 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from random import Random
 
-from quorumlog.sim.run import Outcome, run_seed
+from quorumlog.sim.finding import Outcome
+from quorumlog.sim.group_run import run_groups_seed
+from quorumlog.sim.run import run_seed
 
 AHEAD = 2
 """Runs given to each process before the first of them ends."""
 GC_ALLOCATIONS = 200_000
+GROUPS = 0.2
+"""Share of seeds whose nodes have groups that come and go; the nodes of others have one group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,15 @@ def _prepare() -> None:
     gc.set_threshold(GC_ALLOCATIONS, 50, 50)
 
 
+def has_groups(seed: int) -> bool:
+    """Whether the nodes of a seed have groups that come and go."""
+    return Random(f"kind {seed}").random() < GROUPS  # noqa: S311  (nothing secret)
+
+
 def _run(plan: Plan, seed: int) -> Outcome:
+    run = run_groups_seed if has_groups(seed) else run_seed
     try:
-        return run_seed(seed, seconds=plan.seconds, nodes=plan.nodes)
+        return run(seed, seconds=plan.seconds, nodes=plan.nodes)
     finally:
         gc.collect()  # a run is one large cycle
 

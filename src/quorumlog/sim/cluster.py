@@ -4,7 +4,6 @@ After every event all invariants check the node it happened to.
 """
 
 import zlib
-from collections.abc import Iterable
 from functools import partial
 from random import Random
 
@@ -15,7 +14,7 @@ from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hooks import AppendHook
 from quorumlog.model.limits import Limits
 from quorumlog.model.membership import Membership
-from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage, PeerTurn
+from quorumlog.model.messages.peer import NodeMessage, PeerMessage
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.config import BootState, RaftConfig
@@ -24,12 +23,10 @@ from quorumlog.sim.client_connections import ClientConnections
 from quorumlog.sim.clients import Clients
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.invariants import all_invariants
-from quorumlog.sim.network import SimulatedNetwork
+from quorumlog.sim.network import SimulatedNetwork, parts_of
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
-from quorumlog.wire.frame import Frame
-from quorumlog.wire.joined import split
 
 LIMITS = Limits(
     entry_bytes_max=4_096,
@@ -90,7 +87,7 @@ class SimulatedCluster:
         self.founders = [f"n{number}" for number in range(count)]
         self.spares = [f"n{number}" for number in range(count, count + spares)]
         self.nodes = {
-            node_id: SimulatedNode(self, node_id, self._config(node_id, settings))
+            node_id: SimulatedNode(self, self._config(node_id, settings))
             for node_id in [*self.founders, *self.spares]
         }
         self.damaged_machines: set[str] = set()
@@ -151,7 +148,7 @@ class SimulatedCluster:
         data: bytes,
     ) -> None:
         """Carry a message to another node, unless it is lost."""
-        for part in _parts_of(message, data):
+        for part in parts_of(message, data):
             for invariant in self.invariants:
                 invariant.sent(node, part)
         target = self.nodes.get(receiver)
@@ -337,17 +334,6 @@ class SimulatedCluster:
                 f"damaged {list(log.damaged.ranges)}, voters {'/'.join(core.membership.voters)}"
             )
         return "; ".join(parts)
-
-
-def _parts_of(message: PeerMessage | NodeMessage, data: bytes) -> list[PeerMessage]:
-    """Return what a message says in the name of groups."""
-    parts: Iterable[object] = [message]
-    if isinstance(message, HeartBeats):
-        parts = message.requests
-    elif isinstance(message, PeerTurn):
-        frames = split(message, memoryview(data))
-        parts = [frame.message for frame in frames if isinstance(frame, Frame)]
-    return [part for part in parts if isinstance(part, PeerMessage)]
 
 
 def _read_all(replica: Replica) -> None:

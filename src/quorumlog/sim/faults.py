@@ -18,7 +18,8 @@ from quorumlog.raft.events import (
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.emptied_disks import EmptiedDisks
-from quorumlog.sim.node import DIRECTORY, SimulatedNode
+from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.process import DIRECTORY
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)

@@ -1,24 +1,22 @@
 """A simulated machine whose groups come and go: real lifecycle, sync, replicas and storage.
 
-Its connections are ordered, as TCP's are, and begin with introductions.
+Its groups share one disk worker and journal, one turn and the heartbeats between nodes, as those of
+a real node do. Its connections are ordered, as TCP's are, and begin with introductions.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
-from quorumlog.model.errors import ConfigError, StorageError
+from quorumlog.model.errors import StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
 from quorumlog.node.bootstrap import boot_state, raft_config
-from quorumlog.node.disk import Barrier, Submission, report_commit
-from quorumlog.node.environment import Environment, WriteOwner
+from quorumlog.node.environment import Environment
 from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.node.group_executor import GroupExecutor
 from quorumlog.node.group_lifecycle import GroupLifecycle, LifecycleEnvironment
@@ -27,19 +25,25 @@ from quorumlog.node.groups import end_replica, reconfigure, view_of, write_owner
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.replica.replica import Replica
+from quorumlog.node.turn import Turn
 from quorumlog.raft.core import RaftCore
-from quorumlog.sim.clock import EPOCH_MS
-from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.sim.process import DIRECTORY, LINK_ROOM, SimulatedProcess, SimulatedTimer
 from quorumlog.sim.simulation_clock import SimulationClock
-from quorumlog.storage.files.write_plans import WritePlan
-from quorumlog.storage.log.store import GroupStore, OpenedGroup, open_group
+from quorumlog.sim.workers import SimulatedDiskWorker
+from quorumlog.storage.journal.writer import JournalLimits
+from quorumlog.storage.log.store import OpenedGroup
 from quorumlog.storage.metadata.group_files import GroupFiles
 from quorumlog.wire.frame import Frame
 
-T = TypeVar("T")
-DIRECTORY = "/node"
-DISK_US = (100, 1_500)
-NONCE_BITS = 62
+JOURNAL = JournalLimits(
+    segment_bytes=16_384,
+    segments_max=3,
+    commit_bytes_max=8_192,
+    group_bytes_max=2_048,
+    wanted_min=1,
+    wanted_again=64,
+)
+"""So small that its segments are used again and again. It takes two groups, as in a real node."""
 
 
 class GroupNetwork(Protocol):
@@ -47,7 +51,7 @@ class GroupNetwork(Protocol):
 
     clock: SimulationClock
 
-    def carry(self, sender: str, receiver: str, message: Message, data: bytes) -> None:
+    def carry(self, sender: "GroupNode", receiver: str, message: Message, data: bytes) -> None:
         """Carry a message over the connection from one node to another, if it is open."""
         ...
 
@@ -55,145 +59,110 @@ class GroupNetwork(Protocol):
         """Return the nodes that a node is connected to."""
         ...
 
+    def touch(self, node: "GroupNode") -> None:
+        """Something happens in a node: it is to be checked after the present event."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _Hosted:
     """A group that is open."""
 
     opened: OpenedGroup
     replica: Replica
     executor: GroupExecutor
+    timer: SimulatedTimer
 
 
-class GroupNode:
-    """A machine with any number of groups. `took` counts the entries that were looked at."""
+class GroupNode(SimulatedProcess):
+    """A machine with any number of groups."""
 
     def __init__(self, network: GroupNetwork, config: NodeConfig) -> None:
         self.network = network
-        self.node_id = config.self_id
-        self.config = config
-        self.life = 0
-        self.is_up = False
-        self.why_stopped = ""
         self.replicas: dict[str, Replica] = {}
-        self._random = Random(f"{network.clock.random.random()}{self.node_id}")  # noqa: S311
-        self._open: dict[str, _Open] = {}
+        self._hosted: dict[str, _Hosted] = {}
+        self._is_up = False
         self._handlers: dict[str, PeerHandler] = {}
-        self._query_ms: int | None = None
-        self.wipe()
-
-    def wipe(self) -> None:
-        """Put an empty disk into a machine that is down."""
-        self.files = SimulatedFileSystem(self._random, now_ms=lambda: self.wall_ms)
-        self.files.make_directory(DIRECTORY)
+        random = Random(f"{network.clock.random.random()}{config.self_id}")  # noqa: S311
+        super().__init__(config, network.clock, random)
 
     @property
-    def now_ms(self) -> int:
-        """Milliseconds of its clock."""
-        return self.network.clock.now_ms
+    def is_up(self) -> bool:
+        """Whether the process runs."""
+        return self._is_up
 
-    @property
-    def wall_ms(self) -> int:
-        """Milliseconds of the calendar's clock."""
-        return EPOCH_MS + self.now_ms
+    def _touched(self) -> None:
+        self.network.touch(self)
 
     # -- its process ----------------------------------------------------------------------------
 
-    def later(self, delay_us: int, action: Callable[[], object]) -> None:
-        """Plan an action in this life of the process."""
-        life = self.life
-
-        def happen() -> None:
-            if self.life == life and self.is_up:
-                self.enter(action)
-
-        self.network.clock.after_us(delay_us, happen)
-
-    def enter(self, action: Callable[[], object]) -> None:
-        """Run an action in this process."""
-        try:
-            action()
-        except SimulatedCrash:
-            self.stop(power=True)
-
-    def run(
-        self,
-        work: Callable[[], T],
-        done: Callable[[T], None],
-        failed: Callable[[Exception], None],
-        client: object = None,
-    ) -> None:
-        """See `Executor`: as a thread would, a little later."""
-
-        def happen() -> None:
-            try:
-                result = work()
-            except Exception as error:
-                failed(error)
-                return
-            done(result)
-
-        self.later(self._random.randint(*DISK_US), happen)
-
     def start(self) -> None:
-        """Start the process; it stays down, with the reason, if it cannot read its groups."""
+        """Start the process; it stays down, with the reason, if it cannot open its groups."""
         self.files.kill()
-        self.is_up, self.life, self.why_stopped = True, self.life + 1, ""
+        self._is_up, self.why_stopped = True, ""
+        self.enter(self._start)
+
+    def _start(self) -> None:
+        turn = Turn(lambda action: self.later(0, action))
         self.catalog = GroupCatalog(self.config)
         records = GroupFiles(self.files, DIRECTORY, self.files.remove_tree)
+        due, query, beat = SimulatedTimer(self), SimulatedTimer(self), SimulatedTimer(self)
+        self.liveness = self._make_liveness(beat)
+        self._environment = environment = self._make_environment(
+            turn,
+            SimulatedDiskWorker(self, turn, JOURNAL, turn.at_end),
+            self,
+            self.liveness,
+            lambda deadline_ms: None,
+        )
         self.lifecycle = GroupLifecycle(
-            self.catalog, records, self, LifecycleEnvironment(self, lambda: self.wall_ms, self._due)
+            self.catalog,
+            records,
+            self,
+            LifecycleEnvironment(
+                environment.executor,
+                environment.wall_ms,
+                lambda wall_ms: due.wake_at(self.clock.now_ms + wall_ms - self.clock.wall_ms),
+            ),
         )
         self.sync = GroupSync(
             self.lifecycle,
-            SyncEnvironment(
-                self,
-                self,
-                lambda: self.now_ms,
-                self._query_at,
-                partial(self._random.getrandbits, NONCE_BITS),
-            ),
+            SyncEnvironment(self, self, environment.now_ms, query.wake_at, environment.nonce),
         )
-        self.enter(lambda: self._open_all(records))
-
-    def _open_all(self, records: GroupFiles) -> None:
+        due.tick, query.tick = self.lifecycle.tick, self.sync.tick
         try:
             self.catalog.loaded(*records.load())
+            self._settle()
+            for name, config in list(self.catalog.configs.items()):
+                self._open(config, self.catalog.records[name].identity)
         except StorageError as error:
             self.stop(power=False, why=str(error))
             return
-        for name, config in list(self.catalog.configs.items()):
-            record = self.catalog.records[name]
-            self._open_now(config, record.identity)
+        self._groups_changed()
+        for replica in self.replicas.values():
+            replica.start()
+        self.liveness.start()
         self.sync.start()
         self.lifecycle.tick()
 
-    def stop(self, *, power: bool, why: str = "") -> None:
-        """End the process; with `power` the machine goes off, too."""
-        self.is_up, self.life, self.why_stopped = False, self.life + 1, why
-        self._query_ms = None
+    def _make_liveness(self, timer: SimulatedTimer) -> NodeLiveness:
+        liveness = NodeLiveness(
+            self.node_id,
+            self.replicas,
+            self,
+            lambda: self.clock.now_ms,
+            timer.wake_at,
+            run=self.life + 1,
+            groups=[],
+        )
+        timer.tick = liveness.tick
+        return liveness
+
+    def _ends(self, *, power: bool, closes: bool) -> None:
+        self._is_up = False
         self.replicas.clear()
-        self._open.clear()
+        self._hosted.clear()
         self._handlers.clear()
-        if power:
-            self.files.power_loss()
-        else:
-            self.files.kill()
-
-    def _due(self, wall_ms: int) -> None:
-        self.later(max(0, wall_ms - self.wall_ms) * 1_000, self.lifecycle.tick)
-
-    def _query_at(self, due_ms: int) -> None:
-        if self._query_ms is not None and self._query_ms <= due_ms:
-            return
-        self._query_ms = due_ms
-
-        def tick() -> None:
-            if self._query_ms == due_ms:
-                self._query_ms = None
-                self.sync.tick()
-
-        self.later(max(0, due_ms - self.now_ms) * 1_000, tick)
 
     # -- its replicas (see `ReplicaHost`) ---------------------------------------------------------
 
@@ -204,84 +173,67 @@ class GroupNode:
     def open(
         self, config: GroupConfig, identity: bytes, done: Callable[[StorageError | None], None]
     ) -> None:
-        """See `ReplicaHost`."""
-        self.later(self._random.randint(*DISK_US), lambda: done(self._open_now(config, identity)))
+        """See `ReplicaHost`. If it fails an operator starts the process again."""
 
-    def _open_now(self, config: GroupConfig, identity: bytes) -> StorageError | None:
-        limits, directory = self.config.limits, f"{DIRECTORY}/{config.group}"
-        try:
-            opened = open_group(self.files, directory, config, limits, self_id=self.node_id)
-        except StorageError as error:
-            return error
-        executor = GroupExecutor(self)
-        core = RaftCore(
-            raft_config(config, self.config, opened, identity),
-            boot_state(opened),
-            self._random,
-            self.now_ms,
+        def open_it() -> None:
+            try:
+                self._open(config, identity)
+            except StorageError as error:
+                done(error)
+                self.broken(f"group {config.group}: {error}")
+                return
+            self._groups_changed()
+            self.replicas[config.group].start()
+            done(None)
+
+        self.later(self.disk_us(), open_it)
+
+    def _open(self, config: GroupConfig, identity: bytes) -> None:
+        """Open a group and make its replica. Raises `StorageError`."""
+        opened = self._open_group(config)
+        timer, executor = SimulatedTimer(self), GroupExecutor(self._environment.executor)
+        environment: Environment = replace(
+            self._environment, executor=executor, machines=executor, wake_at=timer.wake_at
         )
-        replica = Replica(
-            config, core, opened, self._environment(config.group, executor), limits, None
-        )
+        raft = raft_config(config, self.config, opened, identity)
+        core = RaftCore(raft, boot_state(opened), self._random, self.clock.now_ms)
+        replica = Replica(config, core, opened, environment, self.config.limits, None)
+        timer.tick = replica.tick
+        self._hosted[config.group] = _Hosted(opened, replica, executor, timer)
         self.replicas[config.group] = replica
-        self._open[config.group] = _Open(opened, replica, executor)
-        replica.start()
-        return None
 
-    def _environment(self, name: str, executor: GroupExecutor) -> Environment:
-        def tick(life: Replica) -> None:
-            if self.replicas.get(name) is life:
-                life.tick()
-
-        def tick_made() -> None:
-            if name in self.replicas:
-                self.replicas[name].tick()
-
-        def wake_at(due_ms: int) -> None:
-            replica = self.replicas.get(name)
-            delay_us = max(0, due_ms * 1_000 - self.network.clock.now_us)
-            if replica is not None:
-                self.later(delay_us, partial(tick, replica))
-            else:  # it is being made
-                self.later(delay_us, tick_made)
-
-        return Environment(
-            disk=_Disk(self),
-            network=self,
-            executor=executor,
-            machines=executor,
-            now_ms=lambda: self.now_ms,
-            now_us=lambda: self.network.clock.now_us,
-            wall_ms=lambda: self.wall_ms,
-            hour_of_day=lambda: 0,
-            defer=lambda action: self.later(0, action),
-            wake_at=wake_at,
-            broken=lambda reason: self.later(0, lambda: self.stop(power=False, why=reason)),
-            nonce=partial(self._random.getrandbits, NONCE_BITS),
-        )
+    def _groups_changed(self) -> None:
+        self.liveness.set_timing(self.catalog.configs.values())
 
     def close(self, name: str, done: Callable[[], None]) -> None:
         """See `ReplicaHost`."""
-        found = self._open.pop(name, None)
+        found = self._hosted.pop(name, None)
         if found is None:
             done()
             return
         del self.replicas[name]
-        end_replica(found.replica, "deleted")
+        replica, environment = found.replica, self._environment
+        environment.liveness.forget(name)
+        environment.election_throttle.over(name)
+        end_replica(replica, "deleted")
+
+        def idle() -> None:
+            environment.disk.end(write_owners(replica), replica.log.settle(), close)
 
         def close() -> None:
-            found.replica.context.is_broken = True
+            replica.context.is_broken = True
+            found.timer.end()
             found.opened.close()
+            self._groups_changed()
             done()
 
-        environment = found.replica.context.environment
-        owners, last = write_owners(found.replica), found.replica.log.settle()
-        found.executor.end("deleted", lambda: environment.disk.end(owners, last, close))
+        found.executor.end("deleted", idle)
 
     def change(self, config: GroupConfig) -> None:
         """See `ReplicaHost`."""
         if config.group in self.replicas:
             reconfigure(self.replicas[config.group], config)
+        self._groups_changed()
 
     def identity_of(self, name: str) -> bytes:
         """See `ReplicaHost`."""
@@ -308,8 +260,12 @@ class GroupNode:
     ) -> bool:
         """See `Network`."""
         data = b"".join(bytes(part) for part in attachments)
-        self.network.carry(self.node_id, peer_id, message, data)
+        self.network.carry(self, peer_id, message, data)
         return True
+
+    def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
+        """See `Links`."""
+        return LINK_ROOM
 
     def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
         """See `Network`: peers are introduced to a group that has come, or has other members."""
@@ -331,11 +287,8 @@ class GroupNode:
         """There is a new connection, in both directions."""
         hello = Hello(cluster="sim", node_id=peer, role="control", address="")
         events = ConnectionEvents(groups_received=self.sync.received)
-        liveness = NodeLiveness(
-            self.node_id, {}, self, lambda: self.now_ms, lambda due_ms: None, run=1, groups=[]
-        )
         self._handlers[peer] = PeerHandler(
-            self.node_id, self.replicas, liveness, hello, PeerHandlerCounters(), events
+            self.node_id, self.replicas, self.liveness, hello, PeerHandlerCounters(), events
         )
         self.introduce(peer, list(self.replicas))
         for replica in list(self.replicas.values()):
@@ -358,59 +311,12 @@ class _Answers:
         return True
 
 
-class _Disk:
-    """Carries out the waiting writes of one group a little later, with one fsync."""
-
-    def __init__(self, node: GroupNode) -> None:
-        self._node = node
-        self._store = GroupStore()
-        self._queue: deque[Submission] = deque()
-        self._owners: dict[WriteOwner, None] = {}
-        self._is_busy = self._has_failed = False
-        self.queued_bytes = 0
-
-    def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
-        """See `Disk`."""
-        self._owners[owner] = None
-        if not self._has_failed:
-            self.queued_bytes += plan.size_bytes
-            self._queue.append(Submission(owner, token, plan))
-            self._begin()
-
-    def end(self, owners: Sequence[WriteOwner], last: WritePlan, done: Callable[[], None]) -> None:
-        """See `Disk`."""
-        self.submit(Barrier(done), None, last)
-
-    def _begin(self) -> None:
-        if not self._is_busy and self._queue:
-            self._is_busy = True
-            self._node.run(lambda: None, lambda _: self._commit(), lambda error: None)
-
-    def _commit(self) -> None:
-        batch = [*self._queue]
-        self._queue.clear()
-        try:
-            self._store.execute([item.plan for item in batch], sync=True)
-        except StorageError as error:
-            self._has_failed = True
-            for owner in list(self._owners):
-                owner.write_failed(error)
-            self._node.stop(power=False, why=str(error))
-            return
-        self._is_busy = False
-        self.queued_bytes -= sum(item.plan.size_bytes for item in batch)
-        report_commit(batch)
-        self._begin()
-
-
-def node_config(node_id: str, limits: Limits) -> NodeConfig:
+def node_config(node_id: str, port: int, limits: Limits) -> NodeConfig:
     """Return the configuration of a node that has no group of its own. Raises `ConfigError`."""
-    if not node_id:
-        raise ConfigError("a node has an id")
     return NodeConfig(
         self_id=node_id,
         store_base_dir=DIRECTORY,
-        listen="127.0.0.1:7101",
+        listen=f"127.0.0.1:{port}",
         limits=limits,
         deleted_group_reserved_hours=0.001,
     )

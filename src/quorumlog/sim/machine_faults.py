@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.machines import KEY_VALUES
-from quorumlog.sim.node import DIRECTORY
+from quorumlog.sim.process import DIRECTORY
 from quorumlog.storage.log.snapshots import DIRECTORY as SNAPSHOTS
 from quorumlog.storage.log.snapshots import PREFIX
 

@@ -1,13 +1,16 @@
 """The network between simulated machines: loses, repeats, delays, reorders and cuts messages."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from quorumlog.model.messages.base import Message
+from quorumlog.model.messages.peer import HeartBeats, PeerMessage, PeerTurn
 from quorumlog.sim.simulation_clock import SimulationClock
+from quorumlog.wire.frame import Frame
+from quorumlog.wire.joined import split
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 if TYPE_CHECKING:
@@ -16,22 +19,50 @@ if TYPE_CHECKING:
 USUAL_DELAY_US = (100, 2_000)
 
 
+def parts_of(message: Message, data: bytes) -> list[PeerMessage]:
+    """Return what a message says in the name of groups."""
+    parts: Iterable[object] = [message]
+    if isinstance(message, HeartBeats):
+        parts = message.requests
+    elif isinstance(message, PeerTurn):
+        frames = split(message, memoryview(data))
+        parts = [frame.message for frame in frames if isinstance(frame, Frame)]
+    return [part for part in parts if isinstance(part, PeerMessage)]
+
+
+class Trace:
+    """A digest of everything that was delivered, and when."""
+
+    def __init__(self, clock: SimulationClock) -> None:
+        self._clock = clock
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._digest = 0
+
+    def record(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
+        """A message is delivered."""
+        header = f"{self._clock.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
+        self._digest = zlib.crc32(data, zlib.crc32(header + self._encode(message), self._digest))
+
+    @property
+    def text(self) -> str:
+        """The digest of the run so far."""
+        return f"{self._digest:08x}-{self._clock.events}-{self._clock.now_us}"
+
+
 class SimulatedNetwork:
     """Carries messages between machines; clients are machines, too.
 
     `loss` and `repeat` are shares of messages, `delay_us` the range of their travel, `straggler`
     the share that takes up to `straggler_us`, `cut` pairs (from, to) between which nothing gets
-    through. `trace` is a digest of everything that was delivered, and when.
+    through.
     """
 
     def __init__(self, clock: SimulationClock) -> None:
         self._clock = clock
         self._random: Random = clock.random
-        self._encode = msgspec.msgpack.Encoder().encode
         self._epochs: dict[tuple[str, str], int] = {}
         self.cut: set[tuple[str, str]] = set()
-        self.trace = 0
-        self.delivered = 0
+        self.trace = Trace(clock)
         self.calm()
 
     def calm(self) -> None:
@@ -67,12 +98,7 @@ class SimulatedNetwork:
             def arrive() -> None:
                 if pair in self.cut or self._epochs.get(pair, 0) != epoch:
                     return
-                self._record(pair, message, data)
+                self.trace.record(pair, message, data)
                 deliver()
 
             self._clock.after_us(delay, arrive)
-
-    def _record(self, pair: tuple[str, str], message: Message, data: bytes) -> None:
-        self.delivered += 1
-        header = f"{self._clock.now_us}{pair}{KIND_OF_MESSAGE[type(message)]}".encode()
-        self.trace = zlib.crc32(data, zlib.crc32(header + self._encode(message), self.trace))

@@ -1,6 +1,5 @@
 """One run from one seed: faults for a while, then none, after which the group must recover."""
 
-from dataclasses import dataclass
 from random import Random
 
 from quorumlog.model.errors import QuorumlogError
@@ -9,7 +8,7 @@ from quorumlog.sim.clean_stops import CleanStops
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults, name_of
-from quorumlog.sim.finding import Finding
+from quorumlog.sim.finding import Finding, Outcome, found_by
 from quorumlog.sim.hook import make_hook
 from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.machine_faults import MachineFaults
@@ -52,21 +51,6 @@ STABLE_MS = 2_500
 """How long a converged group must go on without another election."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended. `finding` is None if nothing was found; `histories` say what happened."""
-
-    seed: int
-    simulated_ms: int
-    events: int
-    appended: int
-    reads: int
-    digest: str
-    faults: list[str]
-    histories: dict[str, list[str]]
-    finding: Finding | None = None
-
-
 def run_seed(
     seed: int,
     *,
@@ -105,15 +89,7 @@ def run_seed(
         others.append(stops)
     if has_lies:
         others.append(impostors)
-    finding: Finding | None = None
-    try:
-        _live_through(cluster, faults, others, seconds)
-    except Finding as found:
-        finding = found
-    except Exception as error:
-        # an unforeseen error is a finding, too: a failed check, or a bug that shows only so
-        finding = Finding("no_error", repr(error))
-        finding.__cause__ = error
+    finding = found_by(lambda: _live_through(cluster, faults, others, seconds))
     clock = cluster.clock
     return Outcome(
         seed,
@@ -121,7 +97,7 @@ def run_seed(
         clock.events,
         cluster.clients.appended,
         cluster.clients.reads,
-        f"{cluster.network.trace:08x}-{clock.events}-{clock.now_us}",
+        cluster.network.trace.text,
         [name_of(kind) for kind in faults.kinds]
         + ["clean_stops"] * has_stops
         + ["impostors"] * has_lies,
