@@ -19,6 +19,8 @@ from quorumlog import AppendPlace, GroupConfig, Node, NodeConfig, Role, RoleChan
 from quorumlog.errors import NotLeaderError
 
 GROUP = "messages"
+FILE_BYTES, ROOM_BYTES = 16 << 20, 1 << 30
+"""For a few messages on the disk of a desktop; a server has reason to keep what is the default."""
 POSITION_BYTES = 8
 """What each message starts with: its own position, filled in by the leader's append hook."""
 
@@ -108,7 +110,13 @@ async def show(directory: str) -> None:
     peers = ";".join(f"n{number}-{address}" for number, address in enumerate(addresses))
     brokers = []
     for number in range(3):
-        group, place = GroupConfig(group=GROUP, peers=peers), f"{directory}/n{number}"
+        place = f"{directory}/n{number}"
+        group = GroupConfig(
+            group=GROUP,
+            peers=peers,
+            mapped_file_size_for_entry_data=FILE_BYTES,
+            disk_ample_bytes=ROOM_BYTES,
+        )
         brokers.append(
             Broker(NodeConfig(self_id=f"n{number}", store_base_dir=place, groups=[group]))
         )

@@ -5,11 +5,7 @@ import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from quorumlog import GroupConfig, Node, NodeConfig, Role
-
-SMALL_FILES = {
-    "mapped_file_size_for_entry_data": 8 << 20,
-    "mapped_file_size_for_entry_index": 32 * 1024,
-}
+from small_files import SMALL_FILES
 
 
 def free_ports(count):

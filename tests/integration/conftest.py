@@ -15,11 +15,9 @@ from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.limits import Limits
 from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
+from small_files import SMALL_FILES
 
-SMALL_FILES = {
-    "mapped_file_size_for_entry_data": 1 << 20,
-    "mapped_file_size_for_entry_index": 32 * 1024,
-}
+DATA_FILE_BYTES = 1 << 20
 SMALL_LIMITS = {
     "entry_bytes_max": 256 * 1024,
     "block_bytes_max": 512 * 1024,
@@ -61,7 +59,8 @@ class Cluster:
         ports = dict(zip(self.ids, free_ports(count), strict=True))
         self.addresses = {node_id: f"127.0.0.1:{port}" for node_id, port in ports.items()}
         peers = ";".join(f"{node_id}-{address}" for node_id, address in self.addresses.items())
-        options = {**SMALL_FILES, **group_options}
+        options = {**SMALL_FILES, "mapped_file_size_for_entry_data": DATA_FILE_BYTES}
+        options |= group_options
         configs = [GroupConfig(group=group, peers=peers, **options) for group in groups]
         bounds = Limits(**{**SMALL_LIMITS, **(limits or {})})
         self.configs = {

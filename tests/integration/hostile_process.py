@@ -13,12 +13,10 @@ from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.wire.frame import encode_frame
+from small_files import SMALL_FILES
 
 CLIENT_HELLO = b"".join(encode_frame(Hello(cluster="", node_id="", role="client")))
-FILES = {
-    "mapped_file_size_for_entry_data": 8 << 20,
-    "mapped_file_size_for_entry_index": 32 * 8192,
-}
+FILES = {**SMALL_FILES, "mapped_file_size_for_entry_index": 32 * 8192}
 
 
 class NodeProcess:

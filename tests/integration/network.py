@@ -11,6 +11,7 @@ import sys
 
 from quorumlog.local.process import KILL_SECONDS
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
+from small_files import SMALL_FILES
 
 PORT = 7_101
 NOWHERE = "02:00:00:00:00:ff"
@@ -138,7 +139,7 @@ class NetworkCluster:
         self._directory = directory
         self._processes = {}
         peers = ";".join(f"{node_id}-{address}" for node_id, address in self.addresses.items())
-        options = {"mapped_file_size_for_entry_data": 8 << 20, **group_options}
+        options = {**SMALL_FILES, **group_options}
         group = GroupConfig(group="g", peers=peers, **options)
         for node_id in self.node_ids:
             config = NodeConfig(

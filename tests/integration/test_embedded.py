@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import quorumlog.errors as qe
-from embedding import SMALL_FILES, Program, configs, leader_id, program
+from embedding import Program, configs, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
 from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
+from small_files import SMALL_FILES, SMALL_SETTINGS
 
 
 class Last(StateMachine):
@@ -288,12 +289,8 @@ async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expec
                 node.expect_group("g")
             with pytest.raises(qe.UnknownGroupError):
                 node.group("later")
-        settings = {
-            "mappedFileSizeForEntryData": SMALL_FILES["mapped_file_size_for_entry_data"],
-            "mappedFileSizeForEntryIndex": SMALL_FILES["mapped_file_size_for_entry_index"],
-        }
         async with Client(embedded.servers, "g") as client:
-            await client.admin.groups.create("later", settings=settings)
+            await client.admin.groups.create("later", settings=SMALL_SETTINGS)
         later = Program(embedded.nodes, "later")
         leader = await later.leader()
         done = await leader.execute(bytes(8) + b"command")
@@ -314,7 +311,7 @@ async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expec
         for node in embedded.nodes.values():
             expect(node)
         async with Client(embedded.servers, "g") as client:
-            await client.admin.groups.create("later", settings=settings)
+            await client.admin.groups.create("later", settings=SMALL_SETTINGS)
         done = await (await Program(embedded.nodes, "later").leader()).execute(bytes(8))
     nodes = {name: Node(config) for name, config in made.items()}
     for node in nodes.values():

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from integration.conftest import SMALL_FILES, SMALL_LIMITS
+from integration.conftest import DATA_FILE_BYTES, SMALL_LIMITS
 from integration.following import TIMEOUT_MS, Following
 from integration.network import Network, NetworkCluster, NotPermittedError
 from quorumlog.client import KV, Client, EventsForgottenError
@@ -13,6 +13,7 @@ from quorumlog.local import LocalCluster
 from quorumlog.model.errors import IndexRemovedError, QuorumlogError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from scripted_cluster import metadata_of
+from small_files import SMALL_FILES
 
 pytestmark = pytest.mark.processes
 
@@ -28,7 +29,7 @@ def kv_cluster(tmp_path):
         tmp_path / "cluster",
         groups=("g",),
         state_machine="kv",
-        data_file_bytes=SMALL_FILES["mapped_file_size_for_entry_data"],
+        data_file_bytes=DATA_FILE_BYTES,
         index_file_bytes=SMALL_FILES["mapped_file_size_for_entry_index"],
         limits=Limits(**SMALL_LIMITS),
     )

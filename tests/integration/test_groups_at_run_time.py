@@ -9,10 +9,16 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, UnexpectedArgumentError
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.groups import CreateGroupRequest
+from small_files import SMALL_SETTINGS
 
 
 def admin(cluster, group="g"):
     return cluster.client(group, timeout_ms=5_000)
+
+
+async def made_small(client, members=None, **settings):
+    settings = {**SMALL_SETTINGS, **settings}
+    return await client.admin.groups.create("orders", members=members, settings=settings)
 
 
 def hosts(cluster, name):
@@ -25,7 +31,7 @@ async def test_163_a_group_is_made_while_nodes_run_used_and_found_again_after_a_
     async with make_cluster() as cluster:
         await cluster.start()
         async with admin(cluster) as client:
-            made = await client.admin.groups.create("orders", settings={"retentionBytes": 1 << 30})
+            made = await made_small(client, retentionBytes=1 << 30)
             assert made.leader_id in cluster.ids
             assert made.members == cluster.addresses
         async with cluster.client("orders") as client:
@@ -46,14 +52,14 @@ async def test_163_a_deleted_group_is_gone_and_one_of_its_name_starts_from_nothi
     async with make_cluster() as cluster:
         await cluster.start()
         async with admin(cluster) as client:
-            before = await client.admin.groups.create("orders")
+            before = await made_small(client)
             async with cluster.client("orders") as orders:
                 await orders.append(b"old")
                 changed = await client.admin.groups.delete("orders")
                 assert changed.nodes == cluster.ids
                 with pytest.raises(UnknownGroupError):
                     await orders.append(b"late")
-            after = await client.admin.groups.create("orders")
+            after = await made_small(client)
             assert after.identity != before.identity
             async with cluster.client("orders") as orders:
                 at = await orders.append(b"new")
@@ -70,12 +76,12 @@ async def test_a_member_that_was_away_deletes_the_group_once_it_is_back(make_clu
     async with make_cluster() as cluster:
         await cluster.start()
         async with admin(cluster) as client:
-            await client.admin.groups.create("orders")
+            await made_small(client)
             await cluster.stop("n2")
             changed = await client.admin.groups.delete("orders")
             assert changed.nodes == ["n0", "n1"]
             assert set(changed.pending) == {"n2"}
-            await client.admin.groups.create("orders", members=["n0", "n1"])
+            await made_small(client, members=["n0", "n1"])
             async with cluster.client("orders") as orders:
                 await orders.append(b"new")
             await cluster.start("n2")
@@ -89,9 +95,9 @@ async def test_a_group_that_one_node_refuses_exists_nowhere(make_cluster, until)
         await cluster.start()
         async with admin(cluster) as client:
             groups = client.admin.groups
-            await groups.create("orders", members=["n2"])
+            await made_small(client, members=["n2"])
             with pytest.raises(RequestError) as refused:
-                await groups.create("orders")
+                await made_small(client)
             assert refused.value.code is ResponseCode.GROUP_EXISTS
             assert hosts(cluster, "orders") == {"n2"}
             with pytest.raises(UnexpectedArgumentError, match="did you mean retentionBytes"):
@@ -104,7 +110,7 @@ async def test_a_group_needs_all_its_members_to_be_made_and_most_to_be_deleted(m
         await cluster.start()
         async with admin(cluster) as client:
             groups = client.admin.groups
-            await groups.create("orders")
+            await made_small(client)
             await cluster.stop("n2")
             with pytest.raises(NetworkError, match="n2"):
                 await groups.create("other", members=cluster.addresses)
@@ -143,7 +149,7 @@ async def test_a_member_whose_disk_was_emptied_is_invited_again(
     async with make_cluster() as cluster:
         await cluster.start()
         async with admin(cluster) as client:
-            await client.admin.groups.create("orders", settings={"cleanInterval": 777})
+            await made_small(client, cleanInterval=777)
         async with cluster.client("orders") as orders:
             await orders.append(b"kept")
         await cluster.stop("n2")
@@ -159,7 +165,7 @@ async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, 
         await cluster.start()
         async with admin(cluster) as client:
             groups = client.admin.groups
-            await groups.create("orders")
+            await made_small(client)
             await cluster.stop("n2")
             changed = await groups.alter(
                 "orders", {"electionTimeoutMinMs": "700", "digestEntries": 8}
@@ -179,6 +185,6 @@ async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, 
             _, described = await groups.describe("orders")
             by_key = {one.key: one for one in described["n0"]}
             assert by_key["electionTimeoutMinMs"].source == "runtime"
-            assert by_key["mappedFileSizeForEntryData"].source == "default"
+            assert by_key["snapshotBytes"].source == "default"
             await groups.alter("orders", unset=["electionTimeoutMinMs"])
             assert cluster.replica("n2", "orders").core.config.election_timeout_min_ms == 500

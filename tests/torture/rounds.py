@@ -36,6 +36,7 @@ from quorumlog.local.guard import SERVICE  # noqa: E402
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config  # noqa: E402
 from quorumlog.model.errors import QuorumlogError  # noqa: E402
 from quorumlog.model.limits import Limits  # noqa: E402
+from small_files import SMALL_FILES  # noqa: E402
 from torture.lossy_files import lose_power  # noqa: E402
 
 FOUNDERS = ("n0", "n1", "n2")
@@ -68,6 +69,7 @@ class Nodes:
                 "file_reserved_hours": 1,
                 "delete_when": ";".join(f"{hour:02}" for hour in range(24)),
                 "enable_disk_force_clean": False,
+                "disk_ample_bytes": SMALL_FILES["disk_ample_bytes"],
             }
             groups = [
                 GroupConfig(group="g", **common),

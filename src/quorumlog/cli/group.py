@@ -82,7 +82,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     values, chosen = _settings(settings), members.split(",") if members else None
     found = find_servers(directory, servers)
     if directory is not None:
-        values = {**LocalCluster.open(directory).file_sizes(), **values}
+        values = {**LocalCluster.open(directory).group_settings(), **values}
 
     async def create_all() -> list[str]:
         async with Client(found, timeout_ms=timeout * 1000) as client:

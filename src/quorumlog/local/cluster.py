@@ -119,8 +119,10 @@ class LocalCluster:
             return self.groups
         return sorted({name for health in answers for name in health.groups})
 
-    def file_sizes(self) -> dict[str, str]:
-        """Return the keys that say how large data and index files are, as the cluster was made.
+    def group_settings(self) -> dict[str, str]:
+        """Return what the groups were made with that suits this machine, for groups made later.
+
+        Keys of the configuration: sizes of files, and how much room on the disk is enough.
 
         Raises `ConfigError`.
         """
@@ -130,6 +132,7 @@ class LocalCluster:
         return {
             "mappedFileSizeForEntryData": str(first.mapped_file_size_for_entry_data),
             "mappedFileSizeForEntryIndex": str(first.mapped_file_size_for_entry_index),
+            "diskAmpleBytes": str(first.disk_ample_bytes),
         }
 
     @property

@@ -29,6 +29,9 @@ LOCK_NAME = "cluster.lock"
 DIRECTORY_MODE = 0o700
 NODES_MAX = 9
 """More voters only make a group slower."""
+DISK_AMPLE_BYTES = 1 << 30
+"""With so much free, a disk is not short of room. A local cluster shares it with all else on the
+machine, so that the share that is used says little."""
 LOCK_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
@@ -231,6 +234,7 @@ def node_configs(
             mapped_file_size_for_entry_index=index_file_bytes,
             state_machine=state_machine,
             retention_bytes=retention_bytes,
+            disk_ample_bytes=DISK_AMPLE_BYTES,
         )
         for group in content.groups
     ]
