@@ -163,3 +163,58 @@ async def test_nodes_killed_again_and_again_lose_nothing_of_any_group(tmp_path):
             assert acknowledged[group] <= await read_all(cluster, group)
     finally:
         await asyncio.to_thread(cluster.down)
+
+
+def remove_journal(cluster, node_id):
+    for path in journal_of(cluster, node_id).iterdir():
+        path.unlink()
+
+
+@pytest.mark.timeout(180)
+async def test_a_lone_replica_goes_on_without_its_lost_journal_if_told_to(tmp_path, capsys):
+    cluster = LocalCluster.create(
+        tmp_path / "c", nodes=1, groups=GROUPS, data_file_bytes=FILE_BYTES
+    )
+    await asyncio.to_thread(cluster.up)
+    more = itertools.count()
+    directory = str(cluster.group_directory("n0", GROUPS[0]))
+    settle = ["store", "settle", os.path.dirname(directory)]
+    try:
+        await appended(cluster, lambda: is_in_use(cluster, "n0") and next(more) > 100)
+        kept = {group: await read_all(cluster, group) for group in GROUPS}
+        await asyncio.to_thread(cluster.kill, "n0")
+        remove_journal(cluster, "n0")
+        assert main(settle) == 1
+        refused = capsys.readouterr().err
+        assert f"the journal that {directory} used is gone" in refused
+        assert f"{directory} has no other member; with --discard it goes on" in refused
+        assert "is given up for good" in refused
+        assert main([*settle, "--discard"]) == 0
+        assert f"{directory}: goes on without the journal: " in capsys.readouterr().out
+        assert main(settle) == 0
+        assert "nothing to settle" in capsys.readouterr().out
+        await asyncio.to_thread(cluster.start, "n0")
+        for group in GROUPS:  # the process was killed, and the machine went on
+            assert await read_all(cluster, group) == kept[group]
+    finally:
+        await asyncio.to_thread(cluster.down)
+
+
+@pytest.mark.timeout(180)
+async def test_a_member_of_a_group_does_not_forget_what_it_acknowledged(tmp_path, capsys):
+    cluster = LocalCluster.create(tmp_path / "c", groups=GROUPS, data_file_bytes=FILE_BYTES)
+    await asyncio.to_thread(cluster.up)
+    victim, more = cluster.node_ids[0], itertools.count()
+    directory = str(cluster.group_directory(victim, GROUPS[0]))
+    settle = ["store", "settle", os.path.dirname(directory)]
+    try:
+        await appended(cluster, lambda: is_in_use(cluster, victim) and next(more) > 100)
+        await asyncio.to_thread(cluster.kill, victim)
+        remove_journal(cluster, victim)
+        assert main([*settle, "--discard"]) == 1
+        refused = capsys.readouterr().err
+        assert f"not discarded: {directory}: n1, n2 belong to the group, too" in refused
+        assert main(["store", "verify", directory]) == 1
+        assert "store settle" in capsys.readouterr().err
+    finally:
+        await asyncio.to_thread(cluster.down)

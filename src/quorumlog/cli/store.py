@@ -23,9 +23,11 @@ from quorumlog.cli.output import (
 from quorumlog.cli.progress import progress_bar
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
+from quorumlog.model.errors import StorageError
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA, NodeDirectory
-from quorumlog.storage.log.settle import settle_node
+from quorumlog.storage.log.settle import Settled, settle_node
+from quorumlog.storage.offline.discard import Loss, discard_journal, find_loss
 from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.repair import repair_store, truncate_store
 from quorumlog.storage.offline.store_files import scan_store
@@ -273,6 +275,14 @@ def settle_command(
             show_default=False,
         ),
     ] = "",
+    discard: Annotated[
+        bool,
+        typer.Option(
+            "--discard",
+            help="Where the journal is lost, go on without what it held; without this option you "
+            "are told what that is. Only for groups that have no other member.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write what only the journal of a crashed node holds to the files of its groups.
@@ -286,18 +296,62 @@ def settle_command(
     node = NodeDirectory(files, str(directory))
     try:
         settled = settle_node(files, str(directory), journal)
+        failed = {path: str(error) for path, error in settled.failed.items()}
+        losses = _losses(files, settled, failed, discard=discard)
+        if losses and discard:
+            settle_node(files, str(directory), journal)  # removes what nobody needs any more
     finally:
         node.close()
     if as_json:
-        failed = {path: str(error) for path, error in settled.failed.items()}
-        print_json({"settled": settled.groups, "failed": failed})
+        discarded = {path: asdict(loss) for path, loss in losses.items() if discard}
+        print_json({"settled": settled.groups, "failed": failed, "discarded": discarded})
     else:
         for path, size in settled.groups.items():
             print_line(f"{path}: settled, {size} bytes written")
+        for path, loss in losses.items():
+            if discard:
+                print_line(f"{path}: goes on without the journal: {_loss_text(loss)}")
         if not settled.groups and not settled.failed:
             print_line(f"{directory}: nothing to settle, the groups' files hold everything")
-    if settled.failed:
-        raise CommandError("; ".join(str(error) for error in settled.failed.values()))
+    if failed:
+        raise CommandError("; ".join(failed.values()))
+
+
+def _losses(
+    files: OsFileSystem, settled: Settled, failed: dict[str, str], *, discard: bool
+) -> dict[str, Loss]:
+    """Return what each group gives up whose journal is lost; with `discard` it is given up now.
+
+    `failed` says why a group may not, or what the option would do.
+    """
+    losses: dict[str, Loss] = {}
+    for path in settled.lost:
+        try:
+            loss = discard_journal(files, path) if discard else find_loss(files, path)
+        except StorageError as error:
+            if discard:
+                failed[path] = f"not discarded: {error}"
+            continue
+        losses[path] = loss
+        if discard:
+            del failed[path]
+        else:
+            failed[path] += (
+                f". {path} has no other member; with --discard it goes on without the journal: "
+                f"{_loss_text(loss)}"
+            )
+    return losses
+
+
+def _loss_text(loss: Loss) -> str:
+    text = (
+        f"its log ends with entry {loss.kept_index}. It is known that nothing is missing up to "
+        f"{loss.proven_index}; whatever was acknowledged after that, and is not among the entries "
+        f"up to {loss.kept_index}, is given up for good"
+    )
+    if loss.damaged:
+        text += f"; {_damage_text(list(loss.damaged))}"
+    return text
 
 
 # -- shared ---------------------------------------------------------------------------------------

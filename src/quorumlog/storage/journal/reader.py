@@ -13,7 +13,7 @@ from quorumlog.storage.journal.records import (
     records_in,
 )
 from quorumlog.storage.journal.segments import SegmentList, load_list
-from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, ONLY_MEMBER
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def _segment(files: FileSystem, path: str, made: SegmentList) -> tuple[SegmentHe
         raise CorruptionError(
             f"{path} is lost, or another file lies there: of groups that used the journal nobody "
             f"knows which entries they are missing. Restore it, or empty their directories. "
-            f"{EMPTYING_IS_SAFE_WHEN}",
+            f"{EMPTYING_IS_SAFE_WHEN}. {ONLY_MEMBER}",
             path,
             0,
         )

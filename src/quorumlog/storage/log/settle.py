@@ -27,7 +27,7 @@ from quorumlog.storage.log.layout import (
     note_settled,
     read_identity,
 )
-from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
+from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, ONLY_MEMBER
 from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME, DURABLE_NAME, LogPoint
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 
@@ -39,11 +39,13 @@ class Settled:
     """What became of the groups of a node that used a journal, by directory.
 
     `groups`: how many of the journal's bytes were written to the group's files. `failed`: why it
-    could not be done; the journal is kept for them, and they cannot be opened.
+    could not be done; the journal is kept for them, and they cannot be opened. `lost`: those of
+    them whose journal cannot be read any more, whatever is tried.
     """
 
     groups: dict[str, int] = field(default_factory=dict)
     failed: dict[str, StorageError] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
 
 
 def settle_node(files: FileSystem, node_directory: str, journal_path: str = "") -> Settled:
@@ -87,7 +89,7 @@ def _settle_groups(
 ) -> None:
     content: dict[int, JournalContent] = {}
     for directory, identity in groups.items():
-        number = identity.journal
+        number, is_read = identity.journal, False
         try:
             if number not in content:
                 content[number] = read_journal(files, path, number)
@@ -95,15 +97,18 @@ def _settle_groups(
                 raise CorruptionError(
                     f"{path}: the journal that {directory} used is gone, and with it entries that "
                     f"may have been acknowledged. Bring it back, or empty {directory}. "
-                    f"{EMPTYING_IS_SAFE_WHEN}",
+                    f"{EMPTYING_IS_SAFE_WHEN}. {ONLY_MEMBER}",
                     path,
                     0,
                 )
+            is_read = True
             parts = content[number].parts.get(incarnation_number(identity.incarnation), [])
             result.groups[directory] = _Replay(files, directory, identity).run(parts)
             note_settled(files, directory)
         except StorageError as error:
             result.failed[directory] = error
+            if isinstance(error, CorruptionError) and not is_read:
+                result.lost.append(directory)
             logger.error("%s cannot be settled: %s", directory, error)
 
 

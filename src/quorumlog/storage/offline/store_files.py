@@ -66,6 +66,13 @@ def open_files(
     there is no store, and `UnsettledError` if entries may be only in the journal of its node.
     """
     require_readable(files, directory)
+    return open_unsettled(files, directory, data_directories)
+
+
+def open_unsettled(
+    files: FileSystem, directory: str, data_directories: Sequence[str] = ()
+) -> StoreFiles:
+    """Open a group directory as `open_files`, also if a journal may have more of its entries."""
     paths = list(data_directories) or [f"{directory}/{DATA}"]
     file_size = existing_file_size(files, paths)
     if file_size is None:
