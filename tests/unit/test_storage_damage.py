@@ -8,7 +8,12 @@ from damage_access import BODIES, HEADER_FIELDS, SIZES, file_of, filled, flip, r
 from quorumlog.model.block import block_from_index_records, decode_entries
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
 from quorumlog.sim.disk import SimulatedFileSystem
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.offline.verify import verify_store
 from store_access import Opened, block_of, entries_of, stored_block
+
+POSITION_BYTE = 30
+"""Of a header: the last but one of `pos`."""
 
 
 @pytest.fixture
@@ -275,6 +280,21 @@ def test_an_entry_that_the_disk_cannot_read_is_damaged_and_can_be_repaired():
         verify_all(opened.log)
 
 
+@pytest.mark.parametrize("entry", [0, 7, 19, 20, 33, 59])
+def test_a_wrong_position_in_a_header_is_found_by_verifying_and_the_entry_is_read(tmp_path, entry):
+    places = filled(tmp_path)
+    _, offset = flip(tmp_path, places[entry][0] + POSITION_BYTE)
+    [finding] = verify_store(OsFileSystem(), str(tmp_path)).findings
+    assert (finding.kind, finding.index, finding.offset) == (
+        "position",
+        entry,
+        offset - POSITION_BYTE,
+    )
+    opened = Opened(tmp_path, **SIZES)
+    assert [one.body for one in opened.entries()] == BODIES
+    opened.close()
+
+
 def test_positions_in_headers_are_the_leaders_and_the_index_holds_ours(tmp_path):
     """After a snapshot a follower's files begin elsewhere than its leader's (fixtures.md)."""
     leader, follower = Opened(tmp_path / "leader", **SIZES), Opened(tmp_path / "g", **SIZES)
@@ -289,6 +309,7 @@ def test_positions_in_headers_are_the_leaders_and_the_index_holds_ours(tmp_path)
         assert shifts != {0}
         verify_all_from(follower.log, 10)
         follower.close()
+        assert not verify_store(OsFileSystem(), str(tmp_path / "g")).findings
         follower = Opened(tmp_path / "g", **SIZES)
         assert not follower.log.damaged
     follower.close()

@@ -158,6 +158,7 @@ def _entries(
             last = run
             _count(report, run)
             _check_index(store, run, report)
+            _check_positions(store, run, report)
             progress(run.end - starts[0], total)
     except CorruptionError as error:
         is_unfinished = True
@@ -221,6 +222,31 @@ def _check_index(store: StoreFiles, run: ScannedRun, report: StoreReport) -> Non
         there = bool(on_disk["size"][row])
         text = "the index record does not fit the entry" if there else "no index record"
         report.add(VerifyFinding("index", path, place - store.index.start_of(place), text, index))
+
+
+def _check_positions(store: StoreFiles, run: ScannedRun, report: StoreReport) -> None:
+    """Compare `pos` in headers, which no CRC covers, with where the entries lie.
+
+    It is what the leader wrote, and a replica whose log was started again elsewhere has other
+    places. But entries that one leader appended lie one after the other there, too, up to the end
+    of a file: one that disagrees with all its neighbours of the same term is wrong.
+    """
+    table = headers(run.block)
+    stated = table["pos"].astype(np.int64)
+    shift = stated - (run.position + run.block.offsets)
+    if not shift.any():
+        return
+    same_term = table["term"][1:] == table["term"][:-1]
+    agrees = same_term & (shift[1:] == shift[:-1])
+    breaks = same_term & (shift[1:] != shift[:-1]) & (stated[1:] % store.data.file_size != 0)
+    none = np.zeros(1, dtype=bool)
+    has_witness = np.concatenate((none, agrees)) | np.concatenate((agrees, none))
+    is_odd = np.concatenate((none, breaks)) | np.concatenate((breaks, none))
+    path, start = store.data.path_at(run.position), store.data.start_of(run.position)
+    for row in np.flatnonzero((shift != 0) & is_odd & ~has_witness).tolist():
+        offset = int(run.position + run.block.offsets[row] - start)
+        text = f"its header says that it lies at {stated[row]}, and it lies at {start + offset}"
+        report.add(VerifyFinding("position", path, offset, text, run.first_index + row))
 
 
 def _check_index_after(files: FileSystem, store: StoreFiles, report: StoreReport) -> None:
