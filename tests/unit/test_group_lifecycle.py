@@ -339,8 +339,13 @@ def test_what_cannot_be_moved_or_removed_is_tried_again():
     assert not machine.files.exists(f"/base/quorumlog.deleted/g.{ONE.hex()}/data")
 
 
-def test_a_directory_without_a_record_is_removed_at_the_next_start():
+def test_an_empty_directory_stays_as_nobody_knows_whose_it_is_and_a_group_takes_it():
     machine = Machine()
+    machine.files.make_directory("/base/lost+found")
     machine.files.make_directory("/base/g")
     machine.restart()
-    assert not machine.files.is_directory("/base/g")
+    assert machine.files.is_directory("/base/lost+found")
+    assert machine.files.is_directory("/base/g")
+    assert machine.create() is ResponseCode.SUCCESS
+    machine.restart()
+    assert machine.hosted == {"g": ONE}

@@ -47,8 +47,9 @@ class GroupFiles:
     def load(self) -> tuple[list[GroupRecord], list[GroupRecord]]:
         """Return the records of groups that are hosted, and the tombstones, oldest first.
 
-        A deletion that a crash interrupted is finished. Raises `CorruptionError` when a record
-        cannot be read: it may say that its group was deleted.
+        A deletion that a crash interrupted is finished. A directory without a record stays, even an
+        empty one: it may be somebody's, such as a mount point or `lost+found`. Raises
+        `CorruptionError` when a record cannot be read: it may say that its group was deleted.
         """
         files, hosted = self._files, []
         for name in files.names(self._base):
@@ -56,8 +57,6 @@ class GroupFiles:
             if name == DELETED_NAME or not files.is_directory(directory):
                 continue
             record = self._read(directory)
-            if record is None and not files.names(directory):
-                self._remove_tree(directory)  # of a group whose record was not written any more
             if record is not None and record.state is GroupState.DELETED:
                 self.bury(record)
             elif record is not None and record.group == name:
