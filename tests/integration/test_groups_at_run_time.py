@@ -105,6 +105,16 @@ async def test_a_group_that_one_node_refuses_exists_nowhere(make_cluster, until)
             assert hosts(cluster, "other") == set()
 
 
+async def test_what_all_nodes_answer_alike_is_said_once(make_cluster):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            await made_small(client)
+            with pytest.raises(RequestError, match="'orders' is not made: n0, n1, n2: ") as refused:
+                await made_small(client)
+            assert str(refused.value).count("n1") == 1
+
+
 async def test_a_group_needs_all_its_members_to_be_made_and_most_to_be_deleted(make_cluster):
     async with make_cluster() as cluster:
         await cluster.start()

@@ -111,6 +111,14 @@ class GroupChange:
     after_restart: list[str] = field(default_factory=list)
 
 
+def _said(refusals: Mapping[str, RequestError]) -> str:
+    """Return what each node answered; what several of them did, once."""
+    nodes: dict[str, list[str]] = {}
+    for node, error in refusals.items():
+        nodes.setdefault(str(error), []).append(node)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in nodes.items())
+
+
 class Groups:
     """The groups of a client's cluster; get it as `client.admin.groups`.
 
@@ -317,8 +325,7 @@ class Groups:
             (error for error in refusals.values() if error.outcome is Outcome.DID_NOT_HAPPEN),
             next(iter(refusals.values())),
         )
-        said = "; ".join(f"{node}: {error}" for node, error in refusals.items())
-        text = f"group {name!r} is not made: {said}"
+        text = f"group {name!r} is not made: {_said(refusals)}"
         if left:
             text += (
                 f". {', '.join(left)} did not say that nothing is left; it is undone there later"

@@ -161,12 +161,12 @@ class GroupLifecycle:
             return ResponseCode.GROUP_DELETED, text
         if known is not None or name in self.catalog.unusable:
             identity = self.identity_of(name).hex() or "none yet"
-            where = "in the configuration file of" if not (known and known.peers) else "on"
-            text = f"group {name!r} exists {where} {node.self_id}, with the identity {identity}"
+            where = "" if known and known.peers else " in the configuration file"
+            text = f"it exists{where} already, with the identity {identity}"
             return ResponseCode.GROUP_EXISTS, text
         most = node.limits.groups_max
         if len(self.catalog.configs) + len(self._changing) >= most:
-            text = f"{node.self_id} hosts {most} groups already (limits.groupsMax)"
+            text = f"{most} groups are hosted already (limits.groupsMax)"
             return ResponseCode.GROUP_REFUSED, text
         return None
 
