@@ -153,7 +153,8 @@ async def test_an_append_of_the_program_may_wait_for_less_or_for_more(tmp_path):
         levels = ["one_way", "receive", "persistence", "replication", "all"]
         placed = [await leader.append(b"x", level=level) for level in levels]
         assert [one.index for one in placed] == list(range(placed[0].index, placed[0].index + 5))
-        assert [one.level for one in placed][2:] == levels[2:]
+        assert placed[2].level in levels[2:4]  # a majority may be faster than the own disk
+        assert [one.level for one in placed][3:] == levels[3:]
         assert (await leader.append_batch([b"y", b"z"], level="all")).level == "all"
         for level in levels:
             with pytest.raises(qe.HookRefusedError):

@@ -86,6 +86,8 @@ async def test_a_repeated_command_is_told_its_first_result(make_cluster, until, 
                 for node_id in cluster.ids:
                     await client.admin.save_snapshot()
                     if node_id != cluster.leader_id():
+                        leader = cluster.replica(cluster.leader_id())
+                        await until(lambda to=node_id, by=leader: matched(by, to) >= 0)
                         await client.admin.transfer(node_id)
                         await until(lambda node=node_id: cluster.leader_id() == node)
                 await cluster.stop()
