@@ -130,6 +130,21 @@ def test_what_is_too_large_to_be_joined_does_not_overtake_what_came_before(links
     assert frames == [[1, 2], [3], [4, 5]]
 
 
+def test_a_large_message_takes_room_from_those_that_come_after_it(links):
+    large, small = bytes(PART_ATTACHED_MAX + 1), bytes(PART_ATTACHED_MAX)
+
+    def send(peer_id, message, attachments=(), *, bulk=False):
+        links.room -= sum(len(part) for part in attachments)
+        return Links.send(links, peer_id, message, attachments, bulk=bulk)
+
+    links.send, links.room = send, 2 * PART_ATTACHED_MAX
+    assert links.out.send("b", push("g", 1), [large], bulk=True)
+    assert not links.out.send("b", push("h", 2), [small], bulk=True), "nor dropped afterwards"
+    assert links.out.send("b", push("h", 3), [bytes(PART_ATTACHED_MAX - 1)], bulk=True)
+    links.end_turn()
+    assert links.room == 0
+
+
 def test_no_frame_grows_beyond_its_bounds_and_what_fills_one_does_not_wait(links):
     count = 2 * JOINED_MAX + 5
     for number in range(count):

@@ -92,7 +92,9 @@ class PeerTurns:
         if size:
             if size > PART_ATTACHED_MAX:
                 self._send_early(link, gathered)
-                return self._links.send(peer_id, message, attachments, bulk=bulk)
+                is_sent = self._links.send(peer_id, message, attachments, bulk=bulk)
+                gathered.room = self._links.joined_room(peer_id, bulk=bulk)
+                return is_sent
             if gathered.room is not None:
                 if size > gathered.room:
                     return False
