@@ -219,8 +219,9 @@ def describe_command(
     with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
         summary, by_node = client.admin.groups.describe(group)
     keys = {one.key: one for settings in by_node.values() for one in settings}
-    values = {
-        key: {node: _setting(settings, key) for node, settings in by_node.items()} for key in keys
+    values = {  # a node that cannot use the group's file, or of another version, may lack some
+        key: {node: one for node, settings in by_node.items() for one in settings if one.key == key}
+        for key in keys
     }
     if as_json:
         print_json({**_object(summary), "configuration": _configuration(keys, values)})
@@ -241,10 +242,6 @@ def describe_command(
             if not only_set or any(one.source != "default" for one in at.values())
         ],
     )
-
-
-def _setting(settings: Sequence[Setting], key: str) -> Setting:
-    return next(one for one in settings if one.key == key)
 
 
 def _configuration(

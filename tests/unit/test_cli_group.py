@@ -1,0 +1,64 @@
+"""`group describe`: what nodes whose configurations differ are shown as."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from quorumlog.cli import group
+from quorumlog.cli.main import main
+from quorumlog.client.groups import GroupSummary
+from quorumlog.model.messages.groups import Setting
+
+SUMMARY = GroupSummary(
+    group="orders",
+    identity="07",
+    members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
+    leader_id="n0",
+    term=3,
+    states={"n0": "HOSTED", "n1": "FAILED"},
+    settings={},
+    is_from_file=False,
+    end_index=9,
+)
+
+
+@pytest.fixture
+def describe(monkeypatch, capsys):
+    """Describe group orders with the given settings of its nodes; return what is printed."""
+
+    class Client:
+        def __init__(self, *_, **__):
+            self.admin = SimpleNamespace(groups=SimpleNamespace(describe=lambda _: self.answer))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    def described(by_node, *arguments):
+        Client.answer = (SUMMARY, by_node)
+        monkeypatch.setattr(group, "SyncClient", Client)
+        assert main(["group", "describe", "orders", "--servers", "127.0.0.1:1", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return described
+
+
+def test_a_node_that_cannot_use_the_groups_file_is_left_out(describe):
+    known = Setting("retentionHours", "3", "runtime", "0", "now", "3")
+    by_node = {"n0": [known], "n1": []}
+    assert "retentionHours" in describe(by_node)
+    shown = json.loads(describe(by_node, "--json"))["configuration"]["retentionHours"]["nodes"]
+    assert shown == {"n0": {"value": "3", "source": "runtime", "running": "3"}}
+
+
+def test_a_key_that_only_nodes_of_one_version_have_is_shown_for_them(describe):
+    both, newer = (Setting(key, "1", "default", "1", "now", "1") for key in ("both", "newer"))
+    by_node = {"n0": [both, newer], "n1": [both]}
+    shown = json.loads(describe(by_node, "--json"))["configuration"]
+    assert {key: sorted(at["nodes"]) for key, at in shown.items()} == {
+        "both": ["n0", "n1"],
+        "newer": ["n0"],
+    }
