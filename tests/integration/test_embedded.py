@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from embedding import Program, configs, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
 from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
+from quorumlog.service.outlets import MetricOutlets
 from small_files import SMALL_FILES, SMALL_SETTINGS
 
 
@@ -235,6 +237,49 @@ async def test_calls_that_wait_when_a_node_stops_get_an_answer(tmp_path):
             await node.start()
 
 
+async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path, monkeypatch):
+    (config,) = configs(tmp_path, count=1).values()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def start(self, node):
+        begun.set()
+        go_on.wait(30)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetricOutlets, "start", start)
+        starting = asyncio.create_task(Node(config).start())
+        assert await asyncio.to_thread(begun.wait, 30)
+        starting.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    async with Node(config):  # neither its directory nor its port is in use
+        pass
+
+
+async def test_a_stop_that_nobody_waits_for_any_more_goes_on(tmp_path, monkeypatch):
+    (config,) = configs(tmp_path, count=1).values()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stop(self):
+        begun.set()
+        go_on.wait(30)
+
+    node = Node(config)
+    await node.start()
+    monkeypatch.setattr(MetricOutlets, "stop", stop)
+    stopping = asyncio.create_task(node.stop())
+    assert await asyncio.to_thread(begun.wait, 30)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    go_on.set()
+    await node.stop()
+    async with Node(config):  # it had closed its files when the second call returned
+        pass
+
+
 async def test_136_groups_are_added_before_the_start_and_checked(tmp_path):
     (config,) = configs(tmp_path, count=1).values()
     node = Node(config)
@@ -311,6 +356,8 @@ async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expec
         await idle.aclose()
         for node in embedded.nodes.values():
             expect(node)
+            with pytest.raises(qe.ConfigError, match="append_hook"):
+                node.expect_group("later", append_hook=7)  # what was expected before still is
         async with Client(embedded.servers, "g") as client:
             await client.admin.groups.create("later", settings=SMALL_SETTINGS)
         done = await (await Program(embedded.nodes, "later").leader()).execute(bytes(8))

@@ -43,7 +43,7 @@ class Node:
         self._calls: Calls | None = None
         self._inside: inside.Node | None = None
         self._outlets: MetricOutlets | None = None
-        self._stopped = False
+        self._stopping: asyncio.Future[None] | None = None
 
     @property
     def config(self) -> NodeConfig:
@@ -121,9 +121,15 @@ class Node:
             raise ConfigError(f"group {name} is in the node's configuration: add it")
         if self._inside is not None and name in self._inside.replicas:
             raise ConfigError(f"the node hosts group {name} already")
-        if self._inside is not None:
-            self._attachments.pop(name, None)  # of a group of this name that was deleted
-        self._attachments[name] = self._attached(name, machine, append_hook, on_role_change)
+        # once the node has started: of a group of this name that was deleted
+        before = None if self._inside is None else self._attachments.pop(name, None)
+        try:
+            attached = self._attached(name, machine, append_hook, on_role_change)
+        except ConfigError:
+            if before is not None:
+                self._attachments[name] = before
+            raise
+        self._attachments[name] = attached
 
     def _attached(
         self,
@@ -203,16 +209,20 @@ class Node:
         try:
             await node.start()
         except BaseException:
-            self._stopped = True  # it has stopped what it had started
+            self._stopping = asyncio.get_running_loop().create_future()
+            self._stopping.set_result(None)  # it has stopped what it had started
             self._calls.end(f"node {self._config.self_id} could not start")
             raise
         node.failure.add_done_callback(self._failed)
-        try:  # the name of a host may have to be looked up
-            await asyncio.to_thread(outlets.start, node)
-        except ConfigError:
+        self._outlets = outlets
+        # in a thread: the name of a host may have to be looked up
+        shown = asyncio.ensure_future(asyncio.to_thread(outlets.start, node))
+        try:
+            await asyncio.shield(shown)
+        except BaseException:  # the caller may have been cancelled; the thread goes on
+            await asyncio.gather(shown, return_exceptions=True)
             await self.stop()
             raise
-        self._outlets = outlets
 
     def _failed(self, failure: "asyncio.Future[str]") -> None:
         if self._calls is not None and not failure.cancelled():
@@ -231,15 +241,20 @@ class Node:
         """Hand over leadership, answer what is under way, and close everything.
 
         It does nothing if the node was stopped before. Calls that still wait fail. A disk or a
-        state machine that does not return keeps it from returning, too.
+        state machine that does not return keeps it from returning, too; a caller that waits no
+        longer does not keep the node from stopping.
         """
-        if self._stopped or self._inside is None or self._calls is None:
+        if self._inside is None or self._calls is None:
             return
-        self._stopped = True
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop(self._inside, self._calls))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, node: inside.Node, calls: Calls) -> None:
         if self._outlets is not None:
             await asyncio.to_thread(self._outlets.stop)
-        await self._inside.stop(clean=not self._inside.failure.done())
-        self._calls.end(f"node {self._config.self_id} was stopped")
+        await node.stop(clean=not node.failure.done())
+        calls.end(f"node {self._config.self_id} was stopped")
         for changes in self._role_changes.values():
             await changes.end()
 

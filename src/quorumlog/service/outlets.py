@@ -27,11 +27,13 @@ class MetricOutlets:
         """
         config, metrics = self._config, NodeMetrics(node)
         if config.admin_listen:
-            self._admin = AdminPort(config.admin_listen, node, metrics.registry)
-            self._admin.start()
+            admin = AdminPort(config.admin_listen, node, metrics.registry)
+            admin.start()
+            self._admin = admin
         if config.metrics_grpc_exporter_target:
-            self._otlp = OtlpExporter(config, metrics, node.instruments)
-            self._otlp.start()
+            otlp = OtlpExporter(config, metrics, node.instruments)
+            otlp.start()
+            self._otlp = otlp
 
     def stop(self) -> None:
         """Stop what was started; returns after a few seconds at most."""
