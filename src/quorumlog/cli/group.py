@@ -79,7 +79,8 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     for group in groups:
         check_name("group", group)
-    values, chosen = _settings(settings), members.split(",") if members else None
+    values = _settings(settings)
+    chosen = [node_id.strip() for node_id in members.split(",")] if members else None
     found = find_servers(directory, servers)
     if directory is not None:
         values = {**LocalCluster.open(directory).group_settings(), **values}
@@ -129,7 +130,7 @@ async def _each(names: Sequence[str], work: Callable[[str], Awaitable[None]]) ->
 
 def _finish(failures: list[str], names: Sequence[str], what: str) -> None:
     if len(names) > AT_A_TIME:
-        print_line(f"{counted(len(names) - len(failures), 'group')} {what}")
+        print_line(f"{counted(len(set(names)) - len(failures), 'group')} {what}")
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise CommandError(f"{failures[0]}{more}")

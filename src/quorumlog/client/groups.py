@@ -241,6 +241,8 @@ class Groups:
         """
         _name(name)
         chosen = await self._choose(members, replicas)
+        counted = [node_id for node_id in chosen if node_id in self._counts]
+        self._counts.update(counted)  # at once: others are being chosen for meanwhile
         peers = ";".join(f"{node_id}-{address}" for node_id, address in chosen.items())
         identity = os.urandom(IDENTITY_BYTES)
         request = CreateGroupRequest(
@@ -249,8 +251,8 @@ class Groups:
         outcomes = await self._ask_each(chosen, request, Response)
         refusals = {node: one for node, one in outcomes.items() if isinstance(one, RequestError)}
         if refusals:
+            self._counts.subtract(counted)
             raise await self._undone(name, identity, chosen, refusals)
-        self._counts.update(chosen.keys())
         return await self._wait_for_leader(name, identity, chosen, timeout_s)
 
     async def _choose(
@@ -273,6 +275,8 @@ class Groups:
                     f"no node {', '.join(unknown)} was found; there are {known}. Give other nodes "
                     "with their addresses, or name them as servers"
                 )
+            if len(set(members)) < len(members):
+                raise UnexpectedArgumentError(f"members names a node twice: {', '.join(members)}")
             return {node_id: self._addresses[node_id] for node_id in members}
         wanted = min(REPLICAS, len(self._counts)) if replicas is None else replicas
         if not 0 < wanted <= len(self._counts):

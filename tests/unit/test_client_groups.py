@@ -1,0 +1,61 @@
+"""`client.admin.groups`: which nodes a new group goes to."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from quorumlog.client.groups import Groups, NodeGroups
+from quorumlog.errors import NotLeaderError, UnexpectedArgumentError
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.groups import CreateGroupRequest
+
+NODES = {f"n{number}": f"127.0.0.1:{number + 1}" for number in range(5)}
+
+
+class Cluster(Groups):
+    """Five nodes without groups, of which those in `refusing` refuse to take part in one."""
+
+    def __init__(self):
+        super().__init__(requester=None)
+        self._addresses.update(NODES)
+        self.refusing, self.made = set(), Counter()
+
+    async def nodes(self):
+        await asyncio.sleep(0)
+        return [NodeGroups(node_id, address, 0, 100) for node_id, address in NODES.items()]
+
+    async def _ask(self, address, request, kind):
+        await asyncio.sleep(0)
+        node_id = next(one for one, its in NODES.items() if its == address)
+        if isinstance(request, CreateGroupRequest):
+            if node_id in self.refusing:
+                raise NotLeaderError("no")
+            self.made[node_id] += 1
+        return Response(code=200, text="", leader_id=None, term=0)
+
+    async def _wait_for_leader(self, name, identity, chosen, timeout_s):
+        return chosen
+
+
+@pytest.fixture
+async def cluster():
+    return Cluster()
+
+
+async def test_groups_made_at_the_same_time_are_spread_over_all_nodes(cluster):
+    await asyncio.gather(*(cluster.create(f"g{number}") for number in range(10)))
+    assert cluster.made == dict.fromkeys(NODES, 6)
+
+
+async def test_a_node_that_refused_a_group_is_chosen_again(cluster):
+    cluster.refusing = {"n0"}
+    with pytest.raises(NotLeaderError):
+        await cluster.create("g")
+    cluster.refusing, cluster.made = set(), Counter()
+    assert "n0" in await cluster.create("h")
+
+
+async def test_a_member_named_twice_is_refused(cluster):
+    with pytest.raises(UnexpectedArgumentError, match="a node twice: n0, n0, n1"):
+        await cluster.create("g", members=["n0", "n0", "n1"])
