@@ -188,7 +188,7 @@ async def test_a_lone_replica_goes_on_without_its_lost_journal_if_told_to(tmp_pa
         refused = capsys.readouterr().err
         assert f"the journal that {directory} used is gone" in refused
         assert f"{directory} has no other member; with --discard it goes on" in refused
-        assert "is given up for good" in refused
+        assert "is given up permanently" in refused
         assert main([*settle, "--discard"]) == 0
         assert f"{directory}: goes on without the journal: " in capsys.readouterr().out
         assert main(settle) == 0

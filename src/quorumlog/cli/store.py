@@ -347,7 +347,7 @@ def _loss_text(loss: Loss) -> str:
     text = (
         f"its log ends with entry {loss.kept_index}. It is known that nothing is missing up to "
         f"{loss.proven_index}; whatever was acknowledged after that, and is not among the entries "
-        f"up to {loss.kept_index}, is given up for good"
+        f"up to {loss.kept_index}, is given up permanently"
     )
     if loss.damaged:
         text += f"; {_damage_text(list(loss.damaged))}"

@@ -5,6 +5,7 @@ majority, so it is emptied, and filled again by the others.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from quorumlog.model.block import config_entries_of
@@ -37,11 +38,8 @@ def find_loss(files: FileSystem, directory: str) -> Loss:
 
     Raises `StorageError` if the group has other members, or its files do not say who they are.
     """
-    store = open_unsettled(files, directory, _identity(files, directory).data_directories)
-    try:
+    with closing(_open(files, directory)) as store:
         return _find_loss(files, store)
-    finally:
-        store.close()
 
 
 def discard_journal(files: FileSystem, directory: str) -> Loss:
@@ -49,31 +47,25 @@ def discard_journal(files: FileSystem, directory: str) -> Loss:
 
     No node may use the directory. Raises `StorageError`, and changes nothing, as `find_loss` does.
     """
-    store = open_unsettled(files, directory, _identity(files, directory).data_directories)
-    try:
+    with closing(_open(files, directory)) as store:
         loss = _find_loss(files, store)
         for start in store.data.starts:
             sync_path(files, store.data.path_at(start))  # it was left to the journal
         note_settled(files, directory)
         return loss
-    finally:
-        store.close()
 
 
-def _identity(files: FileSystem, directory: str) -> UnsettledIdentity:
+def _open(files: FileSystem, directory: str) -> StoreFiles:
     identity = read_identity(files, directory)
     if not isinstance(identity, UnsettledIdentity):
         raise StorageError(f"{directory}: its files hold everything, there is nothing to discard")
-    return identity
+    return open_unsettled(files, directory, identity.data_directories)
 
 
 def _find_loss(files: FileSystem, store: StoreFiles) -> Loss:
     metadata = store.metadata
-    configs = ConfigEntriesFile(files, store.directory)
-    try:
+    with closing(ConfigEntriesFile(files, store.directory)) as configs:
         found = configs.load(read_only=True)
-    finally:
-        configs.close()
     checkpoint = metadata.checkpoint if found else None  # else they are in the log alone
     scan = store.scan() if checkpoint is None else store.scan_after(checkpoint.point)
     for run in scan:
