@@ -32,16 +32,17 @@ async def test_blocks_of_a_producer_are_filled_and_stored_once_through_a_change_
     bodies = [b"%d " % number * (number % 50) for number in range(3_000)]
     async with program(tmp_path, made, append_hook=lambda _: fill) as embedded:
         leader = await embedded.leader()
+        others = dict(embedded.groups)
         async with Producer(embedded.servers, "g") as producer:
             for number, body in enumerate(bodies):
                 await producer.send(FREE + body)
                 if number == 1_000:
                     await leader.transfer()
                 if number == 2_000:
-                    await embedded.nodes[leader_id(await embedded.leader())].stop()
-        for node_id, group in embedded.groups.items():
-            if embedded.nodes[node_id]._stopped:
-                continue
+                    stopped = leader_id(await embedded.leader())
+                    await embedded.nodes[stopped].stop()
+                    del others[stopped]
+        for group in others.values():
             await group.bounds(linearizable=True)
             assert checked([entry async for entry in group.read(follow=False)]) == bodies
     for config in made.values():
