@@ -1,16 +1,21 @@
 """The groups of one node: made, altered and deleted, with a crash at every call of the system."""
 
+from collections import deque
 from random import Random
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig, NodeConfig
-from quorumlog.model.errors import ConfigError
+from quorumlog.model.errors import ConfigError, LeaderPendingFullError, StorageError
 from quorumlog.model.group_records import GroupRecord, GroupState, config_of, next_revision
+from quorumlog.model.limits import Limits
+from quorumlog.node.deleted_groups import RETRY_MS, TOMBSTONE_MS, LifecycleEnvironment
+from quorumlog.node.executor import WAITING_MAX
 from quorumlog.node.group_catalog import GroupCatalog
-from quorumlog.node.group_lifecycle import TOMBSTONE_MS, GroupLifecycle, LifecycleEnvironment
+from quorumlog.node.group_lifecycle import GroupLifecycle
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
 from quorumlog.storage.metadata.group_files import REFUSED_MAX, GroupFiles
 
@@ -31,18 +36,50 @@ class Now:
             done(found)
 
 
+class Later:
+    """Runs work when it is told to, and refuses it when as much waits as `ThreadExecutor` takes."""
+
+    def __init__(self):
+        self.waiting = deque()
+        self.refused = 0
+
+    def run(self, work, done, failed, client=None):
+        if len(self.waiting) >= WAITING_MAX:
+            self.refused += 1
+            failed(LeaderPendingFullError("too much waits"))
+        else:
+            self.waiting.append((work, done, failed))
+
+    def run_all(self):
+        while self.waiting:
+            Now().run(*self.waiting.popleft())
+
+
 class Host:
-    """Replicas that are nothing but open or closed; `files` has what each wrote."""
+    """Replicas that are nothing but open or closed; `files` has what each wrote.
+
+    With `fails` none can be opened, and says why.
+    """
 
     def __init__(self, files, base):
         self.files, self.base = files, base
         self.open_groups = {}
-        self.refuses = ""
+        self.failed = {}
+        self.refuses = self.fails = ""
+        self.being_made = []
 
     def room_for(self, config, being_made):
+        self.being_made.append(being_made)
         return self.refuses
 
+    def why_not_open(self, name):
+        return self.failed.get(name, "")
+
     def open(self, config, identity, done):
+        if self.fails:
+            self.failed[config.group] = self.fails
+            done(StorageError(self.fails))
+            return
         self.open_groups[config.group] = (config, identity)
         self.files.make_directory(f"{self.base}/{config.group}")
         path = f"{self.base}/{config.group}/data"
@@ -68,13 +105,15 @@ class Host:
 class Machine:
     """A node's disk, and the process that runs on it; `restart` begins another one."""
 
-    def __init__(self, *groups, hours=72.0, crash_at=None):
+    def __init__(self, *groups, hours=72.0, executor=None, limits=None):
         self.files = SimulatedFileSystem(Random(7))
+        self.executor = executor or Now()
         self.config = NodeConfig(
             self_id="n0",
             store_base_dir="/base",
             listen="127.0.0.1:7101",
             groups=list(groups),
+            limits=limits or Limits(),
             deleted_group_reserved_hours=hours,
         )
         self.wall_ms = 1_000
@@ -92,7 +131,7 @@ class Machine:
             self.catalog,
             records,
             self.host,
-            LifecycleEnvironment(Now(), lambda: self.wall_ms, self.woken_at.append),
+            LifecycleEnvironment(self.executor, lambda: self.wall_ms, self.woken_at.append),
         )
         self.catalog.loaded(*records.load())
         for name, config in self.catalog.configs.items():
@@ -104,7 +143,7 @@ class Machine:
         said = []
         record = GroupRecord(group=name, identity=identity, peers=PEERS, settings=settings)
         self.lifecycle.create(record, lambda code, text: said.append((code, text)))
-        return said[0][0]
+        return said[0][0] if said else None
 
     def delete(self, name="g", identity=b"", *, purge=False):
         said = []
@@ -349,3 +388,87 @@ def test_an_empty_directory_stays_as_nobody_knows_whose_it_is_and_a_group_takes_
     assert machine.create() is ResponseCode.SUCCESS
     machine.restart()
     assert machine.hosted == {"g": ONE}
+
+
+def test_making_a_group_again_that_could_not_be_opened_is_no_success():
+    machine = Machine()
+    machine.host.fails = "data file 3 is damaged"
+    assert machine.create() is ResponseCode.DISK_ERROR
+    said = []
+    again = GroupRecord(group="g", identity=ONE, peers=PEERS)
+    machine.lifecycle.create(again, lambda code, text: said.append((code, text)))
+    assert said[0][0] is ResponseCode.DISK_ERROR
+    assert "data file 3 is damaged" in said[0][1]
+    assert machine.delete(purge=True) is ResponseCode.SUCCESS
+    machine.host.fails = ""
+    assert machine.create(identity=TWO) is ResponseCode.SUCCESS
+
+
+def test_a_group_that_is_being_made_or_altered_takes_one_place_of_those_that_a_node_has():
+    later = Later()
+    machine = Machine(executor=later, limits=Limits(groups_max=3))
+    opening, open_at_once = [], machine.host.open
+    machine.host.open = lambda *arguments: opening.append(arguments)
+    machine.create("a", b"a" * 16)
+    later.run_all()  # it is recorded, and being opened
+    machine.create("b", b"b" * 16)
+    later.run_all()
+    for arguments in opening:
+        open_at_once(*arguments)
+    machine.host.open = open_at_once
+    settings = {"cleanInterval": "60"}
+    machine.lifecycle.alter(
+        "a", b"a" * 16, settings, next_revision(0, settings), lambda code, text: None
+    )
+    assert machine.create("c", b"c" * 16) is None  # not refused, but under way
+    later.run_all()
+    assert set(machine.hosted) == {"a", "b", "c"}
+    assert machine.host.being_made == [0, 1, 0]
+    assert machine.create("d", b"d" * 16) is ResponseCode.GROUP_REFUSED
+
+
+def ticked_until_idle(machine):
+    """Do what is due now as the timer of a node does; return in how many ticks."""
+    for number in range(1_000):
+        machine.executor.run_all()
+        if not [at for at in machine.woken_at if at <= machine.wall_ms]:
+            return number
+        machine.woken_at.clear()
+        machine.lifecycle.tick()
+    raise AssertionError("it does not end")
+
+
+def test_thousands_of_deleted_groups_are_forgotten_tick_by_tick():
+    later = Later()
+    machine = Machine(executor=later)
+    for number in range(3 * WAITING_MAX):
+        record = GroupRecord(group="g", identity=number.to_bytes(16, "big"), purged=True)
+        machine.lifecycle._files.refuse(replace(record, state=GroupState.DELETED, peers=PEERS))
+    machine.restart()
+    machine.wall_ms += TOMBSTONE_MS
+    machine.lifecycle.tick()
+    assert len(later.waiting) <= WAITING_MAX // 4  # there is room for what others want
+    assert ticked_until_idle(machine) > 3
+    assert not later.refused
+    machine.restart()
+    assert not list(machine.catalog.tombstones())
+
+
+def test_a_tombstone_that_cannot_be_removed_is_kept_said_and_tried_again(caplog, monkeypatch):
+    def fail():
+        raise StorageError("the disk does not answer")
+
+    machine = Machine()
+    machine.delete(identity=ONE)
+    machine.wall_ms += TOMBSTONE_MS
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupFiles, "forget", lambda *_: fail())
+        machine.lifecycle.tick()
+    assert "tombstone kept" in caplog.text
+    assert machine.create() is ResponseCode.GROUP_DELETED
+    machine.lifecycle.tick()
+    assert machine.create() is ResponseCode.GROUP_DELETED
+    assert machine.woken_at[-1] == machine.wall_ms + RETRY_MS
+    machine.wall_ms += RETRY_MS
+    machine.lifecycle.tick()
+    assert machine.create() is ResponseCode.SUCCESS

@@ -8,16 +8,15 @@ at a time; all methods run on the event loop's thread.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import HOUR_MS, GroupConfig
-from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.group_records import (
     GroupRecord,
     GroupState,
@@ -25,19 +24,11 @@ from quorumlog.model.group_records import (
     check_kept,
     typed,
 )
-from quorumlog.node.environment import Executor
+from quorumlog.node.deleted_groups import DeletedGroups, Done, LifecycleEnvironment, code_of
 from quorumlog.node.group_catalog import GroupCatalog
-from quorumlog.storage.metadata.group_files import REFUSED_MAX, TOMBSTONES_MAX, GroupFiles
+from quorumlog.storage.metadata.group_files import GroupFiles
 
 logger = logging.getLogger(__name__)
-
-Done: TypeAlias = Callable[[ResponseCode, str], None]
-"""Called once with the outcome: SUCCESS, or why nothing was done (or not all of it)."""
-
-TOMBSTONE_MS = 30 * 24 * HOUR_MS
-"""A deleted group is remembered for this long: members that are away longer do not learn of it."""
-RETRY_MS = 60_000
-"""Pause before what could not be removed is removed again."""
 
 
 class ReplicaHost(Protocol):
@@ -68,17 +59,9 @@ class ReplicaHost(Protocol):
         """Return the identity of the group as its replica knows it; empty: not known."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class LifecycleEnvironment:
-    """What varies between a real and a simulated node. `wall_ms` reads the wall clock.
-
-    `wake_at` asks for a call of `GroupLifecycle.tick` at a time of that clock.
-    """
-
-    executor: Executor
-    wall_ms: Callable[[], int]
-    wake_at: Callable[[int], None]
+    def why_not_open(self, name: str) -> str:
+        """Return why the data of a group could not be opened; "": it could."""
+        ...
 
 
 class GroupLifecycle:
@@ -96,8 +79,10 @@ class GroupLifecycle:
         self._host = host
         self._environment = environment
         self._changing: set[str] = set()
-        self._purging: set[tuple[str, bytes]] = set()
-        self._unburied: dict[tuple[str, bytes], GroupRecord] = {}
+        self._making: set[str] = set()
+        self._deleted = DeletedGroups(
+            catalog, files, environment, self.is_changing, self._changing.discard
+        )
 
     def is_changing(self, name: str) -> bool:
         """Whether a group is being made, changed or deleted."""
@@ -117,7 +102,7 @@ class GroupLifecycle:
         """
         known, catalog = self.catalog.record_of(record.group), self.catalog
         if known is not None and known.identity == record.identity and known.peers:
-            done(*self._busy(record.group) or (ResponseCode.SUCCESS, ""))
+            done(*self._busy(record.group) or self._not_open(record.group))
             return
         refusal = self._refusal(record, known)
         if refusal is not None:
@@ -133,11 +118,12 @@ class GroupLifecycle:
         except ConfigError as error:
             done(ResponseCode.UNEXPECTED_ARGUMENT, str(error))
             return
-        why_not = self._host.room_for(config, len(self._changing))
+        why_not = self._host.room_for(config, len(self._making))
         if why_not:
             done(ResponseCode.GROUP_REFUSED, why_not)
             return
         self._changing.add(record.group)
+        self._making.add(record.group)
         self._run(
             partial(self._files.save, record),
             lambda: self._recorded(record, config, done),
@@ -149,6 +135,14 @@ class GroupLifecycle:
             return None
         text = f"group {name!r} is being made, changed or deleted on this node; try again"
         return ResponseCode.CHANGE_IN_PROGRESS, text
+
+    def _not_open(self, name: str) -> tuple[ResponseCode, str]:
+        """Return the outcome of making a group that is here: it may have failed to open."""
+        reason = self.catalog.unusable.get(name) or self._host.why_not_open(name)
+        if reason:
+            text = f"group {name!r} is made but cannot be opened: {reason}"
+            return ResponseCode.DISK_ERROR, text
+        return ResponseCode.SUCCESS, ""
 
     def _refusal(
         self, record: GroupRecord, known: GroupRecord | None
@@ -165,7 +159,7 @@ class GroupLifecycle:
             text = f"it exists{where} already, with the identity {identity}"
             return ResponseCode.GROUP_EXISTS, text
         most = node.limits.groups_max
-        if len(self.catalog.configs) + len(self._changing) >= most:
+        if len(self.catalog.configs.keys() | self._making) >= most:
             text = f"{most} groups are hosted already (limits.groupsMax)"
             return ResponseCode.GROUP_REFUSED, text
         return None
@@ -185,22 +179,23 @@ class GroupLifecycle:
         )
 
     def _opened(self, name: str, error: StorageError | None, done: Done) -> None:
-        self._changing.discard(name)
         if error is None:
-            done(ResponseCode.SUCCESS, "")
+            self._end(name, done, ResponseCode.SUCCESS, "")
         else:
-            done(_code_of(error), f"group {name!r} is made but cannot be opened: {error}")
+            text = f"group {name!r} is made but cannot be opened: {error}"
+            self._end(name, done, code_of(error), text)
 
     def _not_recorded(self, record: GroupRecord, error: Exception, done: Done) -> None:
         """It may have been written all the same: the next start would find it."""
         self._run(
             partial(self._files.remove_unmade, record.group),
-            lambda: self._end(record.group, done, _code_of(error), str(error)),
-            lambda _: self._end(record.group, done, _code_of(error), str(error)),
+            lambda: self._end(record.group, done, code_of(error), str(error)),
+            lambda _: self._end(record.group, done, code_of(error), str(error)),
         )
 
     def _end(self, name: str, done: Done, code: ResponseCode, text: str) -> None:
         self._changing.discard(name)
+        self._making.discard(name)
         done(code, text)
 
     # -- changing -----------------------------------------------------------------------------
@@ -261,7 +256,7 @@ class GroupLifecycle:
         self._run(
             partial(self._files.save, changed),
             saved,
-            lambda error: self._end(name, done, _code_of(error), str(error)),
+            lambda error: self._end(name, done, code_of(error), str(error)),
         )
 
     # -- deleting -----------------------------------------------------------------------------
@@ -302,12 +297,12 @@ class GroupLifecycle:
                 logger, logging.INFO, "group deleted", group=name, identity=own.hex(), purge=purge
             )
             self.catalog.deleted(record)
-            self._host.close(name, lambda: self._bury(record, done))
+            self._host.close(name, lambda: self._deleted.bury(record, done))
 
         self._run(
             partial(self._files.delete, record),
             recorded,
-            lambda error: self._end(name, done, _code_of(error), str(error)),
+            lambda error: self._end(name, done, code_of(error), str(error)),
         )
 
     def _directories_of(self, name: str) -> list[str]:
@@ -320,7 +315,7 @@ class GroupLifecycle:
         found = self.catalog.tombstone(name, identity)
         if found is not None:
             if purge and not found.purged and not found.was_refused:
-                self._purge(found, done)
+                self._deleted.purge(found, done)
             else:
                 done(ResponseCode.SUCCESS, "")
             return
@@ -340,100 +335,19 @@ class GroupLifecycle:
         def refused() -> None:
             self.catalog.deleted(record)
             self._end(name, done, ResponseCode.SUCCESS, "")
-            self._forget_some()
+            self.tick()
 
         self._run(
             partial(self._files.refuse, record),
             refused,
-            lambda error: self._end(name, done, _code_of(error), str(error)),
+            lambda error: self._end(name, done, code_of(error), str(error)),
         )
-
-    def _bury(self, record: GroupRecord, done: Done) -> None:
-        def failed(error: Exception) -> None:
-            text = f"deleted; its files cannot be moved and will be tried again: {error}"
-            log_event(logger, logging.ERROR, "group not moved", group=record.group, reason=text)
-            # its directory is in the way: the name cannot be used again until it is moved
-            self._unburied[record.key] = record
-            self._environment.wake_at(self._environment.wall_ms() + RETRY_MS)
-            done(_code_of(error), text)
-
-        def buried() -> None:
-            self._changing.discard(record.group)
-            if record.purge or not self.catalog.node.deleted_group_reserved_hours:
-                self._purge(record, done)
-            else:
-                done(ResponseCode.SUCCESS, "")
-            self.tick()
-
-        self._run(partial(self._files.bury, record), buried, failed)
-
-    def _purge(self, record: GroupRecord, done: Done) -> None:
-        purged = replace(record, purged=True)
-        if record.key in self._purging:
-            done(ResponseCode.CHANGE_IN_PROGRESS, "its files are being removed already")
-            return
-        self._purging.add(record.key)
-
-        def ended() -> None:
-            self._purging.discard(record.key)
-            self.catalog.deleted(purged)
-            log_event(logger, logging.INFO, "files of a deleted group removed", group=record.group)
-            done(ResponseCode.SUCCESS, "")
-
-        def failed(error: Exception) -> None:
-            self._purging.discard(record.key)
-            text = f"deleted; its files cannot be removed and will be tried again: {error}"
-            log_event(logger, logging.ERROR, "files not removed", group=record.group, reason=text)
-            self._environment.wake_at(self._environment.wall_ms() + RETRY_MS)
-            done(_code_of(error), text)
-
-        self._run(partial(self._files.purge, purged), ended, failed)
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Remove the files of groups whose time is up, and tombstones that are old."""
-        environment = self._environment
-        now_ms, due_ms = environment.wall_ms(), []
-        kept_ms = int(self.catalog.node.deleted_group_reserved_hours * HOUR_MS)
-        unburied, self._unburied = self._unburied, {}
-        for record in unburied.values():
-            self._bury(record, _ignored)
-        for record in self.catalog.tombstones():
-            if record.group in self._changing:
-                continue  # it is being moved
-            if not record.purged:
-                if now_ms >= record.deleted_ms + kept_ms or record.purge:
-                    self._purge(record, _ignored)
-                else:
-                    due_ms.append(record.deleted_ms + kept_ms)
-            elif self._may_forget(record):
-                if now_ms >= record.deleted_ms + TOMBSTONE_MS:
-                    self._forget(record)
-                else:
-                    due_ms.append(record.deleted_ms + TOMBSTONE_MS)
-        self._forget_some()
-        if due_ms:
-            environment.wake_at(min(due_ms))
-
-    def _may_forget(self, record: GroupRecord) -> bool:
-        """A tombstone keeps a group from coming back that its configuration file still names."""
-        return (
-            record.was_refused or bool(record.peers) or not self.catalog.has_in_file(record.group)
-        )
-
-    def _forget_some(self) -> None:
-        """Forget the oldest tombstones above the bounds."""
-        purged = [record for record in self.catalog.tombstones() if record.purged]
-        refused = [record for record in purged if record.was_refused]
-        deleted = [one for one in purged if not one.was_refused and self._may_forget(one)]
-        for group, most in ((refused, REFUSED_MAX), (deleted, TOMBSTONES_MAX)):
-            for record in group[: max(0, len(group) - most)]:
-                self._forget(record)
-
-    def _forget(self, record: GroupRecord) -> None:
-        self.catalog.forgotten(record)
-        self._run(partial(self._files.forget, record), lambda: None, lambda error: None)
+        """Remove what is left of deleted groups, as far as its time has come."""
+        self._deleted.tick()
 
     def _run(
         self,
@@ -442,15 +356,3 @@ class GroupLifecycle:
         failed: Callable[[Exception], None],
     ) -> None:
         self._environment.executor.run(work, lambda _: done(), failed)
-
-
-def _ignored(code: ResponseCode, text: str) -> None:
-    """Nobody waits for it."""
-
-
-def _code_of(error: Exception) -> ResponseCode:
-    if isinstance(error, NoSpaceError):
-        return ResponseCode.DISK_FULL
-    return (
-        ResponseCode.DISK_ERROR if isinstance(error, StorageError) else ResponseCode.INTERNAL_ERROR
-    )

@@ -338,8 +338,6 @@ class Groups:
         self._closing[name] = found
         replica, environment = found.replica, self._environment
         del self.replicas[name]
-        self.demand.add(replica.config, -1)
-        self.demand.maps = (self.demand.maps or 0) - found.maps_max
         environment.liveness.forget(name)
         environment.election_throttle.over(name)
         environment.network.update_members(name, {})
@@ -360,6 +358,8 @@ class Groups:
         async def close_files() -> None:
             del self._closing[name]
             await asyncio.to_thread(found.close)
+            self.demand.add(replica.config, -1)  # its descriptors were in use until now
+            self.demand.maps = (self.demand.maps or 0) - found.maps_max
             self._changed()
             done()
 
@@ -377,6 +377,10 @@ class Groups:
         """See `ReplicaHost`."""
         replica = self.replicas.get(name)
         return b"" if replica is None else replica.core.identity
+
+    def why_not_open(self, name: str) -> str:
+        """See `ReplicaHost`."""
+        return self.failed.get(name, "")
 
     def view(self, name: str) -> GroupView | None:
         """See `GroupViews`."""

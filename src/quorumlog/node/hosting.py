@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.node.attachments import Attachments
+from quorumlog.node.deleted_groups import LifecycleEnvironment
 from quorumlog.node.descriptors import Demand, DescriptorPlan, plan_for, present_limit
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.group_catalog import GroupCatalog
-from quorumlog.node.group_lifecycle import GroupLifecycle, LifecycleEnvironment
+from quorumlog.node.group_lifecycle import GroupLifecycle
 from quorumlog.node.group_sync import GroupSync, GroupView, SyncEnvironment
 from quorumlog.node.groups import Groups
 from quorumlog.node.replica.replica import Replica

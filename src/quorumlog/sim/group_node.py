@@ -16,10 +16,11 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
 from quorumlog.node.bootstrap import boot_state, raft_config
+from quorumlog.node.deleted_groups import LifecycleEnvironment
 from quorumlog.node.environment import Environment
 from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.node.group_executor import GroupExecutor
-from quorumlog.node.group_lifecycle import GroupLifecycle, LifecycleEnvironment
+from quorumlog.node.group_lifecycle import GroupLifecycle
 from quorumlog.node.group_sync import GroupSync, GroupView, SyncEnvironment
 from quorumlog.node.groups import end_replica, reconfigure, view_of, write_owners
 from quorumlog.node.liveness import NodeLiveness
@@ -239,6 +240,10 @@ class GroupNode(SimulatedProcess):
         """See `ReplicaHost`."""
         replica = self.replicas.get(name)
         return b"" if replica is None else replica.core.identity
+
+    def why_not_open(self, name: str) -> str:
+        """See `ReplicaHost`: its process ends with it."""
+        return ""
 
     def view(self, name: str) -> GroupView | None:
         """See `GroupViews`."""
