@@ -1,9 +1,11 @@
 """Groups that are made, changed and deleted while real nodes run."""
 
+import asyncio
 import shutil
 
 import pytest
 
+from quorumlog.cli.main import main
 from quorumlog.errors import RequestError, UnknownGroupError
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NetworkError, UnexpectedArgumentError
@@ -198,3 +200,24 @@ async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, 
             assert by_key["snapshotBytes"].source == "default"
             await groups.alter("orders", unset=["electionTimeoutMinMs"])
             assert cluster.replica("n2", "orders").core.config.election_timeout_min_ms == 500
+
+
+async def test_a_node_that_is_down_is_a_line_of_the_lists_and_the_exit_status_says_so(
+    make_cluster, capsys
+):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            await made_small(client)
+        servers = ",".join(cluster.addresses.values())
+        await cluster.stop("n2")
+        for command in (["list"], ["describe", "orders"]):
+            arguments = ["group", *command, "--servers", servers]
+            assert await asyncio.to_thread(main, arguments) == 1
+            printed = capsys.readouterr()
+            assert "orders" in printed.out
+            assert "n2: cannot connect to " in printed.err
+            assert "1 node does not answer" in printed.err
+        await cluster.start("n2")
+        assert await asyncio.to_thread(main, ["group", "list", "--servers", servers]) == 0
+        assert not capsys.readouterr().err

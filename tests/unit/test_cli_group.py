@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.cli import group
 from quorumlog.cli.main import main
-from quorumlog.client.groups import GroupSummary
+from quorumlog.client.groups import GroupChange, GroupSummary
 from quorumlog.model.messages.groups import Setting
 
 SUMMARY = GroupSummary(
@@ -62,3 +62,39 @@ def test_a_key_that_only_nodes_of_one_version_have_is_shown_for_them(describe):
         "both": ["n0", "n1"],
         "newer": ["n0"],
     }
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError("Connection refused"), TimeoutError(), ValueError("a bad answer")]
+)
+@pytest.mark.parametrize("command", ["create", "delete"])
+def test_what_one_group_fails_with_is_a_line_and_the_others_go_on(
+    monkeypatch, capsys, command, failure
+):
+    done = []
+
+    class Client:
+        def __init__(self, *_, **__):
+            groups = SimpleNamespace(create=self.work, delete=self.work)
+            self.admin = SimpleNamespace(groups=groups)
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            pass
+
+        async def work(self, name, **_):
+            if name == "bad":
+                raise failure
+            done.append(name)
+            return SUMMARY if command == "create" else GroupChange(["n0"], {})
+
+    monkeypatch.setattr(group, "Client", Client)
+    arguments = ["group", command, "a", "bad", "c", "--servers", "127.0.0.1:1"]
+    assert main(arguments) == 1
+    assert done == ["a", "c"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"quorumlog: bad: {type(failure).__name__}")
+    assert f"1 of 3 groups not {'made' if command == 'create' else 'deleted'}" in lines[-1]
+    assert "Traceback" not in "".join(lines)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -21,10 +21,11 @@ from quorumlog.cli.output import (
 )
 from quorumlog.cli.target import find_servers
 from quorumlog.client import Client, SyncClient
-from quorumlog.client.groups import GroupChange, GroupSummary
+from quorumlog.client.groups import GroupChange, GroupSummary, summaries
 from quorumlog.local import LocalCluster
+from quorumlog.log_events import describe_error
 from quorumlog.model.config import check_name
-from quorumlog.model.errors import RequestError
+from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.messages.groups import Setting
 
 AT_A_TIME = 32
@@ -85,7 +86,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     if directory is not None:
         values = {**LocalCluster.open(directory).group_settings(), **values}
 
-    async def create_all() -> list[str]:
+    async def create_all() -> dict[str, str]:
         async with Client(found, timeout_ms=timeout * 1000) as client:
 
             async def create(name: str) -> None:
@@ -107,9 +108,9 @@ def _print_made(made: GroupSummary, *, as_json: bool, quiet: bool) -> None:
         print_line(f"group {made.group} on {members}; leader {made.leader_id}")
 
 
-async def _each(names: Sequence[str], work: Callable[[str], Awaitable[None]]) -> list[str]:
-    """Do something for every name, some at a time; return what went wrong."""
-    slots, failures, done = asyncio.Semaphore(AT_A_TIME), [], 0
+async def _each(names: Sequence[str], work: Callable[[str], Awaitable[None]]) -> dict[str, str]:
+    """Do something for every name, some at a time; return what went wrong, by name."""
+    slots, failures, done = asyncio.Semaphore(AT_A_TIME), dict[str, str](), 0
     reported = time.monotonic()
 
     async def one(name: str) -> None:
@@ -117,8 +118,9 @@ async def _each(names: Sequence[str], work: Callable[[str], Awaitable[None]]) ->
         async with slots:
             try:
                 await work(name)
-            except RequestError as error:
-                failures.append(str(error))
+            except Exception as error:  # whatever it is, the other groups are not given up for it
+                is_said = isinstance(error, QuorumlogError)
+                failures[name] = str(error) if is_said else describe_error(error)
             done += 1
             if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
@@ -128,12 +130,26 @@ async def _each(names: Sequence[str], work: Callable[[str], Awaitable[None]]) ->
     return failures
 
 
-def _finish(failures: list[str], names: Sequence[str], what: str) -> None:
+def _finish(failures: Mapping[str, str], names: Sequence[str], what: str) -> None:
+    """Report what was done. Raises `CommandError` if something was not."""
+    count = len(set(names))
     if len(names) > AT_A_TIME:
-        print_line(f"{counted(len(set(names)) - len(failures), 'group')} {what}")
+        print_line(f"{counted(count - len(failures), 'group')} {what}")
+    if count == 1 and failures:
+        raise CommandError(next(iter(failures.values())))
+    for name, text in failures.items():
+        print_note(f"{name}: {text}")
     if failures:
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise CommandError(f"{failures[0]}{more}")
+        raise CommandError(f"{len(failures)} of {counted(count, 'group')} not {what}")
+
+
+def _check_answered(silent: Mapping[str, str]) -> None:
+    """Report the nodes that did not answer. Raises `CommandError` if there are any."""
+    for node, reason in silent.items():
+        print_note(f"{node}: {reason}")
+    if silent:
+        many = counted(len(silent), "node does", "nodes do")
+        raise CommandError(f"{many} not answer; what only they know is missing")
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
@@ -158,11 +174,17 @@ def list_command(
 ) -> None:
     """Show all groups of the cluster: members, leader, and what was set while nodes ran."""
     with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
-        found = client.admin.groups.list(deleted=deleted)
+        nodes = client.admin.groups.nodes(deleted=deleted)
+    found = summaries(nodes)
     if as_json:
         for one in found:
             print_json(_object(one))
-        return
+    else:
+        _print_groups(found)
+    _check_answered({node.node_id or node.address: node.error for node in nodes if node.error})
+
+
+def _print_groups(found: Sequence[GroupSummary]) -> None:
     print_table(
         ["GROUP", "MEMBERS", "LEADER", ">TERM", ">END", "FROM", "SETTINGS"],
         [
@@ -226,9 +248,20 @@ def describe_command(
     }
     if as_json:
         print_json({**_object(summary), "configuration": _configuration(keys, values)})
-        return
+    else:
+        _print_settings(summary, keys, values, only_set=only_set)
+    _check_answered(summary.silent)
+
+
+def _print_settings(
+    summary: GroupSummary,
+    keys: dict[str, Setting],
+    values: dict[str, dict[str, Setting]],
+    *,
+    only_set: bool,
+) -> None:
     identity = summary.identity or "none yet"
-    print_line(f"group {group}, identity {identity}, leader {summary.leader_id or 'none'}")
+    print_line(f"group {summary.group}, identity {identity}, leader {summary.leader_id or 'none'}")
     print_table(
         ["KEY", "VALUE", "FROM", "DEFAULT", "A CHANGE COUNTS"],
         [
@@ -337,7 +370,7 @@ def delete_command(
     """
     found = find_servers(directory, servers)
 
-    async def delete_all() -> list[str]:
+    async def delete_all() -> dict[str, str]:
         async with Client(found, timeout_ms=timeout * 1000) as client:
 
             async def delete(name: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from quorumlog.client.requester import Requester
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import check_name, parse_address
@@ -19,6 +21,7 @@ from quorumlog.model.errors import (
     DeadlineExceededError,
     NetworkError,
     Outcome,
+    RemoteProtocolError,
     RequestError,
     UnexpectedArgumentError,
     UnknownGroupError,
@@ -51,7 +54,7 @@ FRESH_S = 5.0
 
 @dataclass(slots=True)
 class NodeGroups:
-    """One node and its groups."""
+    """One node and its groups. `error`: why it did not say which; "": it did."""
 
     node_id: str
     address: str
@@ -59,6 +62,7 @@ class NodeGroups:
     groups_max: int
     groups: list[GroupInfo] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
+    error: str = ""
 
     def find(self, name: str, state: str = "") -> GroupInfo | None:
         """Return a group that is here (or, with `state` DELETED, was), or None."""
@@ -83,6 +87,7 @@ class GroupSummary:
         settings: what was set while nodes ran.
         is_from_file: whether configuration files name it.
         end_index: the end of the longest log.
+        silent: node id → why it did not answer, of its members.
     """
 
     group: str
@@ -94,6 +99,7 @@ class GroupSummary:
     settings: dict[str, str]
     is_from_file: bool
     end_index: int
+    silent: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,8 @@ class Groups:
     async def nodes(self, *, deleted: bool = False) -> list[NodeGroups]:
         """Return every node that can be found, with its groups; with `deleted` also former ones.
 
-        Nodes are found from the servers of the client on, by the members of their groups. Raises
-        the error of a server if none answers.
+        Nodes are found from the servers of the client on, by the members of their groups. One that
+        does not answer has an `error`. Raises the error of a server if none answers.
         """
         return await self._find(ListGroupsRequest(group="", wants_deleted=deleted))
 
@@ -149,17 +155,21 @@ class Groups:
         Raises:
             UnknownGroupError: no node that answered has it.
         """
-        nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
+        nodes = await self._find(ListGroupsRequest(group=_name(name)))
         hosting = [node for node in nodes if node.find(name) is not None]
         if not hosting:
             raise UnknownGroupError(f"no node that answered has a group {name!r}")
-        summary = max(_summaries(hosting), key=lambda one: (one.leader_id is not None, one.term))
+        found = [*hosting, *(node for node in nodes if node.error)]
+        summary = max(summaries(found), key=lambda one: (one.leader_id is not None, one.term))
         return summary, {node.node_id: node.settings for node in hosting}
 
     async def _find(self, request: ListGroupsRequest) -> list[NodeGroups]:
-        """Ask all servers, and all members of what they answer."""
+        """Ask all servers, and all members of what they answer; those that fail come last.
+
+        Raises the error of one if none answers, and that there is no such group if some say so.
+        """
         found: dict[str, NodeGroups] = {}
-        error: RequestError | None = None
+        errors: dict[str, RequestError] = {}
         asked: set[str] = set()
         waiting = {*self._requester.metadata.addresses(), *self._addresses.values()}
         while waiting and len(asked) < NODES_MAX:
@@ -168,9 +178,9 @@ class Groups:
             answers = await asyncio.gather(
                 *(self._node_at(address, request) for address in now), return_exceptions=True
             )
-            for answer in answers:
+            for address, answer in zip(now, answers, strict=True):
                 if isinstance(answer, RequestError):
-                    error = error or answer
+                    errors[address] = answer
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:
@@ -179,38 +189,52 @@ class Groups:
                     addresses = {a for info in answer.groups for a in info.peers.values()}
                     waiting |= addresses - asked
         if not found:
-            raise error or ConfigError("no servers")
-        return sorted(found.values(), key=lambda node: node.node_id)
+            if any(isinstance(error, UnknownGroupError) for error in errors.values()):
+                raise UnknownGroupError(f"no node that answered has a group {request.group!r}")
+            raise next(iter(errors.values()), ConfigError("no servers"))
+        infos = [info for node in found.values() for info in node.groups]
+        ids = {address: node_id for info in infos for node_id, address in info.peers.items()}
+        silent = [
+            NodeGroups(ids.get(address, ""), address, 0, 0, error=str(error))
+            for address, error in errors.items()
+            if not isinstance(error, UnknownGroupError) and ids.get(address) not in found
+        ]
+        return [*sorted(found.values(), key=lambda node: node.node_id), *silent]
 
     async def _node_at(self, address: str, request: ListGroupsRequest) -> NodeGroups:
+        """Return a node with all the groups that are asked for, page by page."""
         made: NodeGroups | None = None
-        after = ""
         while True:
-            part = ListGroupsRequest(
-                group=request.group, after=after, wants_deleted=request.wants_deleted
-            )
-            answer = await self._ask(address, part, ListGroupsResponse)
+            answer = await self._ask(address, request, ListGroupsResponse)
             if made is None:
                 made = NodeGroups(
                     answer.node_id, answer.address, answer.group_count, answer.groups_max
                 )
             made.groups += answer.groups
             made.settings += answer.settings
-            if not answer.more:
+            if not answer.more and not answer.more_deleted:
                 return made
-            after = answer.groups[-1].group
+            request = _next_page(address, request, answer)
 
     async def _ask(self, address: str, request: Request, kind: type[R]) -> R:
         """Ask one node within the client's time. Raises `RequestError`."""
         requester = self._requester
         requester.metadata.check_open()
-        connection = await requester.metadata.connection(address)
+        try:
+            connection = await requester.metadata.connection(address)
+        except (ConfigError, RemoteProtocolError, OSError) as error:
+            failed = NetworkError(f"{address or 'a node without an address'}: {error}")
+            failed.outcome = Outcome.DID_NOT_HAPPEN
+            raise failed from error
         limit_ms = requester.limit_ms(None)
         answer = await requester.answer_within(connection, request, (), limit_ms)
         response = answer.response
-        if response.code == ResponseCode.SUCCESS and isinstance(response, kind):
-            return response
-        raise error_for(response.code, response.text, response.leader_id)
+        if response.code != ResponseCode.SUCCESS:
+            raise error_for(response.code, response.text, response.leader_id)
+        if not isinstance(response, kind):
+            text = f"{address} answers a {type(request).__name__} with {type(response).__name__}"
+            raise error_for(ResponseCode.INTERNAL_ERROR, text)
+        return response
 
     # -- making -------------------------------------------------------------------------------
 
@@ -293,7 +317,9 @@ class Groups:
             if loop.time() - self._counted_at < FRESH_S:
                 return
             nodes = await self.nodes()
-            self._counts = Counter({node.node_id: node.group_count for node in nodes})
+            self._counts = Counter(
+                {node.node_id: node.group_count for node in nodes if not node.error}
+            )
             self._counted_at = loop.time()
 
     async def _ask_each(
@@ -352,7 +378,7 @@ class Groups:
                 node = await self._node_at(address, ListGroupsRequest(group=name))
                 info = node.find(name)
                 if info is not None and info.identity == identity and info.leader_id is not None:
-                    return _summary(name, [(node.node_id, info)])
+                    return _summary(name, [(node.node_id, info)], {})
             except RequestError as error:
                 if error.code is ResponseCode.UNKNOWN_GROUP:
                     raise
@@ -384,7 +410,7 @@ class Groups:
             RequestError: nothing is changed: UNEXPECTED_ARGUMENT names the key; or no majority of
                 the members answered (NETWORK_ERROR).
         """
-        nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
+        nodes = await self._find(ListGroupsRequest(group=_name(name)))
         found = _hosting(nodes, name, "")
         newest = max(found.values(), key=lambda info: info.revision)
         wanted: Settings = {**newest.settings, **_texts(settings)}
@@ -424,7 +450,7 @@ class Groups:
 
     def _members_of(self, info: GroupInfo, nodes: Sequence[NodeGroups]) -> dict[str, str]:
         """Return node id → address of all members: where they answered, if they did."""
-        here = {node.node_id: node.address for node in nodes}
+        here = {node.node_id: node.address for node in nodes if not node.error}
         return {node_id: here.get(node_id, at) for node_id, at in sorted(info.peers.items()) if at}
 
     # -- deleting -----------------------------------------------------------------------------
@@ -455,7 +481,7 @@ class Groups:
         newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
         members = self._members_of(newest, nodes)
         members |= {node.node_id: node.address for node in nodes if node.node_id in found}
-        answered = {node.node_id: Response() for node in nodes}
+        answered = {node.node_id: Response() for node in nodes if not node.error}
         silent: dict[str, Response | RequestError] = {
             node_id: answered.get(node_id, NetworkError(f"{at} does not answer"))
             for node_id, at in members.items()
@@ -486,7 +512,22 @@ class Groups:
 
     async def list(self, *, deleted: bool = False) -> list[GroupSummary]:
         """Return all groups of the cluster; with `deleted` also those that are remembered."""
-        return _summaries(await self.nodes(deleted=deleted))
+        return summaries(await self.nodes(deleted=deleted))
+
+
+def _next_page(
+    address: str, request: ListGroupsRequest, answer: ListGroupsResponse
+) -> ListGroupsRequest:
+    """Return the request for what follows an answer. Raises `RequestError` if nothing can."""
+    deleted = [(info.group, info.identity) for info in answer.groups if info.state == "DELETED"]
+    hosted = [info.group for info in answer.groups if info.state != "DELETED"]
+    if deleted and deleted[-1] > request.after_deleted:
+        return msgspec.structs.replace(request, after_deleted=deleted[-1])
+    if hosted and not deleted and hosted[-1] > request.after:
+        return msgspec.structs.replace(request, after=hosted[-1])
+    raise error_for(
+        ResponseCode.INTERNAL_ERROR, f"{address} says that it has more groups, but not which"
+    )
 
 
 def _name(name: str, kind: str = "group") -> str:
@@ -553,16 +594,19 @@ def _changed(answers: Mapping[str, Response | RequestError], keys: list[str]) ->
     return GroupChange(done, errors, keys)
 
 
-def _summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:
+def summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:
     """Return one value for each group, from what all nodes say."""
+    silent = {node.node_id: node.error for node in nodes if node.error}
     by_key: dict[tuple[str, bytes], list[tuple[str, GroupInfo]]] = {}
     for node in nodes:
         for info in node.groups:
             by_key.setdefault((info.group, info.identity), []).append((node.node_id, info))
-    return [_summary(name, found) for (name, _), found in sorted(by_key.items())]
+    return [_summary(name, found, silent) for (name, _), found in sorted(by_key.items())]
 
 
-def _summary(name: str, found: Sequence[tuple[str, GroupInfo]]) -> GroupSummary:
+def _summary(
+    name: str, found: Sequence[tuple[str, GroupInfo]], silent: Mapping[str, str]
+) -> GroupSummary:
     _, newest = max(found, key=lambda one: (one[1].state != "DELETED", one[1].term))
     settings = max((info for _, info in found), key=lambda info: info.revision).settings
     leaders = [info.leader_id for _, info in found if info.term == newest.term and info.leader_id]
@@ -576,4 +620,5 @@ def _summary(name: str, found: Sequence[tuple[str, GroupInfo]]) -> GroupSummary:
         settings=dict(settings),
         is_from_file=newest.is_from_file,
         end_index=max(info.end_index for _, info in found),
+        silent={node: silent[node] for node in newest.peers if node in silent},
     )

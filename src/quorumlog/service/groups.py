@@ -1,7 +1,9 @@
 """Requests about groups as a whole: make, alter, delete and list those of this node."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
+
+import msgspec
 
 from quorumlog.model.codes import FAILED, ResponseCode
 from quorumlog.model.config import GroupConfig, check_name
@@ -18,6 +20,7 @@ from quorumlog.model.group_records import (
 from quorumlog.model.membership import addresses_of
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.groups import (
+    LISTED_BYTES_MAX,
     LISTED_MAX,
     AlterGroupRequest,
     AlterGroupResponse,
@@ -96,24 +99,24 @@ def _plain(answer: Answer) -> Callable[[ResponseCode, str], None]:
 def list_groups(node: Node, request: ListGroupsRequest, answer: Answer) -> None:
     """List this node's groups, or describe one. Raises `RequestError` if that is not here."""
     catalog = node.catalog
-    if request.group:
-        found = [_info(node, request.group)] if _has(node, request.group) else []
-        settings = _settings(node, request.group)
-        if not found and not request.wants_deleted:
+    names: list[str] = []
+    settings: list[Setting] = []
+    room = _Room(min(LISTED_BYTES_MAX, node.config.limits.message_bytes_max // 2))
+    if request.after_deleted[0]:
+        pass  # those that are hosted were listed before
+    elif not request.group:
+        names = sorted(name for name in _known(node) if name > request.after)
+    elif request.group not in _known(node):
+        if not request.wants_deleted:
             text = f"node {node.config.self_id} has no group {request.group!r}"
             raise error_for(ResponseCode.UNKNOWN_GROUP, text)
-        more = False
-    else:
-        names = sorted({*catalog.configs, *catalog.unusable})
-        listed = [name for name in names if name > request.after]
-        found = [_info(node, name) for name in listed[:LISTED_MAX]]
-        settings, more = [], len(listed) > LISTED_MAX
+    elif request.group > request.after:
+        names, settings = [request.group], _settings(node, request.group)
+    found, more = room.fill(_info(node, name) for name in names)
+    deleted, more_deleted = list[GroupInfo](), False
     if request.wants_deleted and not more:
-        found += [
-            _deleted_info(record)
-            for record in catalog.tombstones()
-            if request.group in ("", record.group) and not record.was_refused
-        ]
+        former = _deleted(node, request.group, request.after_deleted)
+        deleted, more_deleted = room.fill(map(_deleted_info, former))
     answer(
         ListGroupsResponse(
             cluster=node.config.cluster,
@@ -121,15 +124,46 @@ def list_groups(node: Node, request: ListGroupsRequest, answer: Answer) -> None:
             address=node.own_address,
             group_count=len(catalog.configs),
             groups_max=node.config.limits.groups_max,
-            groups=found,
+            groups=found + deleted,
             settings=settings,
-            more=more,
+            more=more or (more_deleted and not deleted),
+            more_deleted=more_deleted,
         )
     )
 
 
-def _has(node: Node, name: str) -> bool:
-    return name in node.catalog.configs or name in node.catalog.unusable
+class _Room:
+    """What one answer may still list. Its first group always has room."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = size
+        self._count = LISTED_MAX
+
+    def fill(self, groups: Iterable[GroupInfo]) -> tuple[list[GroupInfo], bool]:
+        """Return the groups that have room, and whether there are more."""
+        taken: list[GroupInfo] = []
+        for info in groups:
+            size = len(msgspec.msgpack.encode(info))
+            if self._count < LISTED_MAX and (size > self._bytes or not self._count):
+                return taken, True
+            self._bytes -= size
+            self._count -= 1
+            taken.append(info)
+        return taken, False
+
+
+def _deleted(node: Node, name: str, after: tuple[str, bytes]) -> list[GroupRecord]:
+    """Return the deleted groups of a name (empty: of any) after a name and identity, in order."""
+    found = [
+        record
+        for record in node.catalog.tombstones()
+        if name in ("", record.group) and not record.was_refused
+    ]
+    return sorted((one for one in found if one.key > after), key=lambda record: record.key)
+
+
+def _known(node: Node) -> set[str]:
+    return {*node.catalog.configs, *node.catalog.unusable}
 
 
 def _info(node: Node, name: str) -> GroupInfo:

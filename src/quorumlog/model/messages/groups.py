@@ -25,6 +25,8 @@ ASKED_MAX = 512
 """Groups in one query between nodes; more of them go into several."""
 LISTED_MAX = 256
 """Groups in one answer to a client; it asks again for those after the last one."""
+LISTED_BYTES_MAX = 64 * 1024
+"""Of the groups in one answer, beyond its first one and the settings that were asked for."""
 
 
 class CreateGroupRequest(Request, frozen=True, kw_only=True):
@@ -69,6 +71,8 @@ class ListGroupsRequest(Request, frozen=True, kw_only=True):
     after: Name = ""
     """Names after this one, in order; empty: from the first on."""
     wants_deleted: bool = False
+    after_deleted: tuple[Name, IdentityBytes] = ("", b"")
+    """Only deleted ones, after this name and identity; an empty name: hosted ones first."""
 
 
 class Setting(msgspec.Struct, frozen=True, array_like=True):
@@ -108,7 +112,11 @@ class GroupInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ListGroupsResponse(Response, frozen=True, kw_only=True):
-    """The node and its groups, in order of their names. `more`: ask again after the last one."""
+    """The node and its groups, in order of their names; deleted ones follow in the same way.
+
+    `more`: ask again after the last one that is hosted; `more_deleted`: for deleted ones after the
+    last one. Clients of earlier versions do not know that field, and get as many as have room.
+    """
 
     cluster: str = ""
     node_id: str = ""
@@ -118,6 +126,7 @@ class ListGroupsResponse(Response, frozen=True, kw_only=True):
     groups: list[GroupInfo] = []
     settings: list[Setting] = []
     more: bool = False
+    more_deleted: bool = False
 
 
 # -- between nodes ------------------------------------------------------------------------------
