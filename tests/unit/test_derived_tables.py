@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.model import record_sum
 from quorumlog.model.block import encode_block, headers, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.messages.peer import RepairResponse
+from quorumlog.model.record_sum import RecordSum
 from quorumlog.node.replica.comparison_points import NOWHERE, POINTS_KEPT, Points
 from quorumlog.node.replica.lost_tables import LostTables
 from quorumlog.node.replica.status import status_of
 from quorumlog.node.replica.tables import EVERYTHING, Tables
 from quorumlog.raft.event_history import EventHistory
-from quorumlog.sessions import derived_table
-from quorumlog.sessions.derived_table import RecordSum
 from quorumlog.sessions.entries import (
     EndTransaction,
     InitTransactions,
@@ -112,7 +112,7 @@ def test_only_what_changed_is_hashed_again_and_the_sum_is_that_of_all(monkeypatc
             else:
                 records[key] = choice.randrange(1_000)
         assert kept.of(records) == RecordSum().of(records)
-    monkeypatch.setattr(derived_table, "CHANGED_MAX", 3)
+    monkeypatch.setattr(record_sum, "CHANGED_MAX", 3)
     for key in range(30):
         kept.changed(key)
         records[key] = -key

@@ -25,6 +25,8 @@ Three entries stand alone. "TIN1" starts a run of a transactional producer:
 "TMK1" records group time (see `time_marks`). Only leaders append it, never clients:
 
     4 u64 milliseconds
+
+Those about partitions of topics are in `topics.entries`.
 """
 
 import struct
@@ -47,6 +49,7 @@ from quorumlog.model.block import (
 )
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.topics.entries import PARTITION_ENTRIES, PartitionEntry
 
 _SESSION: Final = struct.Struct(">4sQIQII")
 _PRODUCER_MAGIC: Final = b"PSE1"
@@ -249,17 +252,21 @@ class TimeMark:
         return cls(time_ms) if magic == _TIME_MAGIC and time_ms <= TIME_MS_MAX else None
 
 
-SystemEntry: TypeAlias = SessionEntry | InitTransactions | EndTransaction | TimeMark
+SystemEntry: TypeAlias = (
+    SessionEntry | InitTransactions | EndTransaction | TimeMark | PartitionEntry
+)
+LEADERS_ENTRIES: Final = (TimeMark, *PARTITION_ENTRIES)
+"""Those that only leaders append, never clients."""
 
 
 def is_transactional(entry: SystemEntry) -> bool:
     """Whether an entry is about a transaction."""
     if isinstance(entry, SessionEntry):
         return entry.part is not None
-    return not isinstance(entry, TimeMark)
+    return isinstance(entry, InitTransactions | EndTransaction)
 
 
-_KINDS: Final = (SessionEntry, InitTransactions, EndTransaction, TimeMark)
+_KINDS: Final = (SessionEntry, InitTransactions, EndTransaction, *LEADERS_ENTRIES)
 
 
 def decode_system_entry(body: bytes | memoryview) -> SystemEntry | None:
@@ -309,8 +316,8 @@ def system_entry_of(block: Block) -> SystemEntry | None:
         raise UnexpectedArgumentError(
             "the first entry of the block is none that a block may start with"
         )
-    if isinstance(entry, TimeMark):
-        raise UnexpectedArgumentError("only leaders append time marks")
+    if isinstance(entry, LEADERS_ENTRIES):
+        raise UnexpectedArgumentError(f"only leaders append entries {type(entry).__name__}")
     if entry.count != block.count - 1:
         raise UnexpectedArgumentError(
             f"the first entry of the block goes with {entry.count} more, not {block.count - 1}"

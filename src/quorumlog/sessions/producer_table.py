@@ -1,7 +1,7 @@
 """Producer sessions: what every replica remembers of producers, so that a retry is appended once.
 
 Every replica derives the same table from the session entries of producers' blocks (`entries`), in
-the order of the log (`derived_table`).
+the order of the log (`table_set`).
 
 A session needs no opening and no closing. Its producer makes up a random id, and the first block
 that names it creates the session; each block states the sequence of its first entry. A block that
@@ -18,7 +18,7 @@ import msgspec
 
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.sessions.derived_table import RecordSum
+from quorumlog.model.record_sum import RecordSum
 from quorumlog.sessions.entries import SessionEntry, SystemEntry
 
 SESSIONS_MAX: Final = 10_000

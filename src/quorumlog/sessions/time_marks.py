@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
 from quorumlog.model.block import Block
-from quorumlog.sessions.derived_table import DIGEST_SIZE
+from quorumlog.model.record_sum import DIGEST_SIZE
 from quorumlog.sessions.entries import SystemEntry, TimeMark
 
 MARKS_MAX: Final = 10_000

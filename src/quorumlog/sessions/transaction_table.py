@@ -8,7 +8,7 @@ names the attempts that are accepted. All others of that batch, and of earlier b
 rejected, and readers leave them out. A batch that has ended cannot end again, so a batch that is
 written again after a failure is in the log once, however it is divided.
 
-Every replica derives the same table from the entries of the log (`derived_table`). The idea and the
+Every replica derives the same table from the entries of the log (`table_set`). The idea and the
 names are Kafka's (KIP-98), with one difference. Kafka commits whatever a producer wrote in a
 transaction. A batch system runs a task again when it is slow or seems lost, and both attempts may
 write. So the end must name the attempts that count (decision 0016), with the number and a CRC of
@@ -26,7 +26,7 @@ import msgspec
 
 from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.sessions.derived_table import DIGEST_SIZE, RecordSum
+from quorumlog.model.record_sum import DIGEST_SIZE, RecordSum
 from quorumlog.sessions.entries import (
     AcceptedAttempt,
     EndTransaction,

@@ -15,13 +15,14 @@ from quorumlog.model.block import Block
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.node.replica.comparison_points import NOWHERE, Points
-from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark
+from quorumlog.sessions.entries import LEADERS_ENTRIES, SessionEntry, SystemEntry
 from quorumlog.sessions.producer_table import AppendedBlock, SessionCheck
 from quorumlog.sessions.table_set import Change, TableSet
 from quorumlog.sessions.time_marks import TimeMarks
 from quorumlog.sessions.transaction_table import Range, TransactionalProducer, TransactionTable
 from quorumlog.storage.log.entry_scan import scan_entries
 from quorumlog.storage.log.interface import Log
+from quorumlog.topics.partition_table import PartitionTable
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +101,17 @@ class Tables:
 
         Returns the index of that entry: until it is repaired, the tables are incomplete.
         """
-        find = self._base.changes_in
-        found, unread = scan_entries(self._log, self._base.as_of + 1, find)
+        self._current = current = self._base.copy()
+
+        def take(block: Block, first_index: int) -> list[Change]:
+            # what an entry says may depend on entries before it
+            changes = current.changes_in(block, first_index)
+            for change in changes:
+                current.apply(change)
+            return changes
+
+        found, unread = scan_entries(self._log, self._base.as_of + 1, take)
         self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
-        self._derive()
         self.committed(committed_index)
         return unread
 
@@ -258,6 +266,16 @@ class Tables:
         return self._current.transactions
 
     @property
+    def partitions(self) -> PartitionTable:
+        """Partitions as of the committed index: what may be read of them (do not change)."""
+        return self._base.partitions
+
+    @property
+    def partitions_at_end(self) -> PartitionTable:
+        """Partitions as of the end of the log: where they go on (do not change)."""
+        return self._current.partitions
+
+    @property
     def marks(self) -> TimeMarks:
         """Time marks as of the end of the log (do not change).
 
@@ -296,7 +314,7 @@ class Tables:
 
     def check(self, entry: SystemEntry) -> SessionCheck:
         """Decide on a block that a leader is asked to append."""
-        if isinstance(entry, TimeMark):
+        if isinstance(entry, LEADERS_ENTRIES):
             return SessionCheck()
         current, result = self._current, SessionCheck()
         if isinstance(entry, SessionEntry):

@@ -1,0 +1,360 @@
+"""Partitions of a log: what every replica derives of offsets, epochs and producers."""
+
+import random
+
+import pytest
+
+from quorumlog.model.block import encode_entry, parse_block
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.node.replica.tables import Tables
+from quorumlog.records.batch import batch_header, set_log_append_time, stamp_batch
+from quorumlog.sessions.entries import decode_system_entry, system_entry_of
+from quorumlog.sessions.table_set import TableSet
+from quorumlog.topics import partition_table
+from quorumlog.topics.entries import (
+    STARTS_MAX,
+    LogStartsMoved,
+    PartitionClosed,
+    PartitionOpened,
+)
+from quorumlog.topics.partition_table import EPOCHS_MAX, PartitionTable
+from quorumlog.topics.producers import BATCHES_REMEMBERED
+from record_batches import batch_of
+from store_access import Opened
+
+OK, GAP = ResponseCode.SUCCESS, ResponseCode.SEQUENCE_GAP
+FENCED = ResponseCode.PRODUCER_FENCED
+TOPIC_ID = b"t" * 16
+
+
+def opened(channel, number=0):
+    return PartitionOpened(channel, number, TOPIC_ID, "flights")
+
+
+def block_of(*entries):
+    """Return a block of entries that are encoded already."""
+    data = memoryview(bytearray(b"".join(entries)))
+    return parse_block(data, count=len(entries), entry_bytes_max=1 << 20)
+
+
+class Leader:
+    """Appends to a table what a leader appends to its log: batches get their offsets."""
+
+    def __init__(self, table=None):
+        self.table = PartitionTable() if table is None else table
+        self.index = 0
+        self.term = 1
+
+    def write(self, *entries):
+        block = block_of(*entries)
+        decoded = [decode_system_entry(bytes(entry[48:])) for entry in entries]
+        system = [(i, one) for i, one in enumerate(decoded, self.index) if one is not None]
+        for index, what in self.table.found_in(block, self.index, system):
+            self.table.apply(index, what)
+        self.index += block.count
+
+    def open(self, channel, number=0):
+        self.write(opened(channel, number).encode())
+
+    def batch(self, channel, count=1, **fields):
+        batch = batch_of(range(count), **fields)
+        stamp_batch(batch, 0, self.table.partitions[channel].next_offset, self.term)
+        return encode_entry(batch, channel=channel)
+
+    def append(self, channel, count=1, **fields):
+        self.write(self.batch(channel, count, **fields))
+
+
+@pytest.fixture
+def leader():
+    made = Leader()
+    made.open(3)
+    return made
+
+
+# -- entries ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        opened(0),
+        PartitionOpened(9, 7, b"i" * 16, "ü" * 100),
+        PartitionClosed(5),
+        LogStartsMoved(()),
+        LogStartsMoved(((1, 5), (7, 1 << 60))),
+    ],
+)
+def test_entries_of_partitions_are_read_as_they_were_written(entry):
+    encoded = entry.encode()
+    assert decode_system_entry(encoded[48:]) == entry
+    for size in range(len(encoded) - 48):
+        assert decode_system_entry(encoded[48 : 48 + size]) != entry
+
+
+def test_clients_append_no_entries_of_partitions():
+    for entry in (opened(1), PartitionClosed(1), LogStartsMoved(((1, 2),))):
+        with pytest.raises(UnexpectedArgumentError, match="only leaders append"):
+            system_entry_of(block_of(entry.encode()))
+
+
+def test_an_entry_moves_a_bounded_number_of_log_starts():
+    pairs = tuple((channel, 1) for channel in range(STARTS_MAX + 1))
+    assert len(LogStartsMoved(pairs[1:]).encode()) > STARTS_MAX
+    with pytest.raises(UnexpectedArgumentError, match="at most 10000"):
+        LogStartsMoved(pairs).encode()
+
+
+# -- offsets ------------------------------------------------------------------------------------
+
+
+def test_offsets_are_dense_in_each_partition(leader):
+    leader.open(4, 1)
+    leader.append(3, 5)
+    leader.append(4, 2)
+    leader.append(3, 1)
+    found = leader.table.partitions
+    assert (found[3].next_offset, found[4].next_offset) == (6, 2)
+    assert (found[4].number, found[4].topic, found[4].topic_id) == (1, "flights", TOPIC_ID)
+    assert found[3].max_timestamp == 4
+
+
+def test_a_partition_may_be_opened_in_the_block_of_its_first_batch():
+    leader = Leader()
+    batch = batch_of([1, 2])
+    stamp_batch(batch, 0, 0, 1)
+    leader.write(opened(3).encode(), encode_entry(batch, channel=3))
+    assert leader.table.partitions[3].next_offset == 2
+
+
+@pytest.mark.parametrize("channel", [0, 2, 3])
+def test_a_channel_is_not_opened_again(leader, channel):
+    leader.append(3, 2)
+    leader.write(PartitionClosed(3).encode())
+    leader.open(channel)
+    assert leader.table.partitions == {}
+    leader.open(4)
+    assert leader.table.partitions[4].next_offset == 0
+
+
+def test_entries_of_other_channels_are_nothing_to_partitions(leader):
+    batch = batch_of([1])
+    leader.write(encode_entry(batch, channel=9), encode_entry(b"text", channel=3))
+    assert leader.table.partitions[3].next_offset == 0
+
+
+def test_a_batch_that_does_not_go_on_changes_nothing(leader):
+    leader.append(3, 2)
+    before = leader.table.fields()
+    for offset in (0, 1, 3):
+        batch = batch_of([1])
+        stamp_batch(batch, 0, offset, 1)
+        leader.write(encode_entry(batch, channel=3))
+    assert leader.table.fields() == before
+
+
+def test_log_starts_only_rise_up_to_the_end(leader):
+    leader.append(3, 10)
+    for offset, expected in [(4, 4), (2, 4), (11, 4), (10, 10), (-1, 10)]:
+        leader.write(LogStartsMoved(((3, offset), (77, 1))).encode())
+        assert leader.table.partitions[3].log_start == expected
+
+
+def test_b7_the_end_of_each_leader_epoch_is_known(leader):
+    for term, count in [(1, 3), (4, 2), (4, 1), (9, 5)]:
+        leader.term = term
+        leader.append(3, count)
+    partition = leader.table.partitions[3]
+    ends = {epoch: partition.end_of_epoch(epoch) for epoch in range(11)}
+    assert ends[0] is None
+    assert [ends[1], ends[3], ends[4], ends[8], ends[9], ends[10]] == [
+        (1, 3),
+        (1, 3),
+        (4, 6),
+        (4, 6),
+        (9, 11),
+        (9, 11),
+    ]
+    leader.write(LogStartsMoved(((3, 4),)).encode())
+    assert leader.table.partitions[3].epochs == ((4, 3), (9, 6))
+
+
+def test_the_oldest_of_many_epochs_are_forgotten(leader):
+    for term in range(1, EPOCHS_MAX + 3):
+        leader.term = term
+        leader.append(3)
+    partition = leader.table.partitions[3]
+    assert len(partition.epochs) == EPOCHS_MAX
+    assert partition.end_of_epoch(2) is None
+    assert partition.end_of_epoch(3) == (3, 3)
+
+
+# -- producers ----------------------------------------------------------------------------------
+
+
+def check(leader, channel=3, count=1, **fields):
+    return leader.table.check(channel, batch_header(batch_of(range(count), **fields)))
+
+
+def of_producer(sequence, epoch=0, producer_id=7):
+    return {"producer_id": producer_id, "epoch": epoch, "sequence": sequence}
+
+
+def test_b2_a_batch_that_comes_again_gets_the_answer_of_the_first_time(leader):
+    leader.append(3, 2)
+    for number in range(BATCHES_REMEMBERED + 1):
+        assert check(leader, count=3, **of_producer(3 * number)).code is OK
+        leader.append(3, 3, **of_producer(3 * number))
+    for number in range(1, BATCHES_REMEMBERED + 1):
+        appended = check(leader, count=3, **of_producer(3 * number)).appended
+        assert (appended.base_offset, appended.index) == (2 + 3 * number, 2 + number)
+        assert appended.append_time == -1
+    assert check(leader, count=3, **of_producer(0)).code is GAP  # so old that nobody knows
+    assert check(leader, count=2, **of_producer(3)).code is GAP  # another batch
+
+
+def test_b2_a_sequence_goes_on_without_gaps(leader):
+    leader.append(3, 3, **of_producer(0))
+    assert check(leader, **of_producer(3)).code is OK
+    for wrong in (1, 2, 4, 1 << 30):
+        found = check(leader, **of_producer(wrong))
+        assert (found.code, found.appended) == (GAP, None)
+        assert found.text == f"producer 7 must go on at 3, not at {wrong}"
+
+
+def test_a_producer_that_is_not_known_begins_anywhere(leader):
+    assert check(leader, **of_producer(500)).code is OK
+    leader.append(3, 1, **of_producer(500))
+    assert check(leader, **of_producer(501)).code is OK
+    assert check(leader, **of_producer(500)).appended.base_offset == 0
+
+
+def test_a_producer_is_known_in_each_partition_by_itself(leader):
+    leader.open(4)
+    leader.append(3, 3, **of_producer(0))
+    leader.append(4, 1, **of_producer(0))
+    assert check(leader, 3, **of_producer(3)).code is OK
+    assert check(leader, 4, **of_producer(1)).code is OK
+    assert [id_ for id_, _ in leader.table.producers_of(4)] == [7]
+
+
+def test_a_higher_epoch_begins_at_0_and_ends_the_lower_one(leader):
+    leader.append(3, 3, **of_producer(0, epoch=1))
+    assert check(leader, **of_producer(3, epoch=2)).code is GAP
+    assert check(leader, **of_producer(0, epoch=2)).code is OK
+    leader.append(3, 1, **of_producer(0, epoch=2))
+    assert check(leader, **of_producer(3, epoch=1)).code is FENCED
+    assert check(leader, **of_producer(1, epoch=2)).code is OK
+
+
+def test_c3_sequences_go_on_at_0_after_the_largest(leader):
+    largest = (1 << 31) - 1
+    leader.append(3, 4, **of_producer(largest - 1))
+    assert check(leader, **of_producer(2)).code is OK
+    assert check(leader, count=4, **of_producer(largest - 1)).appended.base_offset == 0
+    leader.append(3, 1, **of_producer(2))
+    assert check(leader, **of_producer(3)).code is OK
+
+
+def test_a_repeated_batch_is_answered_with_the_time_of_its_append(leader):
+    batch = batch_of([1], **of_producer(0))
+    set_log_append_time(batch, 5_000)
+    stamp_batch(batch, 0, 0, 1)
+    leader.write(encode_entry(batch, channel=3))
+    assert check(leader, **of_producer(0)).appended.append_time == 5_000
+
+
+def test_the_producer_idle_longest_is_forgotten_first(leader, monkeypatch):
+    monkeypatch.setattr(partition_table, "PRODUCERS_MAX", 3)
+    for producer_id in (1, 2, 3):
+        leader.append(3, 1, **of_producer(0, producer_id=producer_id))
+    leader.append(3, 1, **of_producer(1, producer_id=1))
+    leader.append(3, 1, **of_producer(0, producer_id=4))
+    assert [id_ for id_, _ in leader.table.producers_of(3)] == [1, 3, 4]
+    decoded = TableSet.decode(TableSet(partitions=leader.table).encode()).partitions
+    follower = Leader(decoded)
+    for one in (leader, follower):
+        one.index = 50
+        one.append(3, 1, **of_producer(0, producer_id=5))
+    assert leader.table == follower.table
+
+
+def test_what_a_closed_partition_knew_of_producers_goes_with_it(leader):
+    leader.open(4)
+    leader.append(3, 1, **of_producer(0))
+    leader.append(4, 1, **of_producer(0))
+    leader.write(PartitionClosed(3).encode())
+    assert leader.table.producers_of(3) == []
+    assert len(leader.table.producers_of(4)) == 1
+
+
+# -- derived by every replica -------------------------------------------------------------------
+
+
+def random_block(choice, leader, channels):
+    """Return a block of what a leader might append next, as entries."""
+    table, entries = leader.table.copy(), []
+    scratch = Leader(table)
+    scratch.index, scratch.term = leader.index, leader.term
+    for _ in range(choice.randint(1, 5)):
+        open_channels = sorted(table.partitions)
+        kind = choice.random()
+        if kind < 0.1 or not open_channels:
+            entry = opened(next(channels)).encode()
+        elif kind < 0.15:
+            entry = PartitionClosed(choice.choice(open_channels)).encode()
+        elif kind < 0.25:
+            channel = choice.choice(open_channels)
+            end = table.partitions[channel].next_offset
+            entry = LogStartsMoved(((channel, choice.randint(0, end)),)).encode()
+        else:
+            channel, producer_id = choice.choice(open_channels), choice.randrange(-1, 4)
+            count, fields = choice.randint(1, 4), {}
+            if producer_id >= 0:
+                states = dict(table.producers_of(channel))
+                state = states.get(producer_id)
+                sequence = state.batches[-1].last_sequence + 1 if state else 0
+                fields = of_producer(sequence, producer_id=producer_id)
+            entry = scratch.batch(channel, count, **fields)
+        scratch.write(entry)
+        entries.append(entry)
+    return entries
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_b14_tables_are_equal_however_a_replica_came_by_the_log(seed, tmp_path):
+    """Appended as leader, read at the start, truncated and appended again, learned from a peer."""
+    choice = random.Random(seed)
+    store, channels = Opened(tmp_path), iter(range(1, 1 << 20))
+    log, leader, ends = store.log, Leader(), []
+    tables, newcomer = Tables(log, -1, None), Tables(log, -1, None)
+    for _ in range(40):
+        leader.term += choice.random() < 0.2
+        leader.table, leader.index = tables.partitions_at_end, log.end_index + 1
+        block = block_of(*random_block(choice, leader, channels))
+        store.submit(log.append(block, leader.term)[0])
+        tables.appended(block, leader.index)
+        ends.append(log.end_index)
+        if choice.random() < 0.3:
+            committed = choice.choice([end for end in ends if end >= tables.as_of])
+            log.note_committed(committed)
+            tables.committed(committed)
+        uncommitted = [end for end in ends if end >= tables.as_of]
+        if len(uncommitted) > 1 and choice.random() < 0.2:
+            cut = choice.choice(uncommitted[:-1]) + 1
+            store.truncate(cut)
+            tables.truncated(cut)
+            ends = [end for end in ends if end < cut]
+        if choice.random() < 0.1:
+            newcomer.learned(tables.encode())
+        newcomer.scan(tables.as_of)
+        started = Tables(log, tables.as_of, tables.encode())
+        from_the_start = Tables(log, -1, None)
+        from_the_start.committed(tables.as_of)
+        for other in (newcomer, started, from_the_start):
+            assert other.partitions_at_end == tables.partitions_at_end
+            assert other.partitions == tables.partitions
+            assert other.digests(-1) == tables.digests(-1)
+    assert tables.partitions.highest_channel > 0
+    assert any(partition.next_offset for _, partition in tables.partitions.partitions.items())
