@@ -8,6 +8,7 @@ from quorumlog.model.block import (
 )
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.limits import Limits
+from quorumlog.storage.files.file_sequence import MAPS_MAX
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.store import GroupStore, open_group
 
@@ -27,10 +28,16 @@ def config(data_file=1 << 20, index_file=32 * 1024, **settings):
 class Opened:
     """A group with its disk: plans wait until `run` carries them out."""
 
-    def __init__(self, directory, cache=1 << 20, files=None, self_id="n0", **settings):
-        limits = Limits(tail_cache_bytes=cache)
+    def __init__(
+        self, directory, cache=1 << 20, files=None, self_id="n0", maps_max=MAPS_MAX, **settings
+    ):
         self.group = open_group(
-            files or OsFileSystem(), str(directory), config(**settings), limits, self_id=self_id
+            files or OsFileSystem(),
+            str(directory),
+            config(**settings),
+            Limits(tail_cache_bytes=cache),
+            self_id=self_id,
+            maps_max=maps_max,
         )
         self.log = self.group.log
         self.store = GroupStore()

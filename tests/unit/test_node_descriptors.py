@@ -42,6 +42,10 @@ def test_the_usual_limit_is_enough_for_some_groups_and_500_clients():
     assert plan_descriptors(node(3), 1_024).connections >= 500
 
 
+def test_a_limit_of_20_000_is_enough_for_1_000_groups_and_all_connections():
+    assert plan_descriptors(node(1_000), 20_000).connections == Limits().connections_max
+
+
 def test_connections_are_no_more_than_the_configuration_wants():
     assert plan_descriptors(node(limits=Limits(connections_max=100)), 65_536).connections == 100
 

@@ -34,7 +34,6 @@ def write_values(disk, durable):
     for value in VALUES[len(durable) :]:
         slots.write(value)
         durable.append(value)
-    slots.close()
 
 
 def check_value(disk, durable):

@@ -230,7 +230,6 @@ def test_of_a_data_file_that_is_gone_every_entry_is_a_row(ours, is_cut):
 def test_entries_that_the_replica_has_quarantined_are_damaged_rows(ours):
     notes = DamageFile(OsFileSystem(), str(ours))
     notes.save(DamagedRanges([(7, 8), (30, 30)]))
-    notes.close()
     with pytest.raises(CorruptionError, match=f"entry 7: {QUARANTINED}"):
         rows_of(ours)
     with pytest.raises(CorruptionError, match="entry 30"):

@@ -99,7 +99,6 @@ def test_75_what_is_read_at_start_is_made_durable_in_both_copies(tmp_path, seen)
     del seen[:]
     slots = DualSlotFile(OsFileSystem(), str(tmp_path / "g"), FILE_NAME)
     slots.read()
-    slots.close()
     assert seen == [f"file g/{FILE_NAME}"] * 2
     raw = path.read_bytes()
     assert raw[:SLOT_SIZE] == raw[SLOT_SIZE:] == one_copy_only[:SLOT_SIZE]

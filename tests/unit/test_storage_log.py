@@ -352,12 +352,10 @@ def test_75_a_slot_file_torn_at_any_byte_gives_the_old_or_the_new_value(tmp_path
     old = (tmp_path / "value").read_bytes()
     slots.write(b"new value")
     new = (tmp_path / "value").read_bytes()
-    slots.close()
     for cut in range(0, 2 * SLOT_SIZE + 1, 37):
         (tmp_path / "value").write_bytes(new[:cut] + old[cut:])
         again = DualSlotFile(files, str(tmp_path), "value")
         assert again.read() in (b"old value", b"new value")
-        again.close()
 
 
 def test_75_one_flipped_bit_never_brings_back_an_older_value(tmp_path):
@@ -365,7 +363,6 @@ def test_75_one_flipped_bit_never_brings_back_an_older_value(tmp_path):
     slots = DualSlotFile(files, str(tmp_path), "value")
     for value in (b"first", b"second", b"third"):
         slots.write(value)
-    slots.close()
     raw = (tmp_path / "value").read_bytes()
     generator = random.Random(1)
     for _ in range(200):
@@ -374,14 +371,12 @@ def test_75_one_flipped_bit_never_brings_back_an_older_value(tmp_path):
         (tmp_path / "value").write_bytes(bytes(changed))
         again = DualSlotFile(files, str(tmp_path), "value")
         assert again.read() == b"third"
-        again.close()
 
 
 def test_75_both_copies_damaged_is_an_error_not_an_empty_value(tmp_path):
     files = OsFileSystem()
     slots = DualSlotFile(files, str(tmp_path), "value")
     slots.write(b"value")
-    slots.close()
     (tmp_path / "value").write_bytes(bytes(2 * SLOT_SIZE))
     with pytest.raises(CorruptionError, match="all its copies"):
         DualSlotFile(files, str(tmp_path), "value").read()

@@ -9,7 +9,8 @@ from typing import Self
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
-from quorumlog.storage.files.file_sequence import MAPS_MAX
+from quorumlog.storage.files.file_sequence import MAPS_MAX, WRITABLE_MAX
+from quorumlog.storage.journal.writer import JournalLimits
 from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, REFUSALS_MAX
 from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
 
@@ -17,8 +18,15 @@ LIMIT_MAX = 65_536
 """The limit of the process is raised no further than this, or than what the configuration needs."""
 BASE = 48
 """Of the process: standard streams, event loop, pipes, the admin port and its connections."""
-PER_GROUP = 16
-"""Of a group: data and index files, preallocated ones, hard state, checkpoint, notes, locks."""
+JOURNAL = 2 + JournalLimits().segments_max
+"""Of the journal: its lock, its segments, and a file that is being settled."""
+AT_WORK = 48
+"""What threads have open only while they work: about twenty threads, two descriptors each."""
+SEQUENCES = 2
+"""Of a group: its data files, and its index files."""
+PER_GROUP = 2 + SEQUENCES * WRITABLE_MAX
+"""Of a group: the lock of its directory, its durable hint, and files that are open to be written.
+All its other small files are open only while a thread reads or writes them."""
 PER_MACHINE = 12
 """Of a state machine: its database, and snapshots that are saved, loaded, fetched and served."""
 SPARE = 16
@@ -97,15 +105,21 @@ def plan_for(demand: Demand, limits: Limits, limit: int) -> DescriptorPlan:
 
 def maps_share(limit: int, groups: int) -> int:
     """Return how many of its files each of a number of groups may have mapped."""
-    return max(2, min(MAPS_MAX, limit // 8 // (2 * max(1, groups))))
+    return max(2, min(MAPS_MAX, limit // 8 // (SEQUENCES * max(1, groups))))
 
 
 def _divided(demand: Demand, limit: int) -> DescriptorPlan:
     """Return a plan that leaves the remainder to connections: below 0 if `limit` is too low."""
     maps_max = maps_share(limit, demand.stored)
     maps = demand.stored * maps_max if demand.maps is None else demand.maps
-    own = BASE + 2 * (len(demand.members) + UNKNOWN_PEERS_MAX) + demand.stored * PER_GROUP
-    own += 2 * maps + demand.directories + PER_MACHINE * demand.machines
+    own = (
+        BASE
+        + JOURNAL
+        + AT_WORK
+        + 2 * (len(demand.members) + UNKNOWN_PEERS_MAX)
+        + demand.stored * PER_GROUP
+    )
+    own += SEQUENCES * maps + demand.directories + PER_MACHINE * demand.machines
     peers = min(PEERS_RESERVE, max(4 * len(demand.members), limit // 8))
     return DescriptorPlan(limit, own, peers, limit - own - RESERVE - peers, maps_max)
 

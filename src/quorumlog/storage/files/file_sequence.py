@@ -16,6 +16,8 @@ from quorumlog.storage.files.sequence_file import BESIDE, SequenceFile, is_name,
 MAPS_MAX = 64
 """Files of one sequence mapped for reading at a time; the least recently used is let go. Of a node
 with many groups each has fewer: every map takes a descriptor."""
+WRITABLE_MAX = 2
+"""Files of one sequence that are open to be written: the last, and the one before it."""
 MAPPED_BYTES_MAX = 16 * 1024 * 1024
 """Bytes read of mapped files of one sequence until they count as the process's memory no longer: it
 would seem to grow with whatever is read."""
@@ -50,6 +52,7 @@ class FileSequence:
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._maps_lock = Lock()
         self._mapped_bytes = 0
+        self._writable: list[SequenceFile] = []
         self.unknown_files: list[str] = []
         """Paths of other things in the directories; they are not touched."""
         self._ignored: dict[int, str] = {}
@@ -142,8 +145,14 @@ class FileSequence:
                 path,
                 size,
             )
-        file = SequenceFile(self._files, directory, start, self.file_size, is_made=True)
-        self._by_start[start] = file
+        self._by_start[start] = SequenceFile(
+            self._files,
+            directory,
+            start,
+            self.file_size,
+            is_made=True,
+            opened=self._bound_writable,
+        )
 
     def set_origin(self, position: int) -> None:
         """State where a file starts; the others lie whole file sizes away."""
@@ -201,9 +210,17 @@ class FileSequence:
                 self.file_size,
                 predecessor=predecessor,
                 ignored_path=ignored_path,
+                opened=self._bound_writable,
             )
             self._by_start = dict(sorted(changed.items()))
         return self._by_start[start]
+
+    def _bound_writable(self, opened: SequenceFile) -> None:
+        """Close the file that was opened first if there are too many; on the thread that writes."""
+        others = [file for file in self._writable if file.is_open and file is not opened]
+        self._writable = [*others, opened]
+        for file in self._writable[:-WRITABLE_MAX]:
+            file.sync_and_close()
 
     def has(self, position: int) -> bool:
         """Whether a file that was made holds a position."""

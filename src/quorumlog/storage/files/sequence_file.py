@@ -1,6 +1,6 @@
 """One file of a sequence: made at its full size under another name, then renamed and written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 from quorumlog.model.errors import StorageError, check
@@ -34,10 +34,11 @@ class SequenceFile:
     `prepare` may be called on any thread, the other writing methods on the disk thread only.
     `predecessor` has the same positions and is to be removed, by a plan that may still be waiting.
     `ignored_path` is the path of something that has the file's name but does not belong to the
-    log; it is renamed before the file is made.
+    log; it is renamed before the file is made. `opened` is called with each file that was opened
+    to be written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         files: FileSystem,
         directory: str,
@@ -47,6 +48,7 @@ class SequenceFile:
         is_made: bool = False,
         predecessor: "SequenceFile | None" = None,
         ignored_path: str | None = None,
+        opened: "Callable[[SequenceFile], None]" = lambda file: None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -58,12 +60,18 @@ class SequenceFile:
         self._predecessor = predecessor
         self._ignored_path = ignored_path
         self._making = Lock()
+        self._opened = opened
         self._file: File | None = None
 
     @property
     def end(self) -> int:
         """Position after its last byte."""
         return self.start + self.size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open to be written."""
+        return self._file is not None
 
     def prepare(self) -> None:
         """Make the file, zero-filled and with all its room reserved, unless it is there.
@@ -104,6 +112,7 @@ class SequenceFile:
             self.prepare()
             check(self.is_made, "a file is written once it may be made", self.path)
             self._file = self._files.open(self.path)
+            self._opened(self)
         return self._file
 
     def cut(self, position: int) -> None:
@@ -162,6 +171,12 @@ class SequenceFile:
                 self._files.remove(self.path)
                 self._files.sync_directory(self._directory)
             self.is_removed = True
+
+    def sync_and_close(self) -> None:
+        """Close the file, durable: one that is opened later may not learn of a failed write."""
+        if self._file is not None:
+            self._file.sync()
+            self.close()
 
     def close(self) -> None:
         """Close the file."""

@@ -96,11 +96,8 @@ class SegmentMaker:
         self._files.replace(beside, self.path)
         self._files.sync_directory(self._directory)
         slots = DualSlotFile(self._files, self._directory, LIST_NAME, mirrored=True)
-        try:
-            slots.read()
-            slots.write(msgspec.msgpack.encode(self._list))
-        finally:
-            slots.close()
+        slots.read()
+        slots.write(msgspec.msgpack.encode(self._list))
         return Segment(self._files.open(self.path), covers={})
 
     def abandon(self) -> None:

@@ -87,7 +87,7 @@ class GroupStore:
             self._journal.append(items)
         if sync:
             for file in self._unsynced:
-                if file.is_open:  # else a later plan removed it
+                if file.is_open:  # else it was removed, or is durable: too many were open
                     file.sync()
             self._unsynced.clear()
             self._hints.update(self._written)
@@ -178,7 +178,7 @@ class _Run:
 
     def __init__(self, unsynced: dict[File, None]) -> None:
         self._unsynced = unsynced
-        self._open: dict[Target, tuple[int, int, list[Buffer]]] = {}
+        self._open: dict[Target, tuple[int, int, list[Buffer], bool]] = {}
 
     def take(self, step: Step, *, syncs: bool = True) -> None:
         if isinstance(step, Action):
@@ -186,16 +186,22 @@ class _Run:
             step.action()
             return
         length = sum(map(len, step.buffers))
-        start, end, buffers = self._open.get(step.target, (step.offset, step.offset, []))
+        fresh: tuple[int, int, list[Buffer], bool] = (step.offset, step.offset, [], False)
+        start, end, buffers, durable = self._open.get(step.target, fresh)
         if end != step.offset:
-            step.target.writable().write_at(buffers, start)
-            start, end, buffers = step.offset, step.offset, []
+            self._write(step.target, start, buffers, durable=durable)
+            start, end, buffers, durable = fresh
         buffers.extend(step.buffers)
-        self._open[step.target] = (start, end + length, buffers)
-        if step.durable and syncs:
-            self._unsynced[step.target.writable()] = None
+        durable = durable or (step.durable and syncs)
+        self._open[step.target] = (start, end + length, buffers, durable)
 
     def flush(self) -> None:
-        for target, (start, _, buffers) in self._open.items():
-            target.writable().write_at(buffers, start)
+        for target, (start, _, buffers, durable) in self._open.items():
+            self._write(target, start, buffers, durable=durable)
         self._open.clear()
+
+    def _write(self, target: Target, start: int, buffers: list[Buffer], *, durable: bool) -> None:
+        file = target.writable()
+        file.write_at(buffers, start)
+        if durable:  # only now: a file that is opened meanwhile may close this one, durable
+            self._unsynced[file] = None

@@ -69,7 +69,6 @@ class HardStateStore:
         state = self.load()
         if not self.exists():
             self._slots.write(msgspec.msgpack.encode((state.term, state.vote)))
-        self.close()
 
     def _load_original(self) -> HardState:
         self._original.require_no_obstacle()
@@ -111,10 +110,6 @@ class HardStateStore:
         except NoSpaceError as error:
             text = "%s is old until there is room: DLedger must not start here before: %s"
             logger.warning(text, self._original.path, error)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._slots.close()
 
 
 def _state_in(text: OriginalText) -> HardState:

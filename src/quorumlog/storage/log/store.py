@@ -139,7 +139,6 @@ def open_group(
 
     def close() -> None:
         log.close()
-        hard_states.close()
         for lock in locks:
             lock.release()
 

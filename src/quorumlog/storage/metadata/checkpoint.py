@@ -117,10 +117,6 @@ class CheckpointFile:
         """Replace it, durably."""
         self._slots.write(msgspec.msgpack.encode(checkpoint))
 
-    def close(self) -> None:
-        """Close the file."""
-        self._slots.close()
-
 
 class DurableHint:
     """What was durable, and where the log started, at the last group commit that reached disk."""

@@ -83,7 +83,3 @@ class ConfigEntriesFile:
             kept.pop(0)
         self._slots.write(raw)
         self.saved = list(pairs)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._slots.close()

@@ -118,7 +118,3 @@ class DamageFile:
         if damaged != self.saved or self.is_lost:
             self._slots.write(msgspec.msgpack.encode(damaged.ranges))
             self.saved = damaged
-
-    def close(self) -> None:
-        """Close the file."""
-        self._slots.close()

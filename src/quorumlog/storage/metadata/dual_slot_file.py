@@ -15,7 +15,7 @@ from typing import Final
 from isal.isal_zlib import crc32
 
 from quorumlog.model.errors import CorruptionError, NoSpaceError, check
-from quorumlog.storage.files.os_files import File, FileSystem
+from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.reserve import Reserve
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN
 
@@ -61,14 +61,16 @@ def restore(path: str, write: Callable[[], None]) -> bool:
 
 
 class _DualSlots:
-    """One file with a number of slots; the first write makes it."""
+    """One file with a number of slots; the first write makes it.
+
+    It is open only while it is read or written: a node has several of them for each group.
+    """
 
     def __init__(self, files: FileSystem, path: str, slot_size: int, count: int) -> None:
         self._files = files
         self.path = path
         self._size = slot_size
         self._offsets = [slot_size * number for number in range(count)]
-        self._file: File | None = None
 
     def exists(self) -> bool:
         return self._files.exists(self.path)
@@ -87,14 +89,16 @@ class _DualSlots:
 
     def write(self, slot: bytes, *, first: int = 0) -> None:
         """Replace all slots, that with the number `first` as the first one."""
-        if self._file is None and not self.exists():
+        if not self.exists():
             self._create(slot)
             return
-        if self._file is None:
-            self._file = self._files.open(self.path)
-        for offset in self._offsets[first:] + self._offsets[:first]:
-            self._file.write_at([slot], offset)
-            self._file.sync()
+        file = self._files.open(self.path)
+        try:
+            for offset in self._offsets[first:] + self._offsets[:first]:
+                file.write_at([slot], offset)
+                file.sync()
+        finally:
+            file.close()
 
     def _create(self, slot: bytes) -> None:
         """Write a new file under another name, then rename it: nobody ever sees it half made."""
@@ -104,13 +108,12 @@ class _DualSlots:
             file.write_at([slot] * len(self._offsets), 0)
             file.sync()
         except NoSpaceError:
-            file.close()
             self._files.remove(beside)
             raise
+        finally:
+            file.close()
         self._files.replace(beside, self.path)
         self._files.sync_directory(self.path.rpartition("/")[0])
-        file.path = self.path
-        self._file = file
 
     def sync(self) -> None:
         """Make what is there durable as it is."""
@@ -120,11 +123,6 @@ class _DualSlots:
                 file.sync()
             finally:
                 file.close()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 class DualSlotFile:
@@ -220,8 +218,3 @@ class DualSlotFile:
 
     def _write_one(self, one: _DualSlots, slot: bytes, first: int = 0) -> None:
         self._reserve.use(partial(one.write, slot, first=first))
-
-    def close(self) -> None:
-        """Close the files."""
-        for one in (self._pair, *self._mirrors):
-            one.close()

@@ -72,13 +72,10 @@ class GroupFiles:
 
     def _read(self, directory: str) -> GroupRecord | None:
         file = self._file(directory)
-        try:
-            raw = file.read(read_only=True)
-            record = None if raw is None else self._decode(directory, raw)
-            if record is not None and record.state is GroupState.DELETED:
-                file.read()  # what follows from it cannot be undone: it must be durable
-        finally:
-            file.close()
+        raw = file.read(read_only=True)
+        record = None if raw is None else self._decode(directory, raw)
+        if record is not None and record.state is GroupState.DELETED:
+            file.read()  # what follows from it cannot be undone: it must be durable
         return record
 
     def _decode(self, directory: str, raw: bytes) -> GroupRecord:
@@ -101,11 +98,8 @@ class GroupFiles:
         raw = record.encode()
         self._files.make_directory(directory)
         file = self._file(directory)
-        try:
-            file.read_or_lose()  # its number goes on from there
-            file.write(raw)
-        finally:
-            file.close()
+        file.read_or_lose()  # its number goes on from there
+        file.write(raw)
 
     # -- deletion -----------------------------------------------------------------------------
 

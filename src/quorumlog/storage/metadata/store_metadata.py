@@ -217,9 +217,6 @@ class StoreMetadata:
         self.lost.discard(DAMAGE_NAME)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the hint: the other files are open only while they are read or written."""
         self._is_closed = True
-        self._checkpoints.close()
         self._hint.close()
-        self._damage.close()
-        self._configs.close()

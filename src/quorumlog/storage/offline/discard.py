@@ -64,8 +64,7 @@ def _open(files: FileSystem, directory: str) -> StoreFiles:
 
 def _find_loss(files: FileSystem, store: StoreFiles) -> Loss:
     metadata = store.metadata
-    with closing(ConfigEntriesFile(files, store.directory)) as configs:
-        found = configs.load(read_only=True)
+    found = ConfigEntriesFile(files, store.directory).load(read_only=True)
     checkpoint = metadata.checkpoint if found else None  # else they are in the log alone
     scan = store.scan() if checkpoint is None else store.scan_after(checkpoint.point)
     for run in scan:

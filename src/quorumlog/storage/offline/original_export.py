@@ -102,11 +102,7 @@ def _is_unfinished(files: FileSystem, path: str) -> bool:
 
 
 def _hard_state(files: FileSystem, directory: str) -> HardState:
-    hard_states = HardStateStore(files, directory)
-    try:
-        return hard_states.load(read_only=True)
-    finally:
-        hard_states.close()
+    return HardStateStore(files, directory).load(read_only=True)
 
 
 def _write_log(

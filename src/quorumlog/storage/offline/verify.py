@@ -124,15 +124,12 @@ def _small_files(files: FileSystem, directory: str, report: StoreReport) -> None
         report.add(VerifyFinding("damaged copy", path, 0, reason))
     for path in TablesFile(files, directory).damaged():
         report.add(VerifyFinding("damaged copy", path, 0, "its CRC does not fit"))
-    store = HardStateStore(files, directory)
     try:
-        report.hard_state = store.load(read_only=True)
+        report.hard_state = HardStateStore(files, directory).load(read_only=True)
         if has_identity(files, directory):
             report.identity = read_identity(files, directory)
     except CorruptionError as error:
         report.add(_finding_of("unreadable", error))
-    finally:
-        store.close()
 
 
 def _entries(

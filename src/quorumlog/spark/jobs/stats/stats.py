@@ -293,13 +293,10 @@ def stats_of_store(
 
 def _vote(files: FileSystem, directory: str) -> tuple[int, str] | None:
     """Return (term, candidate) of a store's newest vote."""
-    states = HardStateStore(files, directory)
     try:
-        state = states.load(read_only=True)
+        state = HardStateStore(files, directory).load(read_only=True)
     except CorruptionError:
         return None
-    finally:
-        states.close()
     return (state.term, state.vote) if state.vote else None
 
 
