@@ -221,3 +221,29 @@ async def test_a_node_that_is_down_is_a_line_of_the_lists_and_the_exit_status_sa
         await cluster.start("n2")
         assert await asyncio.to_thread(main, ["group", "list", "--servers", servers]) == 0
         assert not capsys.readouterr().err
+
+
+async def test_settings_that_several_clients_alter_at_the_same_time_all_hold(make_cluster, until):
+    wanted = {"cleanInterval": "777", "retentionBytes": "1000000000", "fileReservedHours": "24"}
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            await made_small(client)
+            clients = [admin(cluster) for _ in wanted]
+            await asyncio.gather(
+                *(
+                    one.admin.groups.alter("orders", {key: value})
+                    for one, (key, value) in zip(clients, wanted.items(), strict=True)
+                )
+            )
+            for one in clients:
+                await one.close()
+            (found,) = [one for one in await client.admin.groups.list() if one.group == "orders"]
+            assert wanted.items() <= found.settings.items()
+            nodes = cluster.nodes.values()
+            await until(
+                lambda: all(
+                    wanted.items() <= node.catalog.records["orders"].settings.items()
+                    for node in nodes
+                )
+            )

@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.cli import group
 from quorumlog.cli.main import main
-from quorumlog.client.groups import GroupChange, GroupSummary
+from quorumlog.client.group_answers import GroupChange, GroupSummary
 from quorumlog.model.messages.groups import Setting
 
 SUMMARY = GroupSummary(

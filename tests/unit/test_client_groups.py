@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from quorumlog.client.groups import Groups, NodeGroups
+from quorumlog.client.group_answers import NodeGroups
+from quorumlog.client.groups import Groups
 from quorumlog.errors import NotLeaderError, UnexpectedArgumentError
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.groups import CreateGroupRequest

@@ -1,172 +1,22 @@
 """The groups of one node: made, altered and deleted, with a crash at every call of the system."""
 
-from collections import deque
-from random import Random
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from group_machine import ONE, PEERS, TWO, Later, Machine
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import GroupConfig, NodeConfig
-from quorumlog.model.errors import ConfigError, LeaderPendingFullError, StorageError
+from quorumlog.model.config import GroupConfig
+from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.group_records import GroupRecord, GroupState, config_of, next_revision
 from quorumlog.model.limits import Limits
-from quorumlog.node.deleted_groups import RETRY_MS, TOMBSTONE_MS, LifecycleEnvironment
+from quorumlog.node.deleted_groups import RETRY_MS, TOMBSTONE_MS
 from quorumlog.node.executor import WAITING_MAX
-from quorumlog.node.group_catalog import GroupCatalog
-from quorumlog.node.group_lifecycle import GroupLifecycle
-from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.storage.metadata.group_files import REFUSED_MAX, GroupFiles
 
-PEERS = "n0-127.0.0.1:7101;n1-127.0.0.1:7102"
 HOUR_MS = 3_600_000
-ONE, TWO = b"1" * 16, b"2" * 16
-
-
-class Now:
-    """Runs work at once."""
-
-    def run(self, work, done, failed, client=None):
-        try:
-            found = work()
-        except Exception as error:
-            failed(error)
-        else:
-            done(found)
-
-
-class Later:
-    """Runs work when it is told to, and refuses it when as much waits as `ThreadExecutor` takes."""
-
-    def __init__(self):
-        self.waiting = deque()
-        self.refused = 0
-
-    def run(self, work, done, failed, client=None):
-        if len(self.waiting) >= WAITING_MAX:
-            self.refused += 1
-            failed(LeaderPendingFullError("too much waits"))
-        else:
-            self.waiting.append((work, done, failed))
-
-    def run_all(self):
-        while self.waiting:
-            Now().run(*self.waiting.popleft())
-
-
-class Host:
-    """Replicas that are nothing but open or closed; `files` has what each wrote.
-
-    With `fails` none can be opened, and says why.
-    """
-
-    def __init__(self, files, base):
-        self.files, self.base = files, base
-        self.open_groups = {}
-        self.failed = {}
-        self.refuses = self.fails = ""
-        self.being_made = []
-
-    def room_for(self, config, being_made):
-        self.being_made.append(being_made)
-        return self.refuses
-
-    def why_not_open(self, name):
-        return self.failed.get(name, "")
-
-    def open(self, config, identity, done):
-        if self.fails:
-            self.failed[config.group] = self.fails
-            done(StorageError(self.fails))
-            return
-        self.open_groups[config.group] = (config, identity)
-        self.files.make_directory(f"{self.base}/{config.group}")
-        path = f"{self.base}/{config.group}/data"
-        if not self.files.exists(path):
-            file = self.files.open(path, create=True)
-            file.write_at([identity], 0)
-            file.sync()
-            file.close()
-            self.files.sync_directory(f"{self.base}/{config.group}")
-        done(None)
-
-    def close(self, name, done):
-        self.open_groups.pop(name, None)
-        done()
-
-    def change(self, config):
-        self.open_groups[config.group] = (config, self.open_groups[config.group][1])
-
-    def identity_of(self, name):
-        return b""
-
-
-class Machine:
-    """A node's disk, and the process that runs on it; `restart` begins another one."""
-
-    def __init__(self, *groups, hours=72.0, executor=None, limits=None):
-        self.files = SimulatedFileSystem(Random(7))
-        self.executor = executor or Now()
-        self.config = NodeConfig(
-            self_id="n0",
-            store_base_dir="/base",
-            listen="127.0.0.1:7101",
-            groups=list(groups),
-            limits=limits or Limits(),
-            deleted_group_reserved_hours=hours,
-        )
-        self.wall_ms = 1_000
-        self.woken_at = []
-        self.files.make_directory("/base")
-        self.restart()
-
-    def restart(self):
-        if self.files.is_off:
-            self.files.restart()
-        self.catalog = GroupCatalog(self.config)
-        self.host = Host(self.files, "/base")
-        records = GroupFiles(self.files, "/base", self.files.remove_tree)
-        self.lifecycle = GroupLifecycle(
-            self.catalog,
-            records,
-            self.host,
-            LifecycleEnvironment(self.executor, lambda: self.wall_ms, self.woken_at.append),
-        )
-        self.catalog.loaded(*records.load())
-        for name, config in self.catalog.configs.items():
-            record = self.catalog.records.get(name)
-            self.host.open(config, record.identity if record else b"", lambda error: None)
-        self.lifecycle.tick()
-
-    def create(self, name="g", identity=ONE, **settings):
-        said = []
-        record = GroupRecord(group=name, identity=identity, peers=PEERS, settings=settings)
-        self.lifecycle.create(record, lambda code, text: said.append((code, text)))
-        return said[0][0] if said else None
-
-    def delete(self, name="g", identity=b"", *, purge=False):
-        said = []
-        self.lifecycle.delete(
-            name, identity, lambda code, text: said.append((code, text)), purge=purge
-        )
-        return said[0][0]
-
-    def alter(self, settings, revision, name="g", identity=ONE):
-        said = []
-        self.lifecycle.alter(
-            name, identity, settings, revision, lambda code, text: said.append((code, text))
-        )
-        return said[0][0]
-
-    @property
-    def hosted(self):
-        """Name → identity of what is open."""
-        return {name: identity for name, (_, identity) in self.host.open_groups.items()}
-
-    def written_in(self, name):
-        file = self.files.open(f"/base/{name}/data", writable=False)
-        return file.read_at(16, 0)
 
 
 def crashes(prepare, act):
@@ -292,7 +142,8 @@ def test_settings_override_the_file_are_kept_and_an_older_change_does_not_undo_t
     config = machine.host.open_groups["f"][0]
     assert (config.clean_interval, config.retention_bytes) == (60, 7)
     assert machine.alter({}, second, "f", b"") is ResponseCode.SUCCESS
-    assert machine.alter({"cleanInterval": "60"}, first, "f", b"") is ResponseCode.SUCCESS
+    late = machine.alter({"cleanInterval": "60"}, first, "f", b"")
+    assert late is ResponseCode.CHANGE_IN_PROGRESS
     assert machine.host.open_groups["f"][0].clean_interval == 50
 
 
@@ -328,16 +179,34 @@ def test_a_node_without_room_refuses_and_keeps_nothing():
     assert machine.create() is ResponseCode.SUCCESS
 
 
-def test_of_two_changes_at_the_same_time_the_same_one_wins_everywhere():
-    one, other = {"cleanInterval": "60"}, {"cleanInterval": "70"}
-    revisions = {next_revision(0, one): "60", next_revision(0, other): "70"}
-    for order in (one, other), (other, one):
-        machine = Machine()
-        machine.create()
-        for settings in order:
-            machine.alter(settings, next_revision(0, settings))
-        kept = machine.catalog.records["g"].settings["cleanInterval"]
-        assert kept == revisions[max(revisions)]
+def test_of_two_changes_at_the_same_time_the_later_is_told_that_it_lost_also_after_a_restart():
+    one, other = {"cleanInterval": "60"}, {"retentionBytes": "70"}
+    low, high = sorted([next_revision(0, one), next_revision(0, other)])
+    machine = Machine()
+    machine.create()
+    assert machine.alter(one, low, prepares=True, replaces=0) is ResponseCode.SUCCESS
+    assert machine.alter(other, high, prepares=True, replaces=0) is ResponseCode.SUCCESS
+    machine.restart()
+    assert machine.hosted == {"g": ONE}
+    assert machine.alter(one, low) is ResponseCode.CHANGE_IN_PROGRESS
+    assert machine.alter(other, high) is ResponseCode.SUCCESS
+    assert machine.alter(other, high) is ResponseCode.SUCCESS  # it is sent again
+    late = machine.alter(one, next_revision(high, one), prepares=True, replaces=0)
+    assert late is ResponseCode.CHANGE_IN_PROGRESS
+    machine.restart()
+    assert machine.catalog.records["g"].settings == other
+
+
+def test_a_promise_to_a_client_that_died_does_not_keep_a_member_from_learning():
+    settings = {"cleanInterval": "60"}
+    machine = Machine()
+    machine.create()
+    assert machine.alter({}, 1 << 40, prepares=True, replaces=0) is ResponseCode.SUCCESS
+    said = []
+    news = GroupRecord(group="g", identity=ONE, settings=settings, revision=1 << 32)
+    machine.lifecycle.learn(news, lambda code, text: said.append(code))
+    assert said == [ResponseCode.SUCCESS]
+    assert machine.host.open_groups["g"][0].clean_interval == 60
 
 
 def test_a_record_on_disk_says_deleted_before_the_replica_is_closed():
@@ -417,9 +286,7 @@ def test_a_group_that_is_being_made_or_altered_takes_one_place_of_those_that_a_n
         open_at_once(*arguments)
     machine.host.open = open_at_once
     settings = {"cleanInterval": "60"}
-    machine.lifecycle.alter(
-        "a", b"a" * 16, settings, next_revision(0, settings), lambda code, text: None
-    )
+    assert machine.alter(settings, next_revision(0, settings), "a", b"a" * 16) is None
     assert machine.create("c", b"c" * 16) is None  # not refused, but under way
     later.run_all()
     assert set(machine.hosted) == {"a", "b", "c"}

@@ -21,7 +21,7 @@ from quorumlog.cli.output import (
 )
 from quorumlog.cli.target import find_servers
 from quorumlog.client import Client, SyncClient
-from quorumlog.client.groups import GroupChange, GroupSummary, summaries
+from quorumlog.client.group_answers import GroupChange, GroupSummary, summaries
 from quorumlog.local import LocalCluster
 from quorumlog.log_events import describe_error
 from quorumlog.model.config import check_name

@@ -7,7 +7,8 @@ knows a replica, the Raft core or the storage of a node: a client sees frames an
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
 from quorumlog.client.delivery import Delivery, ProducerStats
-from quorumlog.client.groups import GroupChange, Groups, GroupSummary
+from quorumlog.client.group_answers import GroupChange, GroupSummary
+from quorumlog.client.groups import Groups
 from quorumlog.client.kv import (
     KV,
     Compare,

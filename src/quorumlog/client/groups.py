@@ -6,14 +6,27 @@ began (decision 0040): a group exists at all its members in the end, or at none.
 
 import asyncio
 import os
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
-
+from quorumlog.client.group_alteration import Alteration
+from quorumlog.client.group_answers import (
+    GroupChange,
+    GroupSummary,
+    NodeGroups,
+    changed,
+    hosting,
+    members_of,
+    next_page,
+    require_majority,
+    said,
+    summaries,
+    summary_of,
+)
 from quorumlog.client.requester import Requester
+from quorumlog.client.retry import Backoff
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.errors import (
@@ -27,14 +40,13 @@ from quorumlog.model.errors import (
     UnknownGroupError,
     error_for,
 )
-from quorumlog.model.group_records import IDENTITY_BYTES, Settings, next_revision, text_of
+from quorumlog.model.group_records import IDENTITY_BYTES, Settings, text_of
 from quorumlog.model.messages.base import Request, Response
 from quorumlog.model.messages.groups import (
     AlterGroupRequest,
     AlterGroupResponse,
     CreateGroupRequest,
     DeleteGroupRequest,
-    GroupInfo,
     ListGroupsRequest,
     ListGroupsResponse,
     Setting,
@@ -50,79 +62,6 @@ POLL_S = 0.02
 POLL_MAX_S = 0.5
 FRESH_S = 5.0
 """How long the number of groups on each node is believed when several groups are made."""
-
-
-@dataclass(slots=True)
-class NodeGroups:
-    """One node and its groups. `error`: why it did not say which; "": it did."""
-
-    node_id: str
-    address: str
-    group_count: int
-    groups_max: int
-    groups: list[GroupInfo] = field(default_factory=list)
-    settings: list[Setting] = field(default_factory=list)
-    error: str = ""
-
-    def find(self, name: str, state: str = "") -> GroupInfo | None:
-        """Return a group that is here (or, with `state` DELETED, was), or None."""
-        for info in self.groups:
-            if info.group == name and (info.state == "DELETED") == (state == "DELETED"):
-                return info
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """One group as its members see it.
-
-    Attributes:
-        group: its name.
-        identity: tells it apart from others of this name, as hexadecimal digits; empty: it has
-            not started, and none was given to it.
-        members: node id → address.
-        leader_id: who leads; None: nobody, or it is not known.
-        term: the newest term that a member knows; -1: none.
-        states: node id → HOSTED, FAILED or DELETED, for each node that was asked and knows it.
-        settings: what was set while nodes ran.
-        is_from_file: whether configuration files name it.
-        end_index: the end of the longest log.
-        silent: node id → why it did not answer, of its members.
-    """
-
-    group: str
-    identity: str
-    members: dict[str, str]
-    leader_id: str | None
-    term: int
-    states: dict[str, str]
-    settings: dict[str, str]
-    is_from_file: bool
-    end_index: int
-    silent: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupChange:
-    """What a change did.
-
-    Attributes:
-        nodes: the nodes that have carried it out.
-        pending: node id → why it has not yet; it learns of the change from the others.
-        after_restart: keys whose new values count once a node is restarted.
-    """
-
-    nodes: list[str]
-    pending: dict[str, str]
-    after_restart: list[str] = field(default_factory=list)
-
-
-def _said(refusals: Mapping[str, RequestError]) -> str:
-    """Return what each node answered; what several of them did, once."""
-    nodes: dict[str, list[str]] = {}
-    for node, error in refusals.items():
-        nodes.setdefault(str(error), []).append(node)
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in nodes.items())
 
 
 class Groups:
@@ -156,12 +95,12 @@ class Groups:
             UnknownGroupError: no node that answered has it.
         """
         nodes = await self._find(ListGroupsRequest(group=_name(name)))
-        hosting = [node for node in nodes if node.find(name) is not None]
-        if not hosting:
+        here = [node for node in nodes if node.find(name) is not None]
+        if not here:
             raise UnknownGroupError(f"no node that answered has a group {name!r}")
-        found = [*hosting, *(node for node in nodes if node.error)]
+        found = [*here, *(node for node in nodes if node.error)]
         summary = max(summaries(found), key=lambda one: (one.leader_id is not None, one.term))
-        return summary, {node.node_id: node.settings for node in hosting}
+        return summary, {node.node_id: node.settings for node in here}
 
     async def _find(self, request: ListGroupsRequest) -> list[NodeGroups]:
         """Ask all servers, and all members of what they answer; those that fail come last.
@@ -214,7 +153,7 @@ class Groups:
             made.settings += answer.settings
             if not answer.more and not answer.more_deleted:
                 return made
-            request = _next_page(address, request, answer)
+            request = next_page(address, request, answer)
 
     async def _ask(self, address: str, request: Request, kind: type[R]) -> R:
         """Ask one node within the client's time. Raises `RequestError`."""
@@ -355,7 +294,7 @@ class Groups:
             (error for error in refusals.values() if error.outcome is Outcome.DID_NOT_HAPPEN),
             next(iter(refusals.values())),
         )
-        text = f"group {name!r} is not made: {_said(refusals)}"
+        text = f"group {name!r} is not made: {said(refusals)}"
         if left:
             text += (
                 f". {', '.join(left)} did not say that nothing is left; it is undone there later"
@@ -378,7 +317,7 @@ class Groups:
                 node = await self._node_at(address, ListGroupsRequest(group=name))
                 info = node.find(name)
                 if info is not None and info.identity == identity and info.leader_id is not None:
-                    return _summary(name, [(node.node_id, info)], {})
+                    return summary_of(name, [(node.node_id, info)], {})
             except RequestError as error:
                 if error.code is ResponseCode.UNKNOWN_GROUP:
                     raise
@@ -401,57 +340,41 @@ class Groups:
     ) -> GroupChange:
         """Change settings of a group on all its members.
 
+        Changes that are made at the same time are made one after the other, so that all of them
+        hold; of the same key, the last one.
+
         Args:
             name: of the group.
             settings: keys of a group's configuration and their new values.
             unset: keys that get back the value of the configuration file, or the default.
 
         Raises:
-            RequestError: nothing is changed: UNEXPECTED_ARGUMENT names the key; or no majority of
-                the members answered (NETWORK_ERROR).
+            RequestError: UNEXPECTED_ARGUMENT names the key; no majority of the members answered
+                (NETWORK_ERROR); or others went on changing the group until the client's time was
+                over (CHANGE_IN_PROGRESS). Its `outcome` says whether nothing is changed.
         """
-        nodes = await self._find(ListGroupsRequest(group=_name(name)))
-        found = _hosting(nodes, name, "")
-        newest = max(found.values(), key=lambda info: info.revision)
-        wanted: Settings = {**newest.settings, **_texts(settings)}
-        for key in unset:
-            if key not in newest.settings:
-                raise UnexpectedArgumentError(
-                    f"{key} of group {name!r} was not set while nodes ran; nothing to unset"
-                )
-            wanted.pop(key, None)
-        members = self._members_of(newest, nodes)
-        request = AlterGroupRequest(
-            group=name,
-            identity=newest.identity,
-            settings=wanted,
-            revision=next_revision(newest.revision, wanted),
-            only_check=True,
-        )
-        checked = await self._ask_each(members, request, AlterGroupResponse)
-        for node, answer in checked.items():
-            if isinstance(answer, RequestError) and not isinstance(answer, NetworkError):
-                raise error_for(answer.code, f"{node}: {answer}; nothing is changed")
-        _require_majority(name, members, checked)
-        request = AlterGroupRequest(
-            group=name,
-            identity=newest.identity,
-            settings=wanted,
-            revision=request.revision,
-        )
-        done = await self._ask_each(members, request, AlterGroupResponse)
-        waiting = {
-            key
-            for one in done.values()
-            if isinstance(one, AlterGroupResponse)
-            for key in one.after_restart
-        }
-        return _changed(done, sorted(waiting))
+        alteration = Alteration(_name(name), _texts(settings), tuple(unset), self._alter_each)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._requester.limit_ms(None) / 1_000
+        backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
+        while True:
+            try:
+                change = await alteration.attempt(await self._find(ListGroupsRequest(group=name)))
+            except RequestError as error:
+                if alteration.is_in_doubt:
+                    error.outcome = Outcome.UNKNOWN
+                raise
+            if change is not None:
+                return change
+            pause_s = backoff.next_pause_s()
+            if loop.time() + pause_s > deadline:
+                raise alteration.given_up()
+            await asyncio.sleep(pause_s)
 
-    def _members_of(self, info: GroupInfo, nodes: Sequence[NodeGroups]) -> dict[str, str]:
-        """Return node id → address of all members: where they answered, if they did."""
-        here = {node.node_id: node.address for node in nodes if not node.error}
-        return {node_id: here.get(node_id, at) for node_id, at in sorted(info.peers.items()) if at}
+    async def _alter_each(
+        self, members: Mapping[str, str], request: AlterGroupRequest
+    ) -> dict[str, AlterGroupResponse | RequestError]:
+        return await self._ask_each(members, request, AlterGroupResponse)
 
     # -- deleting -----------------------------------------------------------------------------
 
@@ -477,9 +400,9 @@ class Groups:
         request = DeleteGroupRequest(group=name, identity=b"", purge=purge)
         if not any(node.find(name) for node in nodes):
             return await self._purge_deleted(name, nodes, purge=purge)
-        found = _hosting(nodes, name, identity)
+        found = hosting(nodes, name, identity)
         newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
-        members = self._members_of(newest, nodes)
+        members = members_of(newest, nodes)
         members |= {node.node_id: node.address for node in nodes if node.node_id in found}
         answered = {node.node_id: Response() for node in nodes if not node.error}
         silent: dict[str, Response | RequestError] = {
@@ -487,9 +410,9 @@ class Groups:
             for node_id, at in members.items()
         }
         if not force:
-            _require_majority(name, newest.peers, silent)
+            require_majority(name, newest.peers, silent)
         request = DeleteGroupRequest(group=name, identity=newest.identity, purge=purge)
-        return _changed(await self._ask_each(members, request, Response), [])
+        return changed(await self._ask_each(members, request, Response), [])
 
     async def _purge_deleted(
         self, name: str, nodes: Sequence[NodeGroups], *, purge: bool
@@ -508,26 +431,11 @@ class Groups:
         for node, info in former:
             request = DeleteGroupRequest(group=name, identity=info.identity, purge=True)
             done |= await self._ask_each({node.node_id: node.address}, request, Response)
-        return _changed(done, [])
+        return changed(done, [])
 
     async def list(self, *, deleted: bool = False) -> list[GroupSummary]:
         """Return all groups of the cluster; with `deleted` also those that are remembered."""
         return summaries(await self.nodes(deleted=deleted))
-
-
-def _next_page(
-    address: str, request: ListGroupsRequest, answer: ListGroupsResponse
-) -> ListGroupsRequest:
-    """Return the request for what follows an answer. Raises `RequestError` if nothing can."""
-    deleted = [(info.group, info.identity) for info in answer.groups if info.state == "DELETED"]
-    hosted = [info.group for info in answer.groups if info.state != "DELETED"]
-    if deleted and deleted[-1] > request.after_deleted:
-        return msgspec.structs.replace(request, after_deleted=deleted[-1])
-    if hosted and not deleted and hosted[-1] > request.after:
-        return msgspec.structs.replace(request, after=hosted[-1])
-    raise error_for(
-        ResponseCode.INTERNAL_ERROR, f"{address} says that it has more groups, but not which"
-    )
 
 
 def _name(name: str, kind: str = "group") -> str:
@@ -555,70 +463,3 @@ def _address(address: str) -> None:
         parse_address(address)
     except ConfigError as error:
         raise UnexpectedArgumentError(str(error)) from error
-
-
-def _hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, GroupInfo]:
-    """Return node id → the group as that node has it. Raises `RequestError` unless it is one."""
-    found = {node.node_id: info for node in nodes if (info := node.find(name)) is not None}
-    if identity:
-        found = {node: info for node, info in found.items() if info.identity.hex() == identity}
-    if not found:
-        raise UnknownGroupError(f"no node that answered has a group {name!r}")
-    known = {info.identity for info in found.values()} - {b""}
-    if len(known) > 1:
-        listed = "; ".join(f"{node}: {info.identity.hex()}" for node, info in found.items())
-        raise UnexpectedArgumentError(
-            f"there are {len(known)} groups {name!r}, with different identities ({listed}); say "
-            "which one"
-        )
-    return found
-
-
-def _require_majority(
-    name: str, members: Iterable[str], answers: Mapping[str, Response | RequestError]
-) -> None:
-    members = list(members)
-    silent = [node for node in members if isinstance(answers.get(node), RequestError)]
-    if 2 * (len(members) - len(silent)) <= len(members):
-        said = "; ".join(f"{node}: {answers[node]}" for node in silent)
-        error = NetworkError(f"no majority of group {name!r} answers, nothing is changed: {said}")
-        error.outcome = Outcome.DID_NOT_HAPPEN
-        raise error
-
-
-def _changed(answers: Mapping[str, Response | RequestError], keys: list[str]) -> GroupChange:
-    errors = {node: str(one) for node, one in answers.items() if isinstance(one, RequestError)}
-    done = [node for node in answers if node not in errors]
-    if not done:
-        raise next(one for one in answers.values() if isinstance(one, RequestError))
-    return GroupChange(done, errors, keys)
-
-
-def summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:
-    """Return one value for each group, from what all nodes say."""
-    silent = {node.node_id: node.error for node in nodes if node.error}
-    by_key: dict[tuple[str, bytes], list[tuple[str, GroupInfo]]] = {}
-    for node in nodes:
-        for info in node.groups:
-            by_key.setdefault((info.group, info.identity), []).append((node.node_id, info))
-    return [_summary(name, found, silent) for (name, _), found in sorted(by_key.items())]
-
-
-def _summary(
-    name: str, found: Sequence[tuple[str, GroupInfo]], silent: Mapping[str, str]
-) -> GroupSummary:
-    _, newest = max(found, key=lambda one: (one[1].state != "DELETED", one[1].term))
-    settings = max((info for _, info in found), key=lambda info: info.revision).settings
-    leaders = [info.leader_id for _, info in found if info.term == newest.term and info.leader_id]
-    return GroupSummary(
-        group=name,
-        identity=newest.identity.hex(),
-        members=dict(newest.peers),
-        leader_id=leaders[0] if leaders else None,
-        term=newest.term,
-        states={node: info.state for node, info in found},
-        settings=dict(settings),
-        is_from_file=newest.is_from_file,
-        end_index=max(info.end_index for _, info in found),
-        silent={node: silent[node] for node in newest.peers if node in silent},
-    )

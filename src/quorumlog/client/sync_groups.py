@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from quorumlog.client.groups import GroupChange, Groups, GroupSummary, NodeGroups
+from quorumlog.client.group_answers import GroupChange, GroupSummary, NodeGroups
+from quorumlog.client.groups import Groups
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.messages.groups import Setting
 

@@ -98,6 +98,8 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     purged: bool = False
     was_refused: bool = False
     """It was never here: this node only remembers that it must not be made."""
+    promised: Number = 0
+    """Clients can set nothing of a lower revision any more."""
 
     @property
     def key(self) -> tuple[str, bytes]:
@@ -122,7 +124,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 def next_revision(revision: int, settings: Settings) -> int:
     """Return the revision of settings that replace those of a revision.
 
-    Its low 32 bits are a checksum, so that of two changes made at once one wins everywhere.
+    Its low 32 bits are a checksum, so that different settings have different revisions.
     """
     raw = msgspec.msgpack.encode(sorted(settings.items()))
     return ((revision >> 32) + 1 << 32) | zlib.crc32(raw)

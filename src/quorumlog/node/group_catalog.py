@@ -118,6 +118,10 @@ class GroupCatalog:
         self.unusable.pop(record.group, None)
         self.known_addresses().update(config.members)
 
+    def promised(self, record: GroupRecord) -> None:
+        """A record of a group that is here has a new promise; nothing else has changed."""
+        self.records[record.group] = record
+
     def deleted(self, record: GroupRecord) -> None:
         """A group is hosted no more, or a tombstone of it changed."""
         if not record.was_refused:

@@ -24,6 +24,7 @@ from quorumlog.model.group_records import (
     check_kept,
     typed,
 )
+from quorumlog.model.messages.groups import AlterGroupRequest
 from quorumlog.node.deleted_groups import DeletedGroups, Done, LifecycleEnvironment, code_of
 from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.storage.metadata.group_files import GroupFiles
@@ -200,47 +201,75 @@ class GroupLifecycle:
 
     # -- changing -----------------------------------------------------------------------------
 
-    def alter(
-        self,
-        name: str,
-        identity: bytes,
-        settings: Settings,
-        revision: int,
-        done: Done,
-        *,
-        only_check: bool = False,
-    ) -> None:
-        """Replace the settings of a group, unless they are newer than this revision.
+    def alter(self, request: AlterGroupRequest, done: Done) -> None:
+        """Replace the settings of a group as a client asks, or promise to (decision 0040).
 
-        With `only_check` nothing is changed, and `done` is told whether it could be.
+        CHANGE_IN_PROGRESS: others change them, too; the client has to begin anew with theirs.
+        """
+        name, revision = request.group, request.revision
+        found = self._checked(name, request.identity, request.settings, revision, done)
+        if found is None:
+            return
+        record, changed, config = found
+        is_late = revision < max(record.revision, record.promised) or (
+            request.prepares and request.replaces < record.revision
+        )
+        if not request.prepares and revision == record.revision:
+            done(ResponseCode.SUCCESS, "")  # it is asked for again
+        elif is_late:
+            text = f"somebody else changes the settings of group {name!r}, too"
+            done(ResponseCode.CHANGE_IN_PROGRESS, text)
+        elif request.prepares:
+            promised = replace(record, promised=revision)
+            self._save(promised, lambda: self.catalog.promised(promised), done)
+        else:
+            self._use(changed, config, done)
+
+    def learn(self, news: GroupRecord, done: Done) -> None:
+        """Take over the settings that a member has, if they are newer; a promise hinders nothing.
+
+        A promise says what a client may count as done here. These were set somewhere else.
+        """
+        found = self._checked(news.group, news.identity, news.settings, news.revision, done)
+        if found is None:
+            return
+        record, changed, config = found
+        if news.revision <= record.revision:
+            done(ResponseCode.SUCCESS, "")
+        else:
+            self._use(changed, config, done)
+
+    def _checked(
+        self, name: str, identity: bytes, settings: Settings, revision: int, done: Done
+    ) -> tuple[GroupRecord, GroupRecord, GroupConfig] | None:
+        """Return the record of a group, as it is and with other settings, and what it is then.
+
+        If it cannot have them, say so, and return None.
         """
         record = self.catalog.record_of(name)
         if record is None:
             done(ResponseCode.UNKNOWN_GROUP, f"{self.catalog.node.self_id} has no group {name!r}")
-            return
+            return None
         if identity != self.identity_of(name):
             done(ResponseCode.WRONG_CLUSTER, f"group {name!r} has another identity here")
-            return
+            return None
         if (busy := self._busy(name)) is not None:
             done(*busy)
-            return
+            return None
         try:
-            changed = record.changed(settings, revision)
-            config = self.catalog.config_of(changed)
+            config = self.catalog.config_of(record.changed(settings, revision))
             before = self.catalog.configs.get(name)
             if before is not None:
                 check_kept(before, config)
             self.catalog.node.check_group(config, {})
             changed = record.changed(typed(config, settings), revision)
-            changed.encode()
+            replace(changed, promised=max(revision, record.promised)).encode()
         except ConfigError as error:
             done(ResponseCode.UNEXPECTED_ARGUMENT, str(error))
-            return
-        if only_check or revision <= record.revision:
-            done(ResponseCode.SUCCESS, "")
-            return
-        self._changing.add(name)
+            return None
+        return record, changed, config
 
+    def _use(self, changed: GroupRecord, config: GroupConfig, done: Done) -> None:
         def saved() -> None:
             self.catalog.hosts(changed, config)
             self._host.change(config)
@@ -248,14 +277,24 @@ class GroupLifecycle:
                 logger,
                 logging.INFO,
                 "group altered",
-                group=name,
+                group=changed.group,
                 settings={key: str(value) for key, value in changed.settings.items()},
             )
+
+        self._save(changed, saved, done)
+
+    def _save(self, record: GroupRecord, saved: Callable[[], None], done: Done) -> None:
+        """Make a changed record of a group durable, then call `saved`."""
+        name = record.group
+        self._changing.add(name)
+
+        def succeeded() -> None:
+            saved()
             self._end(name, done, ResponseCode.SUCCESS, "")
 
         self._run(
-            partial(self._files.save, changed),
-            saved,
+            partial(self._files.save, record),
+            succeeded,
             lambda error: self._end(name, done, code_of(error), str(error)),
         )
 

@@ -217,9 +217,7 @@ class GroupSync:
             if news.knowledge is Knowledge.DELETED:
                 self._learn_deletion(peer, record)
             elif news.knowledge is Knowledge.CHANGED:
-                self._lifecycle.alter(
-                    record.group, record.identity, record.settings, record.revision, _ignored
-                )
+                self._lifecycle.learn(record, _ignored)
             elif news.knowledge is Knowledge.ABSENT:
                 self._absent_at(peer, record)
 

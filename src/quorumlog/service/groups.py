@@ -62,7 +62,7 @@ def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer) -> Non
 
 
 def alter_group(node: Node, request: AlterGroupRequest, answer: Answer) -> None:
-    """Replace the settings of a group on this node."""
+    """Replace the settings of a group on this node, or promise to."""
     _check(request.group, request.identity, may_be_any=True)
 
     def done(code: ResponseCode, text: str) -> None:
@@ -73,14 +73,7 @@ def alter_group(node: Node, request: AlterGroupRequest, answer: Answer) -> None:
             keys = waiting_for_restart(replica.config, configured)
         answer(AlterGroupResponse(code=code, text=text, after_restart=keys))
 
-    node.hosting.lifecycle.alter(
-        request.group,
-        request.identity,
-        request.settings,
-        request.revision,
-        done,
-        only_check=request.only_check,
-    )
+    node.hosting.lifecycle.alter(request, done)
 
 
 def _check(name: str, identity: bytes, *, may_be_any: bool = False) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.model.bounds import (
+    NUMBER_MAX,
     Count,
     IdentityBytes,
     Index,
@@ -51,12 +52,18 @@ class DeleteGroupRequest(Request, frozen=True, kw_only=True):
 
 
 class AlterGroupRequest(Request, frozen=True, kw_only=True):
-    """Replace all settings of a group on this node, if `revision` is above that of the present."""
+    """Replace all settings of a group on this node (decision 0040).
+
+    With `prepares` nothing is replaced yet: the node checks the settings, and promises to take none
+    of a lower `revision` from a client any more. It refuses if its own are newer than those of the
+    revision `replaces`, from which these were made.
+    """
 
     identity: IdentityBytes
     settings: Settings
     revision: Number
-    only_check: bool = False
+    prepares: bool = False
+    replaces: Number = NUMBER_MAX
 
 
 class AlterGroupResponse(Response, frozen=True, kw_only=True):

@@ -1,0 +1,196 @@
+"""What nodes answer about groups, and what follows from it; nothing in here asks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import (
+    NetworkError,
+    Outcome,
+    RequestError,
+    UnexpectedArgumentError,
+    UnknownGroupError,
+    error_for,
+)
+from quorumlog.model.messages.base import Response
+from quorumlog.model.messages.groups import (
+    GroupInfo,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    Setting,
+)
+
+
+@dataclass(slots=True)
+class NodeGroups:
+    """One node and its groups. `error`: why it did not say which; "": it did."""
+
+    node_id: str
+    address: str
+    group_count: int
+    groups_max: int
+    groups: list[GroupInfo] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
+    error: str = ""
+
+    def find(self, name: str, state: str = "") -> GroupInfo | None:
+        """Return a group that is here (or, with `state` DELETED, was), or None."""
+        for info in self.groups:
+            if info.group == name and (info.state == "DELETED") == (state == "DELETED"):
+                return info
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group as its members see it.
+
+    Attributes:
+        group: its name.
+        identity: tells it apart from others of this name, as hexadecimal digits; empty: it has
+            not started, and none was given to it.
+        members: node id → address.
+        leader_id: who leads; None: nobody, or it is not known.
+        term: the newest term that a member knows; -1: none.
+        states: node id → HOSTED, FAILED or DELETED, for each node that was asked and knows it.
+        settings: what was set while nodes ran.
+        is_from_file: whether configuration files name it.
+        end_index: the end of the longest log.
+        silent: node id → why it did not answer, of its members.
+    """
+
+    group: str
+    identity: str
+    members: dict[str, str]
+    leader_id: str | None
+    term: int
+    states: dict[str, str]
+    settings: dict[str, str]
+    is_from_file: bool
+    end_index: int
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """What a change did.
+
+    Attributes:
+        nodes: the nodes that have carried it out.
+        pending: node id → why it has not yet; it learns of the change from the others.
+        after_restart: keys whose new values count once a node is restarted.
+    """
+
+    nodes: list[str]
+    pending: dict[str, str]
+    after_restart: list[str] = field(default_factory=list)
+
+
+def said(refusals: Mapping[str, RequestError]) -> str:
+    """Return what each node answered; what several of them did, once."""
+    nodes: dict[str, list[str]] = {}
+    for node, error in refusals.items():
+        nodes.setdefault(str(error), []).append(node)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in nodes.items())
+
+
+def next_page(
+    address: str, request: ListGroupsRequest, answer: ListGroupsResponse
+) -> ListGroupsRequest:
+    """Return the request for what follows an answer. Raises `RequestError` if nothing can."""
+    deleted = [(info.group, info.identity) for info in answer.groups if info.state == "DELETED"]
+    hosted = [info.group for info in answer.groups if info.state != "DELETED"]
+    if deleted and deleted[-1] > request.after_deleted:
+        return msgspec.structs.replace(request, after_deleted=deleted[-1])
+    if hosted and not deleted and hosted[-1] > request.after:
+        return msgspec.structs.replace(request, after=hosted[-1])
+    raise error_for(
+        ResponseCode.INTERNAL_ERROR, f"{address} says that it has more groups, but not which"
+    )
+
+
+def members_of(info: GroupInfo, nodes: Sequence[NodeGroups]) -> dict[str, str]:
+    """Return node id → address of all members: where they answered, if they did."""
+    here = {node.node_id: node.address for node in nodes if not node.error}
+    return {node_id: here.get(node_id, at) for node_id, at in sorted(info.peers.items()) if at}
+
+
+def hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, GroupInfo]:
+    """Return node id → the group as that node has it. Raises `RequestError` unless it is one."""
+    found = {node.node_id: info for node in nodes if (info := node.find(name)) is not None}
+    if identity:
+        found = {node: info for node, info in found.items() if info.identity.hex() == identity}
+    if not found:
+        raise UnknownGroupError(f"no node that answered has a group {name!r}")
+    known = {info.identity for info in found.values()} - {b""}
+    if len(known) > 1:
+        listed = "; ".join(f"{node}: {info.identity.hex()}" for node, info in found.items())
+        raise UnexpectedArgumentError(
+            f"there are {len(known)} groups {name!r}, with different identities ({listed}); say "
+            "which one"
+        )
+    return found
+
+
+def has_majority(members: Iterable[str], answers: Mapping[str, Response | RequestError]) -> bool:
+    """Return whether more than half of the members have done what they were asked for."""
+    members = list(members)
+    done = [node for node in members if not isinstance(answers.get(node), RequestError)]
+    return 2 * len(done) > len(members)
+
+
+def require_majority(
+    name: str, members: Iterable[str], answers: Mapping[str, Response | RequestError]
+) -> None:
+    """Raise `NetworkError` unless a majority of the members answers."""
+    members = list(members)
+    if not has_majority(members, answers):
+        failed = {node: answers[node] for node in members}
+        text = "; ".join(
+            f"{node}: {one}" for node, one in failed.items() if isinstance(one, RequestError)
+        )
+        error = NetworkError(f"no majority of group {name!r} answers, nothing is changed: {text}")
+        error.outcome = Outcome.DID_NOT_HAPPEN
+        raise error
+
+
+def changed(answers: Mapping[str, Response | RequestError], keys: list[str]) -> GroupChange:
+    """Return what was done where. Raises the error of a node if it was done nowhere."""
+    errors = {node: str(one) for node, one in answers.items() if isinstance(one, RequestError)}
+    done = [node for node in answers if node not in errors]
+    if not done:
+        raise next(one for one in answers.values() if isinstance(one, RequestError))
+    return GroupChange(done, errors, keys)
+
+
+def summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:
+    """Return one value for each group, from what all nodes say."""
+    silent = {node.node_id: node.error for node in nodes if node.error}
+    by_key: dict[tuple[str, bytes], list[tuple[str, GroupInfo]]] = {}
+    for node in nodes:
+        for info in node.groups:
+            by_key.setdefault((info.group, info.identity), []).append((node.node_id, info))
+    return [summary_of(name, found, silent) for (name, _), found in sorted(by_key.items())]
+
+
+def summary_of(
+    name: str, found: Sequence[tuple[str, GroupInfo]], silent: Mapping[str, str]
+) -> GroupSummary:
+    """Return one value for a group, from what some nodes say; `silent` are those that do not."""
+    _, newest = max(found, key=lambda one: (one[1].state != "DELETED", one[1].term))
+    settings = max((info for _, info in found), key=lambda info: info.revision).settings
+    leaders = [info.leader_id for _, info in found if info.term == newest.term and info.leader_id]
+    return GroupSummary(
+        group=name,
+        identity=newest.identity.hex(),
+        members=dict(newest.peers),
+        leader_id=leaders[0] if leaders else None,
+        term=newest.term,
+        states={node: info.state for node, info in found},
+        settings=dict(settings),
+        is_from_file=newest.is_from_file,
+        end_index=max(info.end_index for _, info in found),
+        silent={node: silent[node] for node in newest.peers if node in silent},
+    )
