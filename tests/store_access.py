@@ -1,5 +1,8 @@
 """What storage tests share: opening a group, carrying out plans, reading everything back."""
 
+import os
+from contextlib import suppress
+
 from quorumlog.model.block import (
     block_from_index_records,
     decode_entries,
@@ -119,3 +122,12 @@ def take(tables, index, entry):
     for number, table in enumerate(tables.tables):
         for at, what in table.found_in(None, index, [(index, entry)]):
             tables.apply((at, number, what))
+
+
+def open_below(directory):
+    """Return which files below a directory this process has open, maps not counted."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sorted(path for path in found if path.startswith(str(directory)))

@@ -5,7 +5,10 @@ import logging
 import signal
 import sys
 import threading
+from functools import partial
+from pathlib import Path
 
+import msgspec
 import pytest
 
 import quorumlog.errors as qe
@@ -13,8 +16,13 @@ from embedding import Program, configs, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
 from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
+from quorumlog.model.errors import StorageError
 from quorumlog.service.outlets import MetricOutlets
+from quorumlog.storage.files.os_files import OsFile
+from quorumlog.storage.journal import writer
+from quorumlog.storage.journal.writer import JournalLimits
 from small_files import SMALL_FILES, SMALL_SETTINGS
+from store_access import open_below
 
 
 class Last(StateMachine):
@@ -256,6 +264,57 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path, monkey
             await starting
     async with Node(config):  # neither its directory nor its port is in use
         pass
+
+
+async def fail_its_disk(config, monkeypatch, path):
+    """Run a node until a file that it uses cannot be made durable any more, and stop it.
+
+    Returns what was acknowledged in both of its groups.
+    """
+    acknowledged, sync, segment = [], OsFile.sync, Path(config.journal_path) / "segment.0"
+
+    def failing(self):
+        if self.path.endswith(path):
+            raise StorageError(f"{self.path}: fdatasync: no more")
+        sync(self)
+
+    def is_in_use():
+        return segment.exists() and segment.read_bytes()[4_096:4_100] == b"QLJR"
+
+    node = Node(config)
+    await node.start()
+    groups = [await Program({"n0": node}, name).leader() for name in ("g", "h")]
+    with monkeypatch.context() as patched:
+        while True:
+            body = b"%d" % len(acknowledged)
+            try:
+                await asyncio.gather(*(group.append(body) for group in groups))
+            except qe.RequestError:
+                break
+            acknowledged.append(body)
+            if is_in_use():
+                patched.setattr(OsFile, "sync", failing)
+        assert "no more" in await node.wait_failed()
+        await node.stop()
+    return acknowledged
+
+
+@pytest.mark.parametrize("path", ["segment.0", "h/data/" + "0" * 20])
+async def test_a_node_whose_disk_failed_is_started_again_in_the_same_program(
+    tmp_path, monkeypatch, path
+):
+    limits = partial(JournalLimits, segment_bytes=16_384, wanted_min=1)
+    monkeypatch.setattr(writer, "JournalLimits", limits)
+    (config,) = configs(tmp_path, count=1).values()
+    other = msgspec.structs.replace(config.groups[0], group="h")
+    config = msgspec.structs.replace(config, groups=[*config.groups, other])
+    acknowledged = await fail_its_disk(config, monkeypatch, path)
+    assert open_below(tmp_path) == []
+    async with Node(config) as node:
+        for name in ("g", "h"):
+            group = await Program({"n0": node}, name).leader()
+            found = [entry.body async for entry in group.read(follow=False)]
+            assert found[: len(acknowledged)] == acknowledged
 
 
 async def test_a_stop_that_nobody_waits_for_any_more_goes_on(tmp_path, monkeypatch):

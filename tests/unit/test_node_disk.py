@@ -27,7 +27,7 @@ class GatedStore:
         self.gate = threading.Semaphore(0)
         self.executed = []
         self.fail_with = None
-        self.is_closed = False
+        self.is_closed = self.is_abandoned = False
 
     def execute(self, plans, *, sync):
         self.entered.release()
@@ -41,6 +41,9 @@ class GatedStore:
 
     def close(self):
         self.is_closed = True
+
+    def abandon(self):
+        self.is_abandoned = True
 
 
 class Owner:
@@ -127,6 +130,54 @@ def test_the_first_failure_ends_everything(world):
     assert len(failures) == 1
     worker.submit(owners[0], 2, Plan("c"))
     assert store.executed == []
+
+
+def test_after_a_failure_the_store_lets_go_of_its_files_when_the_node_stops(world):
+    store, loop, worker, _ = world
+    store.fail_with = StorageError("fdatasync: no more")
+    worker.submit(Owner(), 1, Plan("a"))
+    store.gate.release()
+    loop.run_next()
+    assert not store.is_abandoned, "its directory is in use until then"
+    worker.stop()
+    assert store.is_abandoned
+    assert not store.is_closed, "nothing may be made durable any more, or be removed"
+
+
+def test_a_failure_while_the_last_writes_are_written_lets_go_of_the_files_too(world):
+    store, _, worker, _ = world
+    worker.submit(Owner(), 1, Plan("a"))
+    store.fail_with = StorageError("fdatasync: no more")
+    store.gate.release()
+    worker.stop()
+    assert store.is_abandoned
+    assert not store.is_closed
+
+
+def test_a_failure_of_the_settler_that_the_disk_thread_finds_too_is_reported_once(world):
+    store, loop, worker, failures = world
+    owner, error = Owner(), StorageError("g/data/0: fdatasync: no more")
+    worker.submit(owner, 1, Plan("a"))
+    assert store.entered.acquire(timeout=10)
+    worker.fail(error)
+    store.fail_with = error
+    store.gate.release()
+    for _ in range(2):
+        loop.run_next()
+    assert failures == [error]
+    assert owner.news == [str(error)]
+
+
+def test_what_is_written_after_a_failure_of_the_settler_is_not_reported(world):
+    store, loop, worker, _ = world
+    owner = Owner()
+    worker.submit(owner, 1, Plan("a"))
+    assert store.entered.acquire(timeout=10)
+    worker.fail(StorageError("g/data/0: fdatasync: no more"))
+    store.gate.release()
+    for _ in range(2):
+        loop.run_next()
+    assert owner.news == ["g/data/0: fdatasync: no more"]
 
 
 def test_stopping_writes_what_is_queued(world):

@@ -274,6 +274,7 @@ def test_a_failed_fsync_of_a_settled_file_ends_the_node_and_loses_nothing():
         node.append(a=b"never", b=b"never")
     with pytest.raises(StorageError):
         node.store.close()
+    node.files.lock(f"{JOURNAL}/lock").release()  # the same process may start a node again
     node.files.kill()
     JournaledNode(node.files)
     again = after_power_loss(node)
@@ -296,6 +297,30 @@ def test_after_an_orderly_stop_there_is_no_journal_and_older_versions_open_the_f
     assert "journal" not in identity_of(node, "a")
     again = after_power_loss(node)
     assert again.bodies("a")[-1] == b"last"
+
+
+@pytest.mark.parametrize("failing", ["quorumlog.durable", "data/" + "0" * 20])
+def test_a_stop_that_fails_keeps_the_journal_and_lets_the_node_start_again(failing):
+    node = JournaledNode(new_disk(), limits=ROOMY, now_ms=lambda: 0)
+    node.begin_journal()
+    node.append(a=b"last", b=b"last")
+    node.files.fail_next(f"{NODE}/a/{failing}", "EIO")
+    with pytest.raises(StorageError):
+        node.close()
+    assert "segment.0" in node.files.names(JOURNAL)
+    for group in node.groups.values():
+        group.close()
+    again = JournaledNode(node.files)  # in the same process
+    assert again.bodies("a")[-1] == again.bodies("b")[-1] == b"last"
+
+
+def test_after_a_failure_a_segment_that_is_half_made_is_removed():
+    node = JournaledNode(new_disk())
+    node.append(a=b"1", b=b"2")
+    node.steps.take(1)
+    assert "segment.0.new" in node.files.names(JOURNAL)
+    node.store.abandon()
+    assert node.files.names(JOURNAL) == ["lock"]
 
 
 def test_a_group_that_is_closed_while_the_node_runs_needs_the_journal_no_more(node):

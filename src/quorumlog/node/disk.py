@@ -142,9 +142,10 @@ class DiskWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, then end the thread; returns when it has ended.
+        """Write what is queued, then close the store and end the thread; returns when it has.
 
-        From now on owners get no reports: they are about to be closed.
+        From now on owners get no reports: they are about to be closed. After a failure nothing is
+        written: the store lets go of its files.
         """
         self._is_stopped = True
         self._hand_over()
@@ -183,8 +184,24 @@ class DiskWorker:
             self._queue.put(submitted)
 
     def _run(self) -> None:
-        """Write everything that is queued, fsync once and report it, until `stop` is called."""
+        """Write until `stop` is called, and leave the store closed."""
         SPARES.wait_on_this_thread()
+        if self._write_all():
+            try:
+                self._store.close()
+            except StorageError as error:
+                text = str(error)
+                log_event(logger, logging.WARNING, "journal stays for the next start", text=text)
+            return
+        while not self._is_stopped:
+            self._queue.get()
+        self._store.abandon()
+
+    def _write_all(self) -> bool:
+        """Write everything that is queued, fsync once and report it, until `stop` is called.
+
+        Returns False after the first failure.
+        """
         dirty_since: float | None = None
         running = True
         while running:
@@ -197,22 +214,19 @@ class DiskWorker:
             try:
                 self._commit(batch, sync=sync)
             except StorageError as error:
-                self._call_soon(self._failed, error)
-                return
+                self.fail(error)
+                return False
             except Exception as error:  # a bug in the store must end the replica, not hide
                 log_event(logger, logging.ERROR, "disk thread failed", exc_info=error)
-                self._call_soon(self._failed, StorageError(f"disk thread: {describe_error(error)}"))
-                return
+                self.fail(StorageError(f"disk thread: {describe_error(error)}"))
+                return False
             if sync:
                 dirty_since = None
             elif batch and dirty_since is None:
                 dirty_since = time.monotonic()
             if batch:
                 self._call_soon(self._completed, batch)
-        try:
-            self._store.close()
-        except StorageError as error:
-            log_event(logger, logging.WARNING, "journal stays for the next start", text=str(error))
+        return True
 
     def fail(self, error: StorageError) -> None:
         """End everything as after a failed write; on any thread."""
@@ -258,11 +272,16 @@ class DiskWorker:
             self.queued_bytes -= item.plan.size_bytes
         if self.queued_bytes < 0:
             raise InvariantViolation(f"queued bytes must not fall below 0: {self.queued_bytes}")
-        if not self._is_stopped:
+        if not self._is_stopped and self._failure is None:
             report_commit(batch)
 
     def _failed(self, error: StorageError) -> None:
-        """On the loop's thread: the directory is poisoned (RELIABILITY 2.2), everyone must stop."""
+        """On the loop's thread: the directory is poisoned (RELIABILITY 2.2), everyone must stop.
+
+        What the settler reports the disk thread finds again: once is enough.
+        """
+        if self._failure is not None:
+            return
         self._failure = error
         for owner in () if self._is_stopped else list(self._owners):
             owner.write_failed(error)

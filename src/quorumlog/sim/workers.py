@@ -147,7 +147,9 @@ class SimulatedDiskWorker:
             self.fail(error)
 
     def fail(self, error: StorageError) -> None:
-        """Tell everybody that nothing is written any more."""
+        """Tell everybody, once, that nothing is written any more."""
+        if self._has_failed:
+            return
         self._has_failed = True
         for owner in list(self._owners):
             owner.write_failed(error)

@@ -61,8 +61,12 @@ class Store(Protocol):
     def close(self) -> None:
         """Leave everything as it is read by programs that know the files alone; nothing follows.
 
-        Raises `StorageError`: then the next start does it.
+        Raises `StorageError`: then the next start does it. No file of its own is open afterwards.
         """
+        ...
+
+    def abandon(self) -> None:
+        """Close what it has open, and leave everything else to the next start: a write failed."""
         ...
 
 

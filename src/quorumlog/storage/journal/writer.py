@@ -9,6 +9,7 @@ journal.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -102,11 +103,10 @@ class NodeJournal:
         self._settling: list[Segment] = []
         self._ready: deque[Segment] = deque()  # from the steps: made or settled
         self._made = 0
-        self._is_making = False
+        self._maker: SegmentMaker | None = None
         self._wanted = 0
         self._wanted_min = self._limits.wanted_min
         self._has_settled = False
-        self._is_closed = False
         self._failure: StorageError | None = None
 
     @property
@@ -214,8 +214,6 @@ class NodeJournal:
         waiting = list(segment.covers)
 
         def step() -> bool:
-            if self._is_closed:
-                return False
             if waiting:
                 try:
                     sync_path(self._files, waiting[-1])
@@ -231,27 +229,23 @@ class NodeJournal:
 
     def _make(self) -> None:
         """Have another segment made, unless one is being made."""
-        if self._is_making or not self._begin():
+        if self._maker is not None or not self._begin():
             return
-        self._is_making = True
         made = SegmentList(self._number, self._made + 1, self._limits.segment_bytes)
-        maker = SegmentMaker(self._files, self._path, made)
+        maker = self._maker = SegmentMaker(self._files, self._path, made)
 
         def step() -> bool:
-            if self._is_closed:
-                maker.abandon()
-                return False
             try:
                 segment = maker.step()
             except StorageError as error:  # nothing relies on it yet
                 logger.warning("the journal does without another segment: %s", error)
                 maker.abandon()
-                self._is_making = False
+                self._maker = None
                 return False
             if segment is not None:
                 self._made += 1
-                self._is_making = False
                 self._ready.append(segment)
+                self._maker = None
             return segment is None
 
         self._background.run(step)
@@ -289,20 +283,35 @@ class NodeJournal:
 
         Raises `StorageError`: then the journal stays, for the next start.
         """
-        self._is_closed = True
+        try:
+            self._background.finish()
+            if self._failure is not None:
+                raise self._failure
+            used = [*self._settling, *([self._current] if self._current is not None else [])]
+            for path in dict.fromkeys(path for segment in used for path in segment.covers):
+                sync_path(self._files, path)
+            for group in self._entered:
+                if group.is_in:
+                    group.leave()
+            self._close_segments()
+            if self._number:
+                remove_segments(self._files, self._path)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close all files and release the lock; what is on the disk stays, for the next start."""
         self._background.finish()
-        if self._failure is not None:
-            raise self._failure
-        used = [*self._settling, *([self._current] if self._current is not None else [])]
-        for path in dict.fromkeys(path for segment in used for path in segment.covers):
-            sync_path(self._files, path)
-        for group in self._entered:
-            if group.is_in:
-                group.leave()
-        for segment in [*used, *self._free, *self._ready]:
-            if segment.file.is_open:
-                segment.file.close()
-        if self._number:
-            remove_segments(self._files, self._path)
+        self._close_segments()
         if self._lock is not None:
             self._lock.release()
+            self._lock = None
+
+    def _close_segments(self) -> None:
+        if self._maker is not None:
+            self._maker.abandon()
+        current = [] if self._current is None else [self._current]
+        for segment in (*current, *self._settling, *self._free, *self._ready):
+            if segment.file.is_open:
+                with suppress(StorageError):  # what matters in it was fsynced
+                    segment.file.close()

@@ -48,6 +48,10 @@ class Journal(Protocol):
         """Make everything durable in the groups' files, and remove the journal."""
         ...
 
+    def abandon(self) -> None:
+        """Close its files, and leave what they hold to the next start."""
+        ...
+
 
 class GroupStore:
     """Carries out plans of any number of groups in one data directory; used by one thread.
@@ -151,10 +155,18 @@ class GroupStore:
 
     def close(self) -> None:
         """See `Store`."""
-        for owner in [*self._hints, *self._journaled]:
-            self._write_hint_of(owner)
+        try:
+            for owner in [*self._hints, *self._journaled]:
+                self._write_hint_of(owner)
+            if self._journal is not None:
+                self._journal.close()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """See `Store`."""
         if self._journal is not None:
-            self._journal.close()
+            self._journal.abandon()
 
 
 def _ours(plan: WritePlan) -> Plan:
