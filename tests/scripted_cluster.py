@@ -8,6 +8,7 @@ from quorumlog.model.block import decode_entries, encode_block, parse_block, sta
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import OutOfOrderError
 from quorumlog.model.limits import Limits
+from quorumlog.model.messages.admin import TransferRequest
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.client import (
     AppendRequest,
@@ -32,7 +33,8 @@ FREEZE = "store nothing and be frozen from now on"
 class Server:
     """One node's worth of answers; stores what it accepts.
 
-    `script` is used up append by append, `refusals` (codes, or DROP) by fetches and questions.
+    `script` is used up append by append, or transfer by transfer (codes alone), `refusals` (codes,
+    or DROP) by fetches and questions.
     While `is_frozen` it takes everything and says nothing, like a stopped process; while
     `keeps_fetches` it answers no fetch and no question. `belief` is the leader and the term that it
     names, if not those of the world. `asked` is set when it is asked for them, `asked_count` counts
@@ -96,6 +98,8 @@ class Handler:
                 response, attachments = self.fetch(message)
             else:
                 response, attachments = self.query(message, frame.attachment)
+        elif isinstance(message, TransferRequest):
+            response = self.transfer(message)
         else:
             assert isinstance(message, AppendRequest)
             response = self.append(connection, message, frame.attachment)
@@ -146,6 +150,11 @@ class Handler:
             count=len(bodies),
         )
         return response, attachments
+
+    def transfer(self, message):
+        self.server.world.requests += 1
+        code = self.server.script.popleft() if self.server.script else ResponseCode.SUCCESS
+        return Response(code=code, text="scripted", leader_id=message.transferee_id)
 
     def append(self, connection, message, attachment):
         world = self.server.world

@@ -84,3 +84,10 @@ async def test_nothing_is_sent_when_no_time_is_left(world):
             assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
         await client.append(b"last")
     assert world.stored == [b"first", b"last"]
+
+
+async def test_a_transfer_is_asked_for_again_while_the_leader_does_not_know_the_others_logs(world):
+    world.script(ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_NOT_READY)
+    async with Client(world.addresses, "g") as client:
+        assert await soon(client.admin.transfer("n1")) == "n1"
+    assert world.requests == 3

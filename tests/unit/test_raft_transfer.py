@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
-from quorumlog.model.messages.peer import TimeoutNowRequest, VoteRequest
+from quorumlog.model.messages.peer import PushResponse, TimeoutNowRequest, VoteRequest
 from quorumlog.raft import events as ev
 from raft_cluster import ENTRY_BYTES
 from raft_members import Group, no_message, started_group
@@ -96,6 +96,34 @@ def test_38_a_follower_a_thousand_entries_behind_is_not_handed_leadership():
 
     assert group.answers[number] is ResponseCode.FALL_BEHIND_TOO_MUCH
     assert group.commits(leader)
+
+
+@pytest.mark.parametrize("names_target", [True, False])
+def test_a_leader_just_elected_says_that_it_does_not_know_yet_how_far_the_others_are(names_target):
+    """Not that they lag: whoever asks again has what it wants a moment later."""
+    group, leader = started_group()
+    group.drop = lambda message: isinstance(message, PushResponse)
+    group.crash(leader)
+    group.run_until(lambda: group.leader not in (None, leader))
+    target = group.followers()[0] if names_target else BEST
+    assert group.answers[group.transfer(target)] is ResponseCode.LEADER_NOT_READY
+    group.drop = lambda message: False
+    former, asked = group.leader, group.now
+    while group.outcome(group.transfer(target)) is ResponseCode.LEADER_NOT_READY:
+        group.run_for(10)
+        assert group.now - asked < 1_000
+    assert group.leader not in (leader, former)
+
+
+def test_a_leader_just_elected_says_that_a_dead_member_does_not_answer():
+    group, leader = started_group()
+    group.crash(leader)
+    group.run_until(lambda: group.leader not in (None, leader))
+    asked = group.now
+    while group.outcome(group.transfer(leader)) is ResponseCode.LEADER_NOT_READY:
+        group.run_for(50)
+        assert group.now - asked < 2_000
+    assert group.outcome(group.transfer(leader)) is ResponseCode.TAKE_LEADERSHIP_FAILED
 
 
 def test_39_appends_and_other_changes_are_refused_while_leadership_is_handed_over():

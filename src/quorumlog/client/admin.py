@@ -69,6 +69,9 @@ class GroupAdmin:
     async def transfer(self, node_id: str | None = None, *, term: int = -1) -> str:
         """Transfer leadership to a member; return its id once it leads.
 
+        A leader that was just elected does not know yet how far the other logs go; it is asked
+        again until the client's time is over.
+
         Args:
             node_id: the member; None: the voter that answers and has most of the log.
             term: transfer only in this term; -1: in any.

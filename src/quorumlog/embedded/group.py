@@ -396,6 +396,7 @@ class EmbeddedGroup:
 
         Raises:
             RequestError: this replica does not lead, or goes on leading; its code says why.
+                `LeaderNotReadyError`: it was just elected; try again in a moment.
         """
         replica = self._replica()
         answered: asyncio.Future[tuple[ResponseCode, str]] = self._calls.new()

@@ -291,7 +291,7 @@ class TransactionAbortedError(RequestError):
 
 
 class LeaderNotReadyError(RequestError):
-    """A new leader does not know yet what is committed; it will in a moment."""
+    """A new leader does not know yet what is committed, or what the others have; it soon will."""
 
     code = ResponseCode.LEADER_NOT_READY
     retriable = True

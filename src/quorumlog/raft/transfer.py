@@ -99,9 +99,11 @@ class Transfer:
         state = self._state
         membership = state.memberships.current
         dispatcher = self._dispatchers.get(target)
+        if not target and self._live_voters():
+            text = "it is not known yet how far the logs of the others go"
+            return ResponseCode.LEADER_NOT_READY, text
         if not target:
-            text = "no other voter answers, or it is not known yet how far their logs go"
-            return ResponseCode.TAKE_LEADERSHIP_FAILED, text
+            return ResponseCode.TAKE_LEADERSHIP_FAILED, "no other voter answers"
         if target == state.config.self_id and target in membership.voters:
             return ResponseCode.UNEXPECTED_ARGUMENT, f"{target} leads already"
         if target not in membership.voters or dispatcher is None:
@@ -113,13 +115,14 @@ class Transfer:
             text = f"leadership is being transferred to {self._running.target}"
             return ResponseCode.LEADER_TRANSFERRING, text
         lag, lag_max = state.log.end_index - dispatcher.match_index, state.config.transfer_lag_max
-        if dispatcher.match_index < 0:
+        is_unknown = dispatcher.match_index < 0
+        if is_unknown and target in self._live_voters():
             text = f"it is not known yet how far the log of {target} goes"
-            return ResponseCode.FALL_BEHIND_TOO_MUCH, text
-        if lag >= lag_max:
+            return ResponseCode.LEADER_NOT_READY, text
+        if not is_unknown and lag >= lag_max:
             text = f"{target} is {lag} entries behind; the limit is {lag_max}"
             return ResponseCode.FALL_BEHIND_TOO_MUCH, text
-        if not dispatcher.contact.is_live:
+        if is_unknown or not dispatcher.contact.is_live:
             return ResponseCode.TAKE_LEADERSHIP_FAILED, f"{target} does not answer"
         return None
 
