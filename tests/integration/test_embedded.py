@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import quorumlog.errors as qe
-from embedding import Program, configs, leader_id, program
+from embedding import Program, configs, free_ports, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
 from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
@@ -430,6 +430,58 @@ async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expec
     finally:
         for node in nodes.values():
             await node.stop()
+
+
+async def test_a_program_makes_and_deletes_groups_while_its_node_runs(tmp_path):
+    def stamp(place, body):
+        body[:8] = place.index.to_bytes(8, "big")
+
+    async with program(tmp_path) as embedded:
+        first = embedded.nodes["n0"]
+        for body in (b"command", b"of another group of that name"):
+            for node in embedded.nodes.values():
+                node.expect_group("later", machine=Last(), append_hook=stamp)
+            made = await first.create_group("later", settings=SMALL_SETTINGS)
+            assert set(made.members) == set(embedded.nodes)
+            leader = await Program(embedded.nodes, "later").leader()
+            done = await leader.execute(bytes(8) + body)
+            assert done.result == done.index.to_bytes(8, "big") + body
+            with pytest.raises(qe.RequestError, match="exists"):
+                await first.create_group("later")
+            deleted = await embedded.nodes["n1"].delete_group("later", purge=True)
+            assert set(deleted.nodes) == set(embedded.nodes)
+            with pytest.raises(qe.UnknownGroupError):
+                first.group("later")
+        with pytest.raises(qe.UnknownGroupError):
+            await first.delete_group("later")
+        with pytest.raises(qe.UnexpectedArgumentError, match="replicas is 4"):
+            await first.create_group("more", replicas=4)
+        await first.create_group("elsewhere", members=["n1", "n2"], settings=SMALL_SETTINGS)
+        assert set((await first.delete_group("elsewhere")).nodes) == {"n1", "n2"}
+    with pytest.raises(qe.RequestError, match="was stopped"):
+        await first.create_group("late")
+
+
+async def test_a_node_without_groups_makes_the_first_one_of_its_cluster(tmp_path):
+    nodes = {}
+    for node_id, port in zip(("n0", "n1"), free_ports(2), strict=True):
+        nodes[node_id] = Node(
+            NodeConfig(
+                self_id=node_id,
+                store_base_dir=str(tmp_path / node_id),
+                listen=f"127.0.0.1:{port}",
+            )
+        )
+    with pytest.raises(qe.QuorumlogError, match="not started"):
+        await nodes["n0"].create_group("first")
+    async with nodes["n0"], nodes["n1"]:
+        members = {node_id: node.config.listen_address for node_id, node in nodes.items()}
+        await nodes["n0"].create_group("first", members=members, settings=SMALL_SETTINGS)
+        leader = await Program(nodes, "first").leader()
+        assert (await leader.append(b"x")).index >= 0
+        # they know each other from now on
+        made = await nodes["n1"].create_group("second", settings=SMALL_SETTINGS)
+        assert set(made.members) == set(nodes)
 
 
 async def test_a_node_reads_its_configuration_from_a_file(tmp_path):

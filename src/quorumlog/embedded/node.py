@@ -2,11 +2,16 @@
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from quorumlog.client.arguments import flag, seconds, takes
+from quorumlog.client.group_answers import GroupChange, GroupSummary
+from quorumlog.client.groups import Groups
+from quorumlog.client.requester import Requester
 from quorumlog.embedded.calls import Calls
 from quorumlog.embedded.group import EmbeddedGroup
 from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
@@ -104,8 +109,8 @@ class Node:
     ) -> None:
         """Say what the program has for a group that is made while nodes run; at any time.
 
-        The group gets it when this node opens it: when it is made (`GroupsAdmin.create`, `quorumlog
-        group create`), and at each later start. A group that nobody expects is hosted without.
+        The group gets it when this node opens it: when it is made (`create_group`, `quorumlog group
+        create`), and at each later start. A group that nobody expects is hosted without.
 
         Args:
             name: name of the group.
@@ -130,6 +135,79 @@ class Node:
                 self._attachments[name] = before
             raise
         self._attachments[name] = attached
+
+    @takes(timeout_s=seconds)
+    async def create_group(
+        self,
+        name: str,
+        *,
+        members: Sequence[str] | Mapping[str, str] | None = None,
+        replicas: int | None = None,
+        settings: Mapping[str, object] | None = None,
+        timeout_s: float = 30.0,
+    ) -> GroupSummary:
+        """Make a group of the cluster while its nodes run; return once it has a leader.
+
+        What this program has for it, `expect_group` says before, and so it is in the programs of
+        its other members. `group` returns it, if this node is a member.
+
+        Args:
+            name: of the new group: letters, digits, `.`, `_` and inner `-`.
+            members: ids of the nodes that shall have it, or node id → address, for nodes that share
+                no group with this one yet; None: the nodes with the fewest groups.
+            replicas: how many nodes that is; None: 3, or all if there are fewer.
+            settings: keys of a group's configuration (see the page on configuration) and values.
+            timeout_s: how long to wait for a leader, in seconds.
+
+        Raises:
+            RequestError: it is not made, or has no leader yet; see `Groups.create`.
+            QuorumlogError: the node was not started.
+        """
+        async with self._cluster_groups(timeout_s) as groups:
+            return await groups.create(
+                name, members=members, replicas=replicas, settings=settings, timeout_s=timeout_s
+            )
+
+    @takes(purge=flag, timeout_s=seconds)
+    async def delete_group(
+        self, name: str, *, purge: bool = False, timeout_s: float = 10.0
+    ) -> GroupChange:
+        """Delete a group on all its members permanently, with everything in it.
+
+        A member that does not answer deletes it later. To make another group of that name, expect
+        it with another machine object.
+
+        Args:
+            name: of the group; of a deleted one with `purge`.
+            purge: True to remove its files now, not after `deletedGroupReservedHours`.
+            timeout_s: how long to wait for the answer of a node, in seconds.
+
+        Raises:
+            UnknownGroupError: no node that answered has it.
+            RequestError: no majority of its members answered; nothing is deleted.
+            QuorumlogError: the node was not started.
+        """
+        async with self._cluster_groups(timeout_s) as groups:
+            return await groups.delete(name, purge=purge)
+
+    @asynccontextmanager
+    async def _cluster_groups(self, timeout_s: float) -> AsyncIterator[Groups]:
+        """Yield the groups of the cluster, as a client of this node sees them."""
+        if self._calls is None:
+            raise QuorumlogError("the node was not started")
+        self._calls.check()
+        config = self._config
+        requester = Requester(
+            [config.listen_address, *self._running.peer_addresses.values()],
+            "",
+            timeout_ms=timeout_s * 1000,
+            cluster=config.cluster,
+            limits=config.limits,
+        )
+        try:
+            yield Groups(requester)
+        finally:
+            await requester.metadata.close()
 
     def _attached(
         self,
