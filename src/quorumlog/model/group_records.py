@@ -78,11 +78,12 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `identity` tells groups of one name apart. A group that was made while nodes run has it from the
     beginning; that of a group of the configuration file is made when it is founded, and empty
-    before. `peers` are the founders, as `id-host:port` joined by `;`; empty: those of the
-    configuration file count. `settings` override the file, or `base`: what the file of the node
-    says that invited this one. `revision` rises with each change of them. A DELETED one is kept as
-    a tombstone for members that were away; with `purge` its files are removed at once, and `purged`
-    says that they are. Times: Unix milliseconds.
+    before. `peers` are the founders, as `id-host:port` joined by `;`, or what were the members when
+    this node was invited; empty: those of the configuration file count. `settings` override the
+    file, or `base`: what the file of the node says that invited this one. `revision` rises with
+    each change of them. A DELETED one is kept as a tombstone for members that were away; with
+    `purge` its files are removed at once, and `purged` says that they are. Times: Unix
+    milliseconds.
     """
 
     group: Name
