@@ -149,7 +149,7 @@ def _check_answered(silent: Mapping[str, str]) -> None:
         print_note(f"{node}: {reason}")
     if silent:
         many = counted(len(silent), "node does", "nodes do")
-        raise CommandError(f"{many} not answer; what only they know is missing")
+        raise CommandError(f"{many} not answer; what nobody else knows is missing")
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
@@ -331,14 +331,16 @@ def alter_command(
     with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
         changed = client.admin.groups.alter(group, _settings(settings), unset=unset or ())
     print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
-    _print_pending(changed)
+    _print_pending(group, changed)
     if changed.after_restart:
         print_note(f"counts after a restart of the nodes: {', '.join(changed.after_restart)}")
 
 
-def _print_pending(changed: GroupChange) -> None:
+def _print_pending(group: str, changed: GroupChange) -> None:
     for node, reason in changed.pending.items():
-        print_note(f"{node} has not done it yet, and learns of it from the others: {reason}")
+        print_note(
+            f"{group}: {node} has not done it yet, and learns of it from the others: {reason}"
+        )
 
 
 @app.command(name="delete")
@@ -379,7 +381,7 @@ def delete_command(
                 )
                 if len(groups) <= AT_A_TIME:
                     print_line(f"group {name} is deleted on {', '.join(changed.nodes)}")
-                _print_pending(changed)
+                _print_pending(name, changed)
 
             return await _each(groups, delete)
 
