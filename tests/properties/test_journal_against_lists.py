@@ -160,7 +160,7 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_crash_at_any_call_loses_nothing_that_was_reported(seed):
+def test_a_crash_at_any_call_loses_nothing_that_was_reported(seed, caplog):
     run = Run(seed)
     for _ in range(12):
         for _ in range(run.random.randint(1, 25)):
@@ -168,6 +168,7 @@ def test_a_crash_at_any_call_loses_nothing_that_was_reported(seed):
             run.records = max(run.records, run.node.journal.place[1])
         run.crash()
     assert run.records > 1
+    assert "are damaged" not in caplog.text, "a crash is no damage"
 
 
 def test_a_full_disk_stops_no_group_that_needs_no_room():

@@ -1,17 +1,21 @@
 """One journal for all groups of a node: what goes through it, and what a crash leaves of it."""
 
+import gc
 import json
 import logging
+from contextlib import suppress
 
 import msgspec
 import pytest
 
 from journal_access import JOURNAL, NODE, SMALL, JournaledNode, after_power_loss, new_disk
 from quorumlog.model.errors import CorruptionError, StorageError, UnsettledError
+from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.storage.journal.reader import read_journal
 from quorumlog.storage.journal.writer import JournalLimits
 from quorumlog.storage.log.layout import Identity
 from quorumlog.storage.log.settle import settle_node
+from quorumlog.storage.log.unsettled import GroupInJournal
 from quorumlog.storage.offline.repair import repair_store, truncate_store
 from quorumlog.storage.offline.store_files import scan_store
 from quorumlog.storage.offline.verify import verify_store
@@ -260,7 +264,35 @@ def test_while_no_segment_is_settled_groups_write_to_their_own_files_and_nobody_
     assert {path.split("/")[2] for path in seen} == {"a", "b"}
     node.steps.take()
     seen = syncs_of(node, lambda: node.append(a=b"1", b=b"2"))
-    assert [path.split("/")[2] for path in seen] == ["quorumlog.journal"]
+    assert {path.split("/")[2] for path in seen} == {"quorumlog.journal"}
+
+
+def test_a_single_segment_is_used_again_too():
+    """There may be no room for a second one."""
+    limits = msgspec.structs.replace(SMALL, segments_first=1, segments_max=1)
+    node = JournaledNode(new_disk(), limits=limits)
+    node.begin_journal()
+    full_up(node, take_steps=True)
+    records = node.journal.place[1]
+    full_up(node, take_steps=True)
+    assert node.journal.place[1] > records + 30
+    again = after_power_loss(node)
+    assert again.bodies("a")[-60:] == [b"a%03d" % number + b"." * 100 for number in range(60)]
+    assert not again.log("a").damaged
+
+
+@pytest.mark.parametrize("survival", ["none", "random"])
+def test_a_crash_between_two_uses_of_a_segment_is_not_taken_for_damage(survival, caplog):
+    for call in range(1, 400, 3):
+        node = JournaledNode(new_disk(seed=call, survival=survival))
+        node.begin_journal()
+        node.files.crash_at = node.files.calls + call
+        with suppress(SimulatedCrash):
+            full_up(node, take_steps=True)
+        node.files.crash_at = None
+        node.files.restart()
+        settle_node(node.files, NODE)
+        assert "damaged" not in caplog.text, call
 
 
 def test_a_failed_fsync_of_a_settled_file_ends_the_node_and_loses_nothing():
@@ -335,6 +367,26 @@ def test_a_group_that_is_closed_while_the_node_runs_needs_the_journal_no_more(no
     again.open("a")
     assert again.bodies("a")[-1] == b"last"
     assert again.bodies("b")[-1] == b"more"
+
+
+def test_the_journal_forgets_groups_that_are_gone(node):
+    def known():
+        gc.collect()
+        return sum(isinstance(one, GroupInJournal) for one in gc.get_objects())
+
+    before = known()
+    for _ in range(5):
+        node.open("d")
+        for _ in range(3):
+            node.append(b=b"1", d=b"2")
+        node.plans.append(node.log("d").settle())
+        node.commit()
+        node.groups.pop("d").close()
+        node.files.remove_tree(f"{NODE}/d")
+    assert known() == before
+    node.append(b=b"more", c=b"more")
+    node.close()
+    assert node.files.names(JOURNAL) == ["lock"]
 
 
 def test_versions_without_a_journal_refuse_the_files_until_they_are_settled(node):

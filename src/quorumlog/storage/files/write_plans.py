@@ -148,7 +148,8 @@ class Plan(msgspec.Struct):
 
     `appended`: its durable writes are new entries and nothing else. `removes`: it removes entries;
     called on the disk thread first, with the journal that is in use and the sequence of its next
-    record (0, 0: none): no earlier one counts for this owner any more.
+    record (0, 0: none): no earlier one counts for this owner any more. `leaves`: this group, which
+    is about to be closed, needs no journal after the plan.
     """
 
     owner: object
@@ -158,6 +159,7 @@ class Plan(msgspec.Struct):
     synced: Callable[[], None] | None = None
     appended: Appended | None = None
     removes: Callable[[int, int], None] | None = None
+    leaves: JournaledGroup | None = None
 
     def completed(self) -> None:
         """See `WritePlan`."""

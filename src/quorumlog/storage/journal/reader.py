@@ -36,11 +36,14 @@ def read_journal(files: FileSystem, directory: str, number: int) -> JournalConte
     made = load_list(files, directory)
     if made is None or made.journal != number:
         return JournalContent()
-    segments = [(*_segment(files, path, made), path) for path in made.paths(directory)]
+    used = []
+    for path in made.paths(directory):
+        if records := list(records_in(*_segment(files, path, made))):
+            used.append((path, records))
     content = JournalContent(number)
     expected = 0
-    for header, view, path in sorted(segments, key=lambda one: one[0].first_sequence):
-        for offset, record in records_in(header, view):
+    for path, records in sorted(used, key=lambda one: one[1][0][1].sequence):
+        for offset, record in records:
             if expected and record.sequence != expected:
                 logger.error(
                     "%s: records %s to %s before byte %s are damaged; groups whose own files lack "

@@ -1,9 +1,10 @@
 """Writing the journal: which appends go into it, its records, and when its room is used again.
 
-A segment is used again only once every file that its records were written to has been fsynced
-after the last of them (it is *settled* then). That is done beside the writing; nobody waits for it:
-while no segment is free, appends are written to the groups' own files, as they are without a
-journal.
+A segment that is full is used again only once every file that its records were written to has been
+fsynced after the last of them (it is *settled* then). That is done beside the writing; nobody waits
+for it: while no segment is free, appends are written to the groups' own files, as they are without
+a journal. Segments are used again in the order in which they were used, and the header of one says
+so durably before its first record is written: so a crash leaves one run of records without a gap.
 """
 
 import logging
@@ -97,9 +98,9 @@ class NodeJournal:
         self._lock: Lock | None = None
         self._number = 0
         self._next_sequence = 1
-        self._entered: set[JournaledGroup] = set()
+        self._entered: dict[JournaledGroup, None] = {}
         self._current: Segment | None = None
-        self._free: list[Segment] = []
+        self._free: deque[Segment] = deque()
         self._settling: list[Segment] = []
         self._ready: deque[Segment] = deque()  # from the steps: made or settled
         self._made = 0
@@ -136,7 +137,7 @@ class NodeJournal:
                 continue
             if group not in self._entered and enters < limits.enters_max:
                 enters += 1
-                self._entered.add(group)
+                self._entered[group] = None
                 group.enter(self._path, self._number)
             if group.is_in:
                 chosen.append(of_group)
@@ -144,21 +145,22 @@ class NodeJournal:
 
     def _has_room(self, size: int) -> bool:
         """Whether a record of this size can be written now; if not, see that later ones can."""
+        limits = self._limits
+        if BLOCK_BYTES + size > limits.segment_bytes:
+            return False
         self._take_ready()
         current = self._current
-        if current is not None:
-            used = current.offset or BLOCK_BYTES
-            if used + size <= self._limits.segment_bytes:
-                return True
-        if self._free:
-            if current is not None:
-                self._settle(current)
-            self._current = self._free.pop()
-            if not self._free and self._made < self._limits.segments_first:
+        if current is not None and (current.offset or BLOCK_BYTES) + size > limits.segment_bytes:
+            self._settle(current)
+            self._current = None
+        if self._current is None and self._free:
+            self._current = self._free.popleft()
+            if not self._free and self._made < limits.segments_first:
                 self._make()
-            return BLOCK_BYTES + size <= self._limits.segment_bytes
+        if self._current is not None:
+            return True
         self._wanted += 1
-        if self._made < self._limits.segments_max and self._wanted >= self._wanted_min:
+        if self._made < limits.segments_max and self._wanted >= self._wanted_min:
             self._make()
         return False
 
@@ -196,15 +198,20 @@ class NodeJournal:
             )
             parts.append((item, one.buffers))
             segment.covers[one.target.path] = None
-        record = packed_record(self._number, self._next_sequence, parts)
-        size, begin = sum(map(len, record)), segment.offset
-        if not begin:
+        if not segment.offset:
             header = packed_header(SegmentHeader(self._number, self._next_sequence))
-            record, size = [header, *record], size + len(header)
-        segment.file.write_at(record, begin)
+            segment.file.write_at([header], 0)
+            segment.file.sync()
+            segment.offset = len(header)
+        record = packed_record(self._number, self._next_sequence, parts)
+        segment.file.write_at(record, segment.offset)
         segment.file.sync()
-        segment.offset = begin + size
+        segment.offset += sum(map(len, record))
         self._next_sequence += 1
+
+    def forget(self, group: JournaledGroup) -> None:
+        """See `Journal`."""
+        self._entered.pop(group, None)
 
     # -- beside the writing -------------------------------------------------------------------
 

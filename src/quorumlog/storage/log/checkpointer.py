@@ -126,7 +126,7 @@ class Checkpointer:
                 with suppress(NoSpaceError):  # then a journal is asked for if it is opened again
                     group.leave()
 
-        return Plan(self._owner, [Action(settle)])
+        return Plan(self._owner, [Action(settle)], leaves=group)
 
     def _configs_until(self, point: LogPoint) -> list[tuple[int, bytes]]:
         return [pair for pair in self._configs.pairs if pair[0] <= point.index]

@@ -13,6 +13,7 @@ from quorumlog.model.errors import InvariantViolation
 from quorumlog.storage.files.os_files import File
 from quorumlog.storage.files.write_plans import (
     Action,
+    JournaledGroup,
     JournalItem,
     Plan,
     Step,
@@ -38,6 +39,10 @@ class Journal(Protocol):
 
     def append(self, items: Sequence[JournalItem]) -> None:
         """Write one record and make it durable; what it holds was written to the files before."""
+        ...
+
+    def forget(self, group: JournaledGroup) -> None:
+        """This group has left the journal, and does not come back."""
         ...
 
     def has_settled(self) -> bool:
@@ -106,6 +111,8 @@ class GroupStore:
             plan.removes(*(self._journal.place if self._journal is not None else (0, 0)))
         for step in plan.steps:
             run.take(step)
+        if plan.leaves is not None and self._journal is not None:
+            self._journal.forget(plan.leaves)
         if plan.synced is not None:
             self._written[owner] = plan.synced
             self._journaled.pop(owner, None)
