@@ -19,6 +19,7 @@ from quorumlog.topics.entries import (
     PartitionOpened,
 )
 from quorumlog.topics.partition_table import EPOCHS_MAX, PartitionTable
+from quorumlog.topics.produced_batch import ProducedBatch
 from quorumlog.topics.producers import BATCHES_REMEMBERED
 from record_batches import batch_of
 from store_access import Opened
@@ -194,7 +195,8 @@ def test_the_oldest_of_many_epochs_are_forgotten(leader):
 
 
 def check(leader, channel=3, count=1, **fields):
-    return leader.table.check(channel, batch_header(batch_of(range(count), **fields)))
+    header = batch_header(batch_of(range(count), **fields))
+    return leader.table.check(ProducedBatch(channel, header))
 
 
 def of_producer(sequence, epoch=0, producer_id=7):
@@ -263,6 +265,13 @@ def test_a_repeated_batch_is_answered_with_the_time_of_its_append(leader):
     stamp_batch(batch, 0, 0, 1)
     leader.write(encode_entry(batch, channel=3))
     assert check(leader, **of_producer(0)).appended.append_time == 5_000
+
+
+def test_a_batch_for_a_channel_without_a_partition_is_refused(leader):
+    for fields in ({}, of_producer(0)):
+        assert check(leader, 4, **fields).code is ResponseCode.UNKNOWN_PARTITION
+    leader.write(PartitionClosed(3).encode())
+    assert check(leader, 3).code is ResponseCode.UNKNOWN_PARTITION
 
 
 def test_the_producer_idle_longest_is_forgotten_first(leader, monkeypatch):

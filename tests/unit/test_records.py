@@ -151,9 +151,11 @@ def test_log_append_time_is_what_clients_read(codec):
     read = DefaultRecordBatch(bytes(batch))
     assert read.validate_crc()
     assert [record.timestamp for record in read] == [5_000] * 3
-    assert first_since(batch, 5_000) == (10, 5_000)
-    assert first_since(batch, 5_001) is None
-    assert first_newest(batch) == (10, 5_000)
+    assert first_since(batch, 0, 5_000) == (10, 5_000)
+    assert first_since(batch, 11, 5_000) == (11, 5_000)
+    assert first_since(batch, 0, 5_001) is None
+    assert first_newest(batch, 0) == (10, 5_000)
+    assert first_newest(batch, 12) == (12, 5_000)
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -163,11 +165,13 @@ def test_b6_records_are_found_by_time_as_by_brute_force(codec):
         times = [chance.randrange(40) for _ in range(chance.randint(1, 500))]
         batch = batch_of(times, codec=codec, headers=[("h", b"1"), ("h", b"")])
         stamp_batch(batch, 0, 100, 1)
+        begin = chance.randrange(len(times))
+        kept = list(enumerate(times, 100))[begin:]
         for time in range(42):
-            expected = next((at for at in enumerate(times, 100) if at[1] >= time), None)
-            assert first_since(batch, time) == expected
-        newest = max(times)
-        assert first_newest(batch) == (100 + times.index(newest), newest)
+            expected = next((at for at in kept if at[1] >= time), None)
+            assert first_since(batch, 100 + begin, time) == expected
+        newest = max(kept, key=lambda at: (at[1], -at[0]))
+        assert first_newest(batch, 100 + begin) == newest
 
 
 def packed(codec, records):
@@ -183,7 +187,7 @@ def test_c3_bytes_that_are_no_records_are_an_error_and_nothing_else(codec, recor
     batch = packed(codec, records)
     check_batch(batch, MAX)
     try:
-        found = first_since(batch, 50)
+        found = first_since(batch, 0, 50)
     except RecordBatchError:
         return
     assert found is None or isinstance(found, tuple)
@@ -201,7 +205,7 @@ def bombs():
 def test_c3_a_batch_that_unpacks_to_too_much_is_not_read():
     for codec, records in bombs():
         with pytest.raises(RecordBatchError, match=codec.name.lower()):
-            first_since(packed(codec, records), 50)
+            first_since(packed(codec, records), 0, 50)
 
 
 def test_c3_blocks_of_snappy_together_are_bounded(monkeypatch):
@@ -209,7 +213,7 @@ def test_c3_blocks_of_snappy_together_are_bounded(monkeypatch):
     block = bytes(cramjam.snappy.compress_raw(bytes(4_000)))
     framed = b"\x82SNAPPY\x00" + bytes(8) + (len(block).to_bytes(4) + block) * 3
     with pytest.raises(RecordBatchError, match="more than 10000 bytes"):
-        first_since(packed(Codec.SNAPPY, framed), 50)
+        first_since(packed(Codec.SNAPPY, framed), 0, 50)
 
 
 def test_a_header_has_the_fields_of_kafka():

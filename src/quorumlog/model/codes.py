@@ -66,6 +66,7 @@ class ResponseCode(IntEnum):
     GROUP_EXISTS = 630
     GROUP_DELETED = 631
     GROUP_REFUSED = 632
+    UNKNOWN_PARTITION = 640
     NODE_STOPPING = 650
 
 

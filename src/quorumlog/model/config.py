@@ -94,6 +94,9 @@ class GroupConfig(
     group: str
     peers: str
     """`id-host:port` joined by `;`, the node's own id among them."""
+    kind: Literal["log", "partitions"] = "log"
+    """What its entries are: those of any client, or record batches of partitions of topics, which
+    come by the Kafka protocol. What the group was founded with counts."""
     store_type: Literal["FILE", "MEMORY"] = "FILE"
     mapped_file_size_for_entry_data: int = 1024 * 1024 * 1024
     mapped_file_size_for_entry_index: int = 32 * 5 * 1024 * 1024
@@ -239,6 +242,8 @@ class GroupConfig(
     def _check_machine(self, where: str) -> None:
         if self.state_machine and self.store_type == "MEMORY":
             raise ConfigError(f"{where} a stateMachine needs storeType FILE, for its snapshots")
+        if self.state_machine and self.kind != "log":
+            raise ConfigError(f"{where} a group of kind {self.kind} has no stateMachine")
         for name in ("reset_snapshot_entries_but_keep_last_entries_num", "digest_entries"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{where} {key_of(name)} must not be below 0")

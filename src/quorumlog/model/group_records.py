@@ -25,7 +25,7 @@ FIXED: Final = frozenset({"group", "peers"})
 """Keys that are no settings: they are what the group is."""
 OF_ONE_NODE: Final = frozenset({"dataStorePath", "readOnlyDataStoreDirs"})
 """Keys that name directories of one machine: only its own configuration file has them."""
-FOUNDING: Final = frozenset({"storeType", "stateMachine", "originalCompatible"})
+FOUNDING: Final = frozenset({"kind", "storeType", "stateMachine", "originalCompatible"})
 """Keys that a group keeps from its creation on."""
 LIVE: Final = frozenset(
     {

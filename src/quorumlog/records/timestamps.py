@@ -25,8 +25,10 @@ Found: TypeAlias = tuple[int, int]
 """Offset and timestamp of a record."""
 
 
-def first_since(batch: memoryview, time_ms: int) -> Found | None:
-    """Return the first record of a batch that is not older than a time; None: all are.
+def first_since(batch: memoryview, offset: int, time_ms: int) -> Found | None:
+    """Return the first record of a batch, from an offset on, that is not older than a time.
+
+    None: all are older.
 
     Raises `RecordBatchError` if the records cannot be read; then nothing is known about them.
     """
@@ -34,19 +36,21 @@ def first_since(batch: memoryview, time_ms: int) -> Found | None:
     if header.max_timestamp < time_ms:
         return None
     if header.is_log_append_time:
-        return header.base_offset, header.max_timestamp
-    return next((found for found in _records(batch) if found[1] >= time_ms), None)
+        return max(header.base_offset, offset), header.max_timestamp
+    records = (found for found in _records(batch) if found[0] >= offset)
+    return next((found for found in records if found[1] >= time_ms), None)
 
 
-def first_newest(batch: memoryview) -> Found:
-    """Return the first of the records with the largest timestamp of a batch.
+def first_newest(batch: memoryview, offset: int) -> Found:
+    """Return the first of the records with the largest timestamp of a batch, from an offset on.
 
-    Raises `RecordBatchError` if the records cannot be read.
+    There must be one. Raises `RecordBatchError` if the records cannot be read.
     """
     header = batch_header(batch)
     if header.is_log_append_time:
-        return header.base_offset, header.max_timestamp
-    return max(_records(batch), key=lambda found: (found[1], -found[0]))
+        return max(header.base_offset, offset), header.max_timestamp
+    records = (found for found in _records(batch) if found[0] >= offset)
+    return max(records, key=lambda found: (found[1], -found[0]))
 
 
 def _records(batch: memoryview) -> Iterator[Found]:

@@ -373,7 +373,7 @@ class ClientRequests:
         self._replica(request.group).transactions.answer_state(request, answer)
 
     def _position(self, connection: Connection, frame: Frame, request: PositionReport) -> None:
-        self._leader(request.group).readers.report(request.reader, request.index)
+        self._leader(request.group).fetches.readers.report(request.reader, request.index)
         self._answer(connection, frame, Response())
 
     def _leader(self, group: str) -> Replica:

@@ -15,7 +15,7 @@ import msgspec
 from quorumlog.model.block import HEADER as ENTRY_HEADER
 from quorumlog.model.block import HEADER_SIZE as ENTRY_HEADER_SIZE
 from quorumlog.model.block import Block
-from quorumlog.model.codes import Magic
+from quorumlog.model.codes import Magic, ResponseCode
 from quorumlog.model.record_sum import DIGEST_SIZE, RecordSum
 from quorumlog.records.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, BatchHeader, batch_header
 from quorumlog.topics.entries import (
@@ -25,7 +25,14 @@ from quorumlog.topics.entries import (
     PartitionEntry,
     PartitionOpened,
 )
-from quorumlog.topics.producers import BatchCheck, ProducerState, check_sequence, state_after
+from quorumlog.topics.produced_batch import ProducedBatch
+from quorumlog.topics.producers import (
+    TO_BE_ADDED,
+    BatchCheck,
+    ProducerState,
+    check_sequence,
+    state_after,
+)
 
 PRODUCERS_MAX: Final = 100_000
 """Pairs of partition and producer that a log remembers; that idle longest is forgotten first.
@@ -47,7 +54,8 @@ class Partition(msgspec.Struct, frozen=True, array_like=True):
     """One partition: records from `log_start` to `next_offset` - 1 may be read.
 
     `epochs` are (leader epoch, offset of its first record), ascending in both. `appended_bytes`
-    counts all batches since the partition was opened.
+    counts all batches since the partition was opened; `append_time` is the newest time that a
+    leader has given to records.
     """
 
     number: int
@@ -57,6 +65,7 @@ class Partition(msgspec.Struct, frozen=True, array_like=True):
     log_start: int = 0
     appended_bytes: int = 0
     max_timestamp: int = -1
+    append_time: int = -1
     epochs: tuple[tuple[int, int], ...] = ()
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
@@ -166,6 +175,7 @@ class PartitionTable:
             before.log_start,
             before.appended_bytes + header.size_bytes,
             max(before.max_timestamp, header.max_timestamp),
+            max(before.append_time, header.max_timestamp if header.is_log_append_time else -1),
             epochs,
         )
         self._partition_sum.changed(channel)
@@ -217,9 +227,21 @@ class PartitionTable:
 
     # -- asked ------------------------------------------------------------------------------
 
-    def check(self, channel: int, header: BatchHeader) -> BatchCheck:
-        """Decide on a batch that a leader is asked to append after those that were applied."""
-        return check_sequence(self._producers.get((channel, header.producer_id)), header)
+    def check(self, batch: ProducedBatch) -> BatchCheck:
+        """Decide on a batch that a leader is asked to append after those that were applied.
+
+        One that was appended before is told where.
+        """
+        if batch.channel not in self.partitions:
+            text = f"there is no partition on channel {batch.channel}"
+            return BatchCheck(ResponseCode.UNKNOWN_PARTITION, text)
+        if batch.producer is None:
+            return TO_BE_ADDED
+        found = check_sequence(self._producers.get(batch.producer), batch.header)
+        if found.appended is not None:
+            batch.base_offset = found.appended.base_offset
+            batch.append_time = found.appended.append_time
+        return found
 
     def producers_of(self, channel: int) -> list[tuple[int, ProducerState]]:
         """Return (producer id, what is remembered of it) for a partition."""

@@ -4,9 +4,8 @@ With a state machine an append is answered once the machine has applied it, with
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from typing import TypeGuard
 
 from quorumlog.model.block import Block
 from quorumlog.model.bounds import NEVER_MS
@@ -23,34 +22,28 @@ from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.proposals import (
     Answer,
     Batch,
+    Checked,
     PendingAppend,
     PendingAppends,
     Proposal,
     ProposalQueue,
     refusal,
 )
+from quorumlog.node.replica.repeated_blocks import RepeatedBlocks
+from quorumlog.node.replica.stamped_proposals import StampedProposals
 from quorumlog.node.replica.tables import Tables
 from quorumlog.node.replica.write_levels import WriteLevels
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
-from quorumlog.sessions.entries import SessionEntry, SystemEntry, TimeMark, is_transactional
-from quorumlog.sessions.producer_table import AppendedBlock
+from quorumlog.sessions.entries import LEADERS_ENTRIES, SystemEntry, TimeMark, is_transactional
+from quorumlog.topics.produced_batch import ProducedBatch
 
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
 _NO_TRANSACTIONS = "a group with a state machine takes no transactions"
 _NOT_COMMITTED = "a producer's block is answered at replication or all, not at {}"
-_FORGOTTEN = "executed as entries {} to {}; what the results were is not known any more"
-
-
-@dataclass(frozen=True, slots=True)
-class _Repeated:
-    """A block that a client has sent again, until its first answer can be given."""
-
-    entry: SystemEntry
-    appended: AppendedBlock
-    answer: Answer
-    deadline_ms: int
+_PARTITIONS_ONLY = "group {} holds partitions of topics; produce to them by the Kafka protocol"
+_NO_PARTITIONS = "group {} holds no partitions of topics"
 
 
 class Appends:
@@ -77,20 +70,23 @@ class Appends:
         self._fetches = fetches
         self._space = space
         hook = context.environment.append_hook
+        self._holds_partitions = context.config.kind == "partitions"
         propose: Callable[[Batch], None] = self._propose_batch
-        if hook is not None:
+        if self._holds_partitions:
+            propose = StampedProposals(context, tables, self._register, self._refuse).propose
+        elif hook is not None:
             propose = HookedProposals(context, hook, self._register, self._refuse).propose
         self._proposals = ProposalQueue(context.limits, context.environment.defer, propose)
         self._batches: dict[int, Batch] = {}
         self._batch_numbers = itertools.count(1)
         self.pending = PendingAppends(context.config.max_wait_ack_time_ms)
-        self._repeated: list[_Repeated] = []
+        self._repeated = RepeatedBlocks(context, machine, fetches, self._refuse)
         self._least_level = WriteLevel[context.config.min_write_level.upper()]
         self.levels = WriteLevels(context)
         self._deferred = DeferredRefusals()
         self._timer = context.timers.new(self.tick)
         self._lookups = 0
-        """Appends that wait for a read of the log, or for a proof of leadership."""
+        """Appends that wait for a proof of leadership."""
 
     @property
     def is_idle(self) -> bool:
@@ -103,17 +99,25 @@ class Appends:
         self,
         block: Block,
         answer: Answer,
-        entry: SystemEntry | None = None,
+        entry: Checked | None = None,
         level: WriteLevel = WriteLevel.REPLICATION,
     ) -> None:
         """Append a verified block; `answer` is called once, when it has reached its level.
 
         A block that starts with an `entry` of the system channel is appended once, however often
-        the client sends it.
+        the client sends it; so is one that is the record batch of an idempotent producer, which
+        then says where it is.
         """
+        if (self._holds_partitions or isinstance(entry, ProducedBatch)) and self._is_misplaced(
+            entry
+        ):
+            text = _PARTITIONS_ONLY if self._holds_partitions else _NO_PARTITIONS
+            text = text.format(self._context.config.group)
+            self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
+            return
         level = max(level, self._least_level)
         if level is not WriteLevel.REPLICATION:
-            if level < WriteLevel.REPLICATION and entry is not None:
+            if level < WriteLevel.REPLICATION and _is_system(entry):
                 text = _NOT_COMMITTED.format(level.word)
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
                 return
@@ -123,7 +127,7 @@ class Appends:
             self._refuse_or_defer(answer, len(block.data), *refused)
             return
         if entry is not None:
-            if is_transactional(entry) and self._machine.machine is not None:
+            if _is_system(entry) and is_transactional(entry) and self._machine.machine is not None:
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, _NO_TRANSACTIONS)
                 return
             if self._proposals.holds(entry):
@@ -133,11 +137,17 @@ class Appends:
                 self._refuse_confirmed(entry, answer)
                 return
             if result.appended is not None:
-                self._wait_for_first_answer(
-                    _Repeated(entry, result.appended, answer, self._deadline_ms())
-                )
+                deadline_ms = self._environment.now_ms() + self._context.config.max_wait_ack_time_ms
+                self._timer.set_earlier(deadline_ms)
+                self._repeated.wait(entry, result.appended, answer, deadline_ms)
                 return
         self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
+
+    def _is_misplaced(self, entry: Checked | None) -> bool:
+        """Whether a group of this kind takes no such append."""
+        if isinstance(entry, ProducedBatch):
+            return not self._holds_partitions
+        return self._holds_partitions and not isinstance(entry, LEADERS_ENTRIES)
 
     def _refuse_or_defer(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
@@ -164,7 +174,7 @@ class Appends:
             return ResponseCode.LEADER_TRANSFERRING, text
         return ResponseCode.NOT_LEADER, f"not the leader of {group} any more"
 
-    def _refuse_confirmed(self, entry: SystemEntry, answer: Answer) -> None:
+    def _refuse_confirmed(self, entry: Checked, answer: Answer) -> None:
         """Refuse a producer's block permanently only after this leader has confirmed that it still
         leads.
 
@@ -185,57 +195,7 @@ class Appends:
         self._lookups += 1
         self._pending_requests.read(read_index_confirmed)
 
-    def _deadline_ms(self) -> int:
-        return self._environment.now_ms() + self._context.config.max_wait_ack_time_ms
-
-    def _wait_for_first_answer(self, repeated: "_Repeated") -> None:
-        """Give a block that came again its first answer, once it is committed."""
-        self._context.counters.blocks_repeated += 1
-        self._repeated.append(repeated)
-        self._timer.set_earlier(repeated.deadline_ms)
-        self._answer_repeated_blocks()
-
-    def _answer_repeated_blocks(self) -> None:
-        """Answer repeated blocks that are committed (and applied) now."""
-        waiting, applied = self._repeated, self._machine.applied_index
-        self._repeated = [item for item in waiting if item.appended.last_index > applied]
-        for item in waiting:
-            appended = item.appended
-            if appended.last_index <= applied:
-                self._lookups += 1
-                self._fetches.locate(
-                    appended.index, appended.last_index, partial(self._answer_located, item)
-                )
-
-    def _answer_located(self, repeated: "_Repeated", positions: list[tuple[int, int]]) -> None:
-        self._lookups -= 1
-        core, machine, appended = self._context.core, self._machine, repeated.appended
-        results: Sequence[bytes] | None = ()
-        entry = repeated.entry
-        if isinstance(entry, SessionEntry) and entry.keeps_results and machine.machine is not None:
-            results = machine.results.find(entry.producer_id, appended.index)
-        if results is None:
-            text = _FORGOTTEN.format(appended.index + 1, appended.last_index)
-            self._refuse(repeated.answer, ResponseCode.RESULTS_FORGOTTEN, text)
-            return
-        response = AppendResponse(
-            leader_id=core.leader_id,
-            term=self._term_of(appended),
-            first_index=appended.index,
-            last_index=appended.last_index,
-            positions=positions,
-        )
-        repeated.answer(response, results)
-
-    def _term_of(self, appended: AppendedBlock) -> int:
-        """Return the term of a block, which all its entries share; -1: they were removed."""
-        log = self._context.log
-        inside = log.before_begin_index < appended.last_index <= log.end_index
-        return self._context.core.term_at(appended.last_index) if inside else -1
-
-    def _admission(
-        self, size_bytes: int, entry: SystemEntry | None
-    ) -> tuple[ResponseCode, str] | None:
+    def _admission(self, size_bytes: int, entry: Checked | None) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
         context = self._context
         if context.health_text:
@@ -293,7 +253,7 @@ class Appends:
         """Stamp and write a proposal's block, as the core decided; return its system entries."""
         context, batch = self._context, self._batches.pop(effect.proposal_id)
         plan, positions = context.log.append(batch.block, effect.term)
-        leads = [member.entry for member in batch.members if member.entry is not None]
+        leads = [one.entry for one in batch.members if _is_system(one.entry)]
         self._tables.appended(batch.block, effect.first_index, has_system_entries=bool(leads))
         check(context.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, positions)
@@ -331,8 +291,8 @@ class Appends:
                 ),
                 results_of(pending.first_index + (proposal.entry is not None), pending.last_index),
             )
-        if self._repeated:
-            self._answer_repeated_blocks()
+        if self._repeated.waiting:
+            self._repeated.answer_committed()
 
     def refused(self, effect: RefuseProposal) -> None:
         """Answer a proposal that the core refused as a whole."""
@@ -350,11 +310,7 @@ class Appends:
         committed = -1 if context.health_text else context.core.committed_index
         for pending in self.pending.pop_beyond(committed):
             self._answer_failed(pending, effect.code, _UNKNOWN_OUTCOME)
-        repeated = self._repeated
-        self._repeated = [item for item in repeated if item.appended.last_index <= committed]
-        for item in repeated:
-            if item.appended.last_index > committed:
-                self._refuse(item.answer, effect.code, _UNKNOWN_OUTCOME)
+        self._repeated.fail_beyond(committed, effect.code, _UNKNOWN_OUTCOME)
         self.levels.leadership_ended()
 
     def tick(self, now_ms: int) -> None:
@@ -364,17 +320,14 @@ class Appends:
             self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
         for answer, code, text in self._deferred.take_due(now_ms):
             self._refuse(answer, code, text)
-        expired = [item for item in self._repeated if item.deadline_ms <= now_ms]
-        if expired:
-            self._repeated = [item for item in self._repeated if item.deadline_ms > now_ms]
-            for item in expired:
-                text = _ACK_TIMEOUT.format(self._context.config.max_wait_ack_time_ms)
-                self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+        self._repeated.expire(
+            now_ms, _ACK_TIMEOUT.format(self._context.config.max_wait_ack_time_ms)
+        )
         self._set_timer()
 
     def _set_timer(self) -> None:
         due_ms = min(self.pending.next_deadline_ms(), self._deferred.next_deadline_ms())
-        self._timer.set(min([due_ms, *(item.deadline_ms for item in self._repeated)]))
+        self._timer.set(min(due_ms, self._repeated.next_deadline_ms()))
 
     def _answer_failed(self, pending: PendingAppend, code: ResponseCode, text: str) -> None:
         self._refuse(pending.proposal.answer, code, text)
@@ -383,3 +336,7 @@ class Appends:
         context = self._context
         context.counters.count_refusal(code)
         answer(refusal(code, text, context.core.leader_id, context.core.term), ())
+
+
+def _is_system(entry: Checked | None) -> TypeGuard[SystemEntry]:
+    return entry is not None and not isinstance(entry, ProducedBatch)

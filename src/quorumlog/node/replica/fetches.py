@@ -30,6 +30,7 @@ from quorumlog.node.replica.channel_reads import (
     entries_on_channel,
     last_on_channels,
 )
+from quorumlog.node.replica.consumer_positions import ConsumerPositions
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
@@ -114,7 +115,7 @@ class Fetches:
     `run_cold` runs a read that may touch the disk; `damage_found` takes entries that cannot be
     read; `defer` calls a function in the next turn of the loop. `location` says where the log's
     files are, for readers on the same machine. `seconds` gets how long reading entries took by
-    `now_us`.
+    `now_us`. `readers` are the positions that consumers report.
     """
 
     def __init__(  # noqa: PLR0913
@@ -139,6 +140,7 @@ class Fetches:
         location: StoreLocation | None = None,
         now_us: Callable[[], int],
         seconds: Histogram,
+        readers: ConsumerPositions,
     ) -> None:
         self._log = log
         self._limits = limits
@@ -149,6 +151,7 @@ class Fetches:
         self._location = location
         self._now_us = now_us
         self._seconds = seconds
+        self.readers = readers
         self._waiters = FetchWaiters(self._fetch, defer, self._channels_in)
         self._timer = timers.new(self.expire)
         self.entries_served = 0
@@ -264,6 +267,11 @@ class Fetches:
             self._waiters.dismiss()
         stable = min(view.committed_index, self._transactions.stable_index)
         self._waiters.reached(view.committed_index, stable)
+
+    def role_changed(self) -> None:
+        """Refuse what only a leader serves; consumers report to the next leader from now on."""
+        self.readers.forget()
+        self.committed()
 
     def expire(self, now_ms: int) -> None:
         """Answer fetches whose time has passed with no entries."""

@@ -5,11 +5,7 @@ section 4). The hook runs when the core is about to take the proposal: no event 
 the place that the hook is told is the one that the entry gets (decision 0038).
 """
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -20,11 +16,15 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.hooks import AppendHook, AppendPlace
 from quorumlog.node.replica.context import ReplicaContext
-from quorumlog.node.replica.proposals import Answer, Batch, Proposal, joined
+from quorumlog.node.replica.proposals import (
+    Batch,
+    Proposal,
+    Refuse,
+    Register,
+    joined,
+    parts_of,
+)
 from quorumlog.raft.events import Proposed
-
-Refuse: TypeAlias = Callable[[Answer, ResponseCode, str], None]
-Register: TypeAlias = Callable[[Batch], Proposed]
 
 
 class HookedProposals:
@@ -57,7 +57,7 @@ class HookedProposals:
         log, first_index = self._context.log, self._context.log.end_index + 1
         sizes = batch.block.sizes
         positions = log.positions_of(sizes)
-        waiting, kept, placed = _parts_of(batch), list[Proposal](), 0
+        waiting, kept, placed = parts_of(batch), list[Proposal](), 0
         while waiting:
             member = waiting.popleft()
             end = placed + member.block.count
@@ -96,14 +96,3 @@ class HookedProposals:
             data[start:stop] = body
             put_body_crc(data, offset, crc32(body))
         return ""
-
-
-def _parts_of(batch: Batch) -> deque[Proposal]:
-    """Return the appends of a batch; the block of each is its part of the batch's block."""
-    parts = deque[Proposal]()
-    start = 0
-    for member in batch.members:
-        stop = start + member.block.count
-        parts.append(replace(member, block=batch.block.slice(start, stop)))
-        start = stop
-    return parts

@@ -5,6 +5,7 @@ import zlib
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import StorageError
 from quorumlog.node.checkpoint_pace import BYTES_MAX
+from quorumlog.node.replica.batch_sealer import BatchSealer
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.retention import Retention
@@ -21,11 +22,18 @@ class Maintenance:
     All methods run on the event loop's thread.
     """
 
-    def __init__(self, context: ReplicaContext, space: DiskSpace, retention: Retention) -> None:
+    def __init__(
+        self,
+        context: ReplicaContext,
+        space: DiskSpace,
+        retention: Retention,
+        sealer: BatchSealer,
+    ) -> None:
         self._context = context
         self._environment = context.environment
         self.space = space
         self.retention = retention
+        self._sealer = sealer
         now_ms = context.environment.now_ms()
         self._checkpoint_timer = context.timers.new(self._checkpoint_due, is_for_writes=True)
         self._checkpoint_timer.set(now_ms + self._context.config.check_point_interval)
@@ -53,6 +61,7 @@ class Maintenance:
         self._clean_timer.set(now_ms + self._clean_pause_ms())
         self.space.prepare_files()
         self.space.check(self._space_checked)
+        self._sealer.check()
 
     def _space_checked(self) -> None:
         self.retention.watch_clock()

@@ -1,8 +1,8 @@
 """Appends under way: those that wait to be staged together, and those that wait for a majority."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
@@ -14,12 +14,16 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.turn_batcher import Defer, TurnBatcher
+from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transactional
+from quorumlog.topics.produced_batch import ProducedBatch
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
 """Called with where a block was appended, and the state machine's results of its entries."""
 Propose: TypeAlias = Callable[[Block, Answer, SystemEntry], None]
 """Appends a block that starts with an entry of the system channel; see `Appends.propose`."""
+Checked: TypeAlias = SystemEntry | ProducedBatch
+"""What decides whether a block may be appended: the entry it starts with, or its record batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Proposal:
     block: Block
     answer: Answer
     accepted_us: int
-    entry: SystemEntry | None = None
+    entry: Checked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,12 @@ class PendingAppend:
     proposal: Proposal
 
 
+Refuse: TypeAlias = Callable[[Answer, ResponseCode, str], None]
+"""Answers an append that is not proposed, and says why."""
+Register: TypeAlias = Callable[[Batch], Proposed]
+"""Keeps a batch until the core has decided; returns its proposal."""
+
+
 class ProposalQueue:
     """Proposals of one loop turn; small ones are joined so that they share one write and push.
 
@@ -65,7 +75,7 @@ class ProposalQueue:
             bytes_max=limits.push_bytes_max,
             entries_max=limits.block_entries_max,
         )
-        self._producers: set[int] = set()
+        self._producers: set[Hashable] = set()
         self._is_transactional = False
 
     def __len__(self) -> int:
@@ -79,14 +89,18 @@ class ProposalQueue:
     def add(self, proposal: Proposal) -> None:
         """Queue a proposal until the present turn of the loop is over."""
         entry = proposal.entry
-        if entry is not None:
+        if isinstance(entry, ProducedBatch):
+            self._producers.add(entry.producer)
+        elif entry is not None:
             self._is_transactional |= is_transactional(entry)
             if isinstance(entry, SessionEntry):
                 self._producers.add(entry.producer_id)
         self._queued.add(None, proposal, len(proposal.block.data), proposal.block.count)
 
-    def holds(self, entry: SystemEntry) -> bool:
+    def holds(self, entry: Checked) -> bool:
         """Whether it depends on a queued proposal if the block of this entry may be appended."""
+        if isinstance(entry, ProducedBatch):
+            return entry.producer is not None and entry.producer in self._producers
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
@@ -109,6 +123,17 @@ def joined(members: list[Proposal]) -> Batch:
     data = memoryview(bytearray().join([member.block.data for member in members]))
     sizes = np.concatenate([member.block.sizes for member in members])
     return Batch(Block(data, np.cumsum(sizes) - sizes, sizes), members)
+
+
+def parts_of(batch: Batch) -> deque[Proposal]:
+    """Return the appends of a batch; the block of each is its part of the batch's block."""
+    parts = deque[Proposal]()
+    start = 0
+    for member in batch.members:
+        stop = start + member.block.count
+        parts.append(replace(member, block=batch.block.slice(start, stop)))
+        start = stop
+    return parts
 
 
 class PendingAppends:

@@ -45,6 +45,7 @@ from quorumlog.model.messages.peer import (
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.applier import Applier
+from quorumlog.node.replica.batch_sealer import BatchSealer
 from quorumlog.node.replica.consumer_positions import ConsumerPositions
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.counters import ReplicaCounters
@@ -56,10 +57,11 @@ from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.log_writer import LogWriter
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.maintenance import Maintenance
+from quorumlog.node.replica.partition_reads import PartitionReads
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.placement import Placement
-from quorumlog.node.replica.proposals import Answer
+from quorumlog.node.replica.proposals import Answer, Checked
 from quorumlog.node.replica.pushes import Pushes
 from quorumlog.node.replica.queries import QueryAnswer
 from quorumlog.node.replica.repair import Repairer
@@ -74,7 +76,6 @@ from quorumlog.node.replica.transactions import OpenTransactions
 from quorumlog.raft import effects as fx
 from quorumlog.raft import events as ev
 from quorumlog.raft.core import RaftCore
-from quorumlog.sessions.entries import SystemEntry
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import WritePlan
 from quorumlog.storage.log.interface import Log
@@ -113,7 +114,6 @@ class Replica:
         places = environment.is_same_place, environment.is_here
         self.placement = Placement(core, config, environment.network, *places)
         self.pending_requests = requests = PendingRequests(context)
-        self.readers = ConsumerPositions(environment.now_ms)
         # a part is made after the parts that its constructor gets
         self.derived = derived = DerivedTables(context, opened)
         tables = derived.tables
@@ -129,13 +129,16 @@ class Replica:
             location=opened.location,
             now_us=environment.now_us,
             seconds=context.histograms.fetch_seconds,
+            readers=ConsumerPositions(environment.now_ms),
         )
+        self.partition_reads = PartitionReads(context, tables)
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
         self.transactions = OpenTransactions(context, tables, requests, self.appends.propose)
         group_time = GroupTime(context, tables, self.appends.propose)
         retention = Retention(context, state, tables, space, group_time)
-        self.maintenance = Maintenance(context, space, retention)
+        sealer = BatchSealer(context, tables, opened.batches)
+        self.maintenance = Maintenance(context, space, retention, sealer)
         served, snapshot_requests = ServedSnapshots(context), SnapshotRequests(context)
         snapshots = opened.snapshots
         self.applier = Applier(
@@ -298,7 +301,7 @@ class Replica:
         self,
         block: Block,
         answer: Answer,
-        entry: SystemEntry | None = None,
+        entry: Checked | None = None,
         level: WriteLevel = WriteLevel.REPLICATION,
     ) -> None:
         """Append a verified block; `answer` is called once, when it has reached its level."""
@@ -477,6 +480,7 @@ class Replica:
         self.maintenance.changed()
         self.applier.committed(effect.index)
         self.fetches.committed()
+        self.partition_reads.committed()
         self.pending_requests.committed(effect.index)
 
     def _role_changed(self, effect: fx.RoleChanged, _: _Item) -> None:
@@ -484,8 +488,8 @@ class Replica:
         _tell_role(self.context, effect)
         self.applier.role_changed(effect.term, effect.role)
         self.transactions.role_changed(effect.role)
-        self.readers.forget()
-        self.fetches.committed()
+        self.fetches.role_changed()
+        self.partition_reads.role_changed()
 
     def _membership_changed(self, effect: fx.MembershipChanged, _: _Item) -> None:
         _log_membership(self.config.group, effect)

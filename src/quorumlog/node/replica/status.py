@@ -70,7 +70,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         open_transactions=len(replica.tables.at_end.open_ids),
         identity=core.identity.hex(),
         address_text=replica.placement.text,
-        readers=replica.readers.list()[-READERS_SHOWN:],
+        readers=replica.fetches.readers.list()[-READERS_SHOWN:],
         retention_text=replica.maintenance.retention.text,
         machine_text=replica.applier.condition_text,
         machine_rebuilds=replica.counters.machine_rebuilds,

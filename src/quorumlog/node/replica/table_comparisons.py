@@ -28,6 +28,7 @@ class DerivedTables:
             opened.tables,
             is_lost=opened.tables_lost,
             digest_entries=context.config.digest_entries,
+            sealed=opened.batches.load() if opened.batches is not None else (),
         )
         opened.log.keep_tables(tables.to_save)
         self.lost_tables = lost_tables = LostTables(context, tables)

@@ -8,7 +8,7 @@ entries, and compared with those of other replicas (`table_comparisons`).
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Block
@@ -22,7 +22,10 @@ from quorumlog.sessions.time_marks import TimeMarks
 from quorumlog.sessions.transaction_table import Range, TransactionalProducer, TransactionTable
 from quorumlog.storage.log.entry_scan import scan_entries
 from quorumlog.storage.log.interface import Log
-from quorumlog.topics.partition_table import PartitionTable
+from quorumlog.topics.batch_columns import SealedBatches
+from quorumlog.topics.batch_index import BatchIndex
+from quorumlog.topics.partition_table import AppendedBatch, PartitionTable
+from quorumlog.topics.produced_batch import ProducedBatch
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +40,8 @@ class Tables:
     """What the log says of producers, transactions and time, as a replica derives it.
 
     `saved` is what the last checkpoint left, if any; `digest_entries` the entries between two
-    points at which replicas compare their tables (0: never). All methods run on the event loop's
-    thread.
+    points at which replicas compare their tables (0: never), `sealed` what is known already of
+    where batches are. All methods run on the event loop's thread.
     """
 
     def __init__(
@@ -49,8 +52,13 @@ class Tables:
         *,
         is_lost: bool = False,
         digest_entries: int = 0,
+        sealed: Sequence[SealedBatches] = (),
     ) -> None:
         self._log = log
+        self.batches = BatchIndex(sealed)
+        """Where the record batches of partitions are."""
+        self.grown: set[int] = set()
+        """Channels of partitions whose committed end has risen; whoever takes it empties it."""
         self.is_lost = is_lost
         """Whether what was appended before the log begins is not known; a peer's tables tell."""
         base = TableSet(committed_index) if saved is None else TableSet.decode(saved)
@@ -68,6 +76,7 @@ class Tables:
         self.reached: Callable[[int, dict[str, bytes]], None] = lambda point, digests: None
         """Called with the digests of the committed tables after an entry at which replicas compare
         them."""
+        self._find_batches_before(self._base.as_of)
         self.scan(committed_index)
         self._next_point = self._points.after(self._base.as_of)
 
@@ -101,19 +110,43 @@ class Tables:
 
         Returns the index of that entry: until it is repaired, the tables are incomplete.
         """
-        self._current = current = self._base.copy()
+        self._current = self._base.copy()
+        self.batches.truncate(self._base.as_of + 1)
 
         def take(block: Block, first_index: int) -> list[Change]:
             # what an entry says may depend on entries before it
-            changes = current.changes_in(block, first_index)
+            changes = self._current.changes_in(block, first_index)
             for change in changes:
-                current.apply(change)
+                self._apply(change)
             return changes
 
         found, unread = scan_entries(self._log, self._base.as_of + 1, take)
         self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
         self.committed(committed_index)
         return unread
+
+    def _find_batches_before(self, index: int) -> None:
+        """Read from the log where the batches up to an index are, as far as that is not known."""
+        table = self._base.partitions
+        if not table.reads_users or self.batches.sealed_index >= index:
+            return
+
+        def take(block: Block, first_index: int) -> list[Change]:
+            for at, what in table.found_in(block, first_index, ()):
+                if isinstance(what, AppendedBatch) and at <= index:
+                    self.batches.add(what.channel, at, what.header)
+            return []
+
+        scan_entries(self._log, self.batches.sealed_index + 1, take)
+
+    def _apply(self, change: Change) -> None:
+        """Take what comes after the end of the log."""
+        index, _, what = change
+        self._current.apply(change)
+        if isinstance(what, AppendedBatch):
+            partition = self._current.partitions.partitions.get(what.channel)
+            if partition is not None and partition.next_offset == what.header.last_offset + 1:
+                self.batches.add(what.channel, index, what.header)
 
     def _derive(self) -> None:
         self._current = self._base.copy()
@@ -127,11 +160,12 @@ class Tables:
         current = self._current
         for change in current.changes_in(block, first_index, has_system_entries=has_system_entries):
             self._tail.append(change)
-            current.apply(change)
+            self._apply(change)
 
     def truncated(self, from_index: int) -> None:
         """from_index and everything after it was removed."""
         if self._tail and self._tail[-1][0] >= from_index:
+            self.batches.truncate(from_index)
             while self._tail and self._tail[-1][0] >= from_index:
                 self._tail.pop()
             self._derive()
@@ -149,8 +183,11 @@ class Tables:
 
     def _advance(self, index: int) -> None:
         while self._tail and self._tail[0][0] <= index:
-            self._base.apply(self._tail.popleft())
+            change = self._tail.popleft()
+            self._base.apply(change)
             self._is_changed = True
+            if isinstance(change[2], AppendedBatch):
+                self.grown.add(change[2].channel)
         self._base.as_of = max(self._base.as_of, index)
 
     def log_reset(self, before_begin_index: int) -> None:
@@ -169,12 +206,14 @@ class Tables:
             )
             self._base.as_of = before_begin_index
         self._base.removed(before_begin_index)
+        self.batches.removed(before_begin_index)
         self._begin_after_base()
 
     def removed(self, before_begin_index: int) -> None:
         """Everything up to there is not in the log any more."""
         self._base.removed(before_begin_index)
         self._current.removed(before_begin_index)
+        self.batches.removed(before_begin_index)
 
     def learned(self, raw: bytes | memoryview) -> None:
         """Take the committed tables of a leader, or of a snapshot, if they are newer.
@@ -312,10 +351,18 @@ class Tables:
 
     # -- checks ------------------------------------------------------------------------------
 
-    def check(self, entry: SystemEntry) -> SessionCheck:
+    def check(self, entry: SystemEntry | ProducedBatch) -> SessionCheck:
         """Decide on a block that a leader is asked to append."""
         if isinstance(entry, LEADERS_ENTRIES):
             return SessionCheck()
+        if isinstance(entry, ProducedBatch):
+            judged = self._current.partitions.check(entry)
+            before = judged.appended
+            return SessionCheck(
+                judged.code,
+                judged.text,
+                AppendedBlock(before.first_sequence, 0, 0, before.index) if before else None,
+            )
         current, result = self._current, SessionCheck()
         if isinstance(entry, SessionEntry):
             result = current.sessions.check(entry)

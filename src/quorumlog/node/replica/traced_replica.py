@@ -11,11 +11,10 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.peer import PushResponse
 from quorumlog.node.environment import Environment
 from quorumlog.node.replica.append_traces import AppendTraces
-from quorumlog.node.replica.proposals import Answer
+from quorumlog.node.replica.proposals import Answer, Checked
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft import effects as fx
 from quorumlog.raft.core import RaftCore
-from quorumlog.sessions.entries import SystemEntry
 from quorumlog.storage.log.store import OpenedGroup
 
 
@@ -41,7 +40,7 @@ class TracedReplica(Replica):
         self,
         block: Block,
         answer: Answer,
-        entry: SystemEntry | None = None,
+        entry: Checked | None = None,
         level: WriteLevel = WriteLevel.REPLICATION,
     ) -> None:
         """See `Replica.propose`."""

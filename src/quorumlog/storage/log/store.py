@@ -14,6 +14,7 @@ from quorumlog.sessions.table_set import TableSet
 from quorumlog.storage.files.file_sequence import MAPS_MAX, FileSequence
 from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.space import DiskState, read_disk_state
+from quorumlog.storage.log.batch_files import BatchFiles
 from quorumlog.storage.log.entry_scan import torn_block
 from quorumlog.storage.log.file_log import FileLog
 from quorumlog.storage.log.group_store import GroupStore
@@ -70,6 +71,8 @@ class OpenedGroup:
     incarnation: int = 0
     snapshots: Snapshots | None = None
     """The snapshots of the group's state machine; None: it has none."""
+    batches: BatchFiles | None = None
+    """Where the index of its record batches is kept; None: it holds no partitions."""
     tables: bytes | None = None
     """The derived tables (`TableSet`) that were saved with the last checkpoint."""
     tables_lost: bool = False
@@ -146,7 +149,7 @@ def open_group(
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     lost = saved.has_lost_tables and log.before_begin_index >= 0
-    return OpenedGroup(*base, number, snapshots, tables, lost)
+    return OpenedGroup(*base, number, snapshots, _batches(files, directory, config), tables, lost)
 
 
 def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
@@ -199,6 +202,12 @@ def _snapshots(files: FileSystem, directory: str, config: GroupConfig) -> Snapsh
     snapshots = Snapshots(files, directory, logger.error)
     snapshots.clear_saving()
     return snapshots
+
+
+def _batches(files: FileSystem, directory: str, config: GroupConfig) -> BatchFiles | None:
+    if config.kind != "partitions":
+        return None
+    return BatchFiles(files, directory, logger.warning)
 
 
 def open_log(  # noqa: PLR0913

@@ -1,0 +1,231 @@
+"""Reads of partitions by offset: whole record batches, up to what is committed.
+
+What may be read of a partition is what its table says as of the committed index: from the log start
+offset to the high watermark. The index of batches says which entries of the log these are.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, TypeAlias
+
+from quorumlog.log_events import describe_error
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.errors import (
+    CorruptionError,
+    IndexRemovedError,
+    RequestError,
+    StorageError,
+)
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.tables import Tables
+from quorumlog.storage.log.bodies import read_bodies
+from quorumlog.topics.batch_columns import PlacedBatch
+from quorumlog.topics.partition_table import Partition
+
+BATCHES_PER_READ_MAX: Final = 256
+"""Batches of one partition in an answer: each is a buffer of a scatter-gather write."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRead:
+    """What is asked of one partition: batches from the one with `offset` on."""
+
+    channel: int
+    offset: int
+    bytes_max: int
+
+
+@dataclass(slots=True)
+class ReadBatches:
+    """The answer for one partition; `high_watermark` and `log_start` are -1 if it has none here.
+
+    `batches` are whole; the first one may begin before the offset that was asked for.
+    """
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    high_watermark: int = -1
+    log_start: int = -1
+    batches: list[memoryview] = field(default_factory=list)
+    damage: CorruptionError | None = None
+
+    def fail(self, code: ResponseCode, text: str) -> None:
+        """Say why there are no batches (or no more)."""
+        self.code, self.text = code, text
+
+
+Answer: TypeAlias = Callable[[list[ReadBatches]], None]
+
+
+class PartitionReads:
+    """The part of a replica that reads its partitions for consumers.
+
+    All methods run on the event loop's thread.
+    """
+
+    def __init__(self, context: ReplicaContext, tables: Tables) -> None:
+        self._context = context
+        self._tables = tables
+        self._waiting: dict[int, dict[int, Callable[[], None]]] = {}
+        self._numbers = count()
+
+    def partition(self, channel: int) -> Partition | None:
+        """Return a partition as of the committed index; None: there is none on this channel."""
+        return self._tables.partitions.partitions.get(channel)
+
+    def refusal(self) -> tuple[ResponseCode, str] | None:
+        """Return why this replica serves no reads now, or None: only a leader does."""
+        core, group = self._context.core, self._context.config.group
+        if core.role is not Role.LEADER:
+            return ResponseCode.NOT_LEADER, f"not the leader of {group}"
+        if not core.is_ready:
+            text = f"{group} has a new leader, which is finding out what is committed"
+            return ResponseCode.LEADER_NOT_READY, text
+        return None
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def wait(self, channels: Iterable[int], call: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called each time that one of some partitions grew, or the role changed.
+
+        Returns a function that ends this.
+        """
+        number, all_channels = next(self._numbers), tuple(channels)
+        for channel in all_channels:
+            self._waiting.setdefault(channel, {})[number] = call
+
+        def end() -> None:
+            for channel in all_channels:
+                waiting = self._waiting.get(channel, {})
+                waiting.pop(number, call)
+                if not waiting:
+                    self._waiting.pop(channel, None)
+
+        return end
+
+    def committed(self) -> None:
+        """The committed index rose: tell those who wait for partitions that grew."""
+        grown, self._tables.grown = self._tables.grown, set()
+        if self._waiting:
+            self._tell(channel for channel in grown if channel in self._waiting)
+
+    def role_changed(self) -> None:
+        """Tell everybody: this replica may not lead any more."""
+        self._tell(list(self._waiting))
+
+    def _tell(self, channels: Iterable[int]) -> None:
+        calls: dict[int, Callable[[], None]] = {}
+        for channel in channels:
+            calls |= self._waiting[channel]
+        for number in sorted(calls):
+            calls[number]()
+
+    def available(self, read: PartitionRead) -> int:
+        """Return how many bytes a read would give, as far as that can be told without a disk."""
+        return sum(batch.size_bytes for batch in self._placed(read, read.bytes_max))
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(
+        self, reads: Sequence[PartitionRead], bytes_max: int, answer: Answer, client: object
+    ) -> None:
+        """Answer with batches of some partitions, in the order in which they are asked for.
+
+        All of them have at most `bytes_max` bytes, and each has at most what its read says, but the
+        first batch that there is, is given whatever its size. What is not in memory is read on a
+        thread, on which clients take turns.
+        """
+        refused = self.refusal()
+        if refused is not None:
+            answer([ReadBatches(*refused) for _ in reads])
+            return
+        found, room, is_in_memory = [], bytes_max, True
+        placed: list[list[PlacedBatch]] = []
+        log = self._context.log
+        for read in reads:
+            result = self._checked(read)
+            batches = list[PlacedBatch]()
+            if result.code is ResponseCode.SUCCESS and room > 0:
+                batches = self._placed(read, min(read.bytes_max, room), at_least=not any(placed))
+                if read.offset < result.high_watermark:
+                    self._check_first(read, result, batches)
+            room -= sum(batch.size_bytes for batch in batches)
+            if batches and not log.is_in_memory(batches[0].index):
+                is_in_memory = False
+            found.append(result)
+            placed.append(batches)
+
+        def work() -> list[ReadBatches]:
+            for result, batches in zip(found, placed, strict=True):
+                self._fill(result, batches)
+            return found
+
+        if is_in_memory:
+            self._answer(work(), answer)
+            return
+
+        def failed(error: Exception) -> None:
+            text = f"reading failed: {describe_error(error)}"
+            answer([ReadBatches(ResponseCode.DISK_ERROR, text) for _ in reads])
+
+        self._context.environment.executor.run(
+            work, lambda results: self._answer(results, answer), failed, client
+        )
+
+    def _checked(self, read: PartitionRead) -> ReadBatches:
+        partition = self.partition(read.channel)
+        if partition is None:
+            text = f"there is no partition on channel {read.channel}"
+            return ReadBatches(ResponseCode.UNKNOWN_PARTITION, text)
+        end, begin = partition.next_offset, partition.log_start
+        if begin <= read.offset <= end:
+            return ReadBatches(high_watermark=end, log_start=begin)
+        text = f"offset {read.offset} is outside {begin} to {end}"
+        return ReadBatches(ResponseCode.INDEX_OUT_OF_RANGE, text, end, begin)
+
+    def _check_first(
+        self, read: PartitionRead, result: ReadBatches, batches: list[PlacedBatch]
+    ) -> None:
+        """Fail a read of a batch whose entry was damaged when this replica started."""
+        first = next(self._tables.batches.batches_from(read.channel, read.offset), None)
+        if first is None or first.base_offset > read.offset:
+            result.fail(ResponseCode.DISK_ERROR, f"offset {read.offset} cannot be read here yet")
+            batches.clear()
+
+    def _placed(
+        self, read: PartitionRead, room: int, *, at_least: bool = True
+    ) -> list[PlacedBatch]:
+        """Return the batches that fit; if `at_least`, the first one of them fits always."""
+        partition = self.partition(read.channel)
+        found: list[PlacedBatch] = []
+        if partition is None or read.offset >= partition.next_offset:
+            return found
+        for batch in self._tables.batches.batches_from(read.channel, read.offset):
+            is_beyond = batch.last_offset >= partition.next_offset
+            if is_beyond or len(found) == BATCHES_PER_READ_MAX:
+                break
+            room -= batch.size_bytes
+            if room < 0 and (found or not at_least):
+                break
+            found.append(batch)
+        return found
+
+    def _fill(self, result: ReadBatches, batches: list[PlacedBatch]) -> None:
+        """Read batches; on any thread. One that cannot be read ends them."""
+        indexes = [batch.index for batch in batches]
+        try:
+            result.batches = read_bodies(
+                self._context.log, indexes, sum(batch.size_bytes for batch in batches)
+            )
+        except IndexRemovedError as error:
+            result.fail(ResponseCode.INDEX_OUT_OF_RANGE, str(error))
+        except (StorageError, RequestError) as error:
+            result.fail(ResponseCode.DISK_ERROR, str(error))
+            result.damage = error if isinstance(error, CorruptionError) else None
+
+    def _answer(self, results: list[ReadBatches], answer: Answer) -> None:
+        for result in results:
+            if result.damage is not None:
+                self._context.damage_found(result.damage)
+        answer(results)

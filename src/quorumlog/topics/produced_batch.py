@@ -1,0 +1,44 @@
+"""A record batch on its way into the log, and where it went."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorumlog.model.block import HEADER, HEADER_SIZE, Block
+from quorumlog.model.codes import Magic
+from quorumlog.records.batch import NO_PRODUCER, BatchHeader
+
+
+@dataclass(slots=True)
+class ProducedBatch:
+    """A batch that a leader is asked to append to the partition on a channel.
+
+    `header` is that of the batch as it came. `gets_append_time`: its records get the leader's time.
+    `base_offset` and `append_time` are known once the batch has its place, also if it has had it
+    since it came before; -1 until then, `append_time` also if records keep their own times.
+    """
+
+    channel: int
+    header: BatchHeader
+    gets_append_time: bool = False
+    base_offset: int = -1
+    append_time: int = -1
+
+    @property
+    def producer(self) -> tuple[int, int] | None:
+        """Channel and producer id, if its place depends on what that producer sent before."""
+        producer_id = self.header.producer_id
+        return None if producer_id == NO_PRODUCER else (self.channel, producer_id)
+
+
+def block_around(buffer: memoryview, start: int, stop: int, channel: int) -> Block:
+    """Return the entry whose body is the record batch from `start` to `stop`, unstamped.
+
+    The entry's header takes the place of the bytes before the batch, of which there must be
+    enough: nothing is copied. The body CRC follows with the batch's stamp.
+    """
+    begin, size = start - HEADER_SIZE, stop - start
+    header = (Magic.NORMAL, HEADER_SIZE + size, 0, 0, 0, channel, 0, 0, size)
+    HEADER.pack_into(buffer, begin, *header)
+    sizes = np.array([HEADER_SIZE + size], dtype=np.int64)
+    return Block(buffer[begin:stop], np.zeros(1, dtype=np.int64), sizes)
