@@ -17,6 +17,9 @@ from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
 from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
 from quorumlog.model.errors import StorageError
+from quorumlog.node import groups, hosting
+from quorumlog.node.disk import DiskWorker
+from quorumlog.node.timers import TimerQueue
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.storage.files.os_files import OsFile
 from quorumlog.storage.journal import writer
@@ -266,6 +269,148 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path, monkey
         pass
 
 
+@pytest.mark.parametrize("step", ["settle_node", "open_group"])
+async def test_a_start_that_is_cancelled_while_groups_are_opened_leaves_no_file_open(
+    tmp_path, monkeypatch, step
+):
+    (config,) = configs(tmp_path, count=1).values()
+    begun, go_on, opens = threading.Event(), threading.Event(), getattr(groups, step)
+
+    def waits(*arguments, **named):
+        begun.set()
+        assert go_on.wait(30)
+        return opens(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(groups, step, waits)
+        starting = asyncio.create_task(Node(config).start())
+        assert await asyncio.to_thread(begun.wait, 30)
+        starting.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    await everything_else()
+    assert open_below(tmp_path) == []
+    async with Node(config) as node:
+        await Program({"n0": node}, "g").leader()
+
+
+async def everything_else():
+    """Wait for what nobody waits for: at the end of a node there must be no such task."""
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+
+
+def once_nobody_waits(patched, happens):
+    """A node that stops has waited for what is being opened and closed, and goes on."""
+    stop = TimerQueue.stop
+
+    def stops(self):
+        stop(self)
+        happens()
+
+    patched.setattr(TimerQueue, "stop", stops)
+
+
+class Held:
+    """The threads that write what belongs to a group: their work is done once it is let go."""
+
+    def __init__(self, *_, **__):
+        self.waiting = []
+        self.is_stopped = False
+
+    def run(self, work, done, failed, client=None):
+        if not self.is_stopped:
+            self.waiting.append((work, done))
+
+    def let_go(self):
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            result = work()
+            if not self.is_stopped:
+                done(result)
+
+    def stop(self):
+        self.is_stopped = True
+        self.let_go()
+
+
+async def test_a_group_that_is_made_while_its_node_stops_is_there_at_the_next_start(
+    tmp_path, monkeypatch, until
+):
+    (config,) = configs(tmp_path, count=1).values()
+    held = Held()
+    with monkeypatch.context() as patched:
+        patched.setattr(hosting, "ThreadExecutor", lambda *_, **__: held)
+        # the record is written when nobody waits for openings any more
+        once_nobody_waits(patched, held.let_go)
+        node = Node(config)
+        await node.start()
+        embedded = Program({"n0": node}, "g")
+        await embedded.leader()
+        async with Client(embedded.servers, "g", timeout_ms=60_000) as client:
+            making = asyncio.create_task(
+                client.admin.groups.create("later", settings=SMALL_SETTINGS)
+            )
+            await until(lambda: held.waiting)
+            await node.stop()
+            making.cancel()
+    await everything_else()
+    assert open_below(tmp_path) == []
+    async with Node(config) as node:
+        later = await Program({"n0": node}, "later").leader()
+        await later.append(b"x")
+
+
+async def test_a_group_that_is_deleted_while_its_node_stops_is_gone_at_the_next_start(
+    tmp_path, monkeypatch, caplog, until
+):
+    (config,) = configs(tmp_path, count=1).values()
+    reports, end = [], DiskWorker.end
+
+    def ends(self, owners, last, done):
+        end(self, owners, last, lambda: reports.append(done))
+
+    def report():
+        reports.pop()()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskWorker, "end", ends)
+        # its last write is reported when nobody waits for closings any more
+        once_nobody_waits(patched, report)
+        node = Node(config)
+        await node.start()
+        embedded = Program({"n0": node}, "g")
+        await embedded.leader()
+        async with Client(embedded.servers, "g", timeout_ms=60_000) as client:
+            await client.admin.groups.create("later", settings=SMALL_SETTINGS)
+            await (await Program({"n0": node}, "later").leader()).append(b"x")
+            deleting = asyncio.create_task(client.admin.groups.delete("later"))
+            await until(lambda: reports)
+            await node.stop()
+            deleting.cancel()
+    await everything_else()
+    assert open_below(tmp_path) == []
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+    async with Node(config) as node:
+        with pytest.raises(qe.UnknownGroupError):
+            node.group("later")
+
+
+async def test_a_machine_that_raises_when_it_is_closed_keeps_nothing_open(tmp_path, caplog):
+    class Raises(Last):
+        def close(self):
+            raise RuntimeError("not now")
+
+    (config,) = configs(tmp_path, count=1).values()
+    node = Node(config)
+    node.add_group("g", machine=Raises())
+    async with node:
+        await Program({"n0": node}, "g").leader()
+    assert open_below(tmp_path) == []
+    assert "group not closed" in caplog.messages
+
+
 async def fail_its_disk(config, monkeypatch, path):
     """Run a node until a file that it uses cannot be made durable any more, and stop it.
 
@@ -283,12 +428,12 @@ async def fail_its_disk(config, monkeypatch, path):
 
     node = Node(config)
     await node.start()
-    groups = [await Program({"n0": node}, name).leader() for name in ("g", "h")]
+    hosted = [await Program({"n0": node}, name).leader() for name in ("g", "h")]
     with monkeypatch.context() as patched:
         while True:
             body = b"%d" % len(acknowledged)
             try:
-                await asyncio.gather(*(group.append(body) for group in groups))
+                await asyncio.gather(*(group.append(body) for group in hosted))
             except qe.RequestError:
                 break
             acknowledged.append(body)

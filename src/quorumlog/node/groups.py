@@ -58,8 +58,10 @@ class _OpenGroup:
 
     def close(self) -> None:
         """Close its files, once nothing runs for it any more."""
-        self.replica.applier.close()
-        self.opened.close()
+        try:
+            self.replica.applier.close()
+        finally:  # a machine of the program may raise
+            self.opened.close()
 
 
 def view_of(replica: Replica | None) -> GroupView | None:
@@ -108,6 +110,7 @@ class Groups:
         self._used: dict[str, Attachments] = {}
         """Those with which a group of each name was opened last."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ending = False
         self.takes_part = False
         self.demand = Demand(maps=0)
         self.replicas = replicas
@@ -131,7 +134,7 @@ class Groups:
         for error in await asyncio.gather(*opening, return_exceptions=True):
             if error is not None:
                 raise error
-        if configs and not self.replicas:
+        if configs and self.failed and not self.replicas:
             raise StorageError(next(iter(self.failed.values())))  # there is nothing to serve
 
     def _settle(self) -> None:
@@ -168,7 +171,8 @@ class Groups:
                 text = "it is the directory of no group of this node; it is ignored"
                 log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
-    async def _add_group(self, group: GroupConfig, identity: bytes, maps_max: int) -> None:
+    async def _add_group(self, group: GroupConfig, identity: bytes, maps_max: int) -> bool:
+        """Open a group and make its replica; False: the node stops, so it was not begun."""
         attached = self._attachments.get(group.group, NO_ATTACHMENTS)
         given = attached.machine
         if isinstance(given, StateMachine) and self._used.get(group.group) is attached:
@@ -178,6 +182,8 @@ class Groups:
             )
         group = self._with_machine(group)
         async with self._slots:
+            if self._is_ending:
+                return False
             # opening may take long or wait for a disk: on a thread it does not delay signals
             opened = await asyncio.to_thread(self._open_group, group, maps_max)
             try:
@@ -188,6 +194,7 @@ class Groups:
                 opened.close()
                 raise
             self._used[group.group] = attached
+            return True
 
     def _with_machine(self, config: GroupConfig) -> GroupConfig:
         """Return a configuration with the machine that the program around the node has."""
@@ -305,7 +312,8 @@ class Groups:
 
         async def open_it() -> None:
             try:
-                await self._add_group(config, identity, maps_max)
+                if not await self._add_group(config, identity, maps_max):
+                    return
             except StorageError as error:
                 self._has_failed(config.group, error)
                 done(error)
@@ -353,7 +361,8 @@ class Groups:
         def close() -> None:
             replica.context.is_broken = True
             found.timer.end()
-            self._keep(close_files())
+            if not self._is_ending:
+                self._keep(close_files())
 
         async def close_files() -> None:
             del self._closing[name]
@@ -388,14 +397,18 @@ class Groups:
 
     # -- the end ------------------------------------------------------------------------------
 
-    async def end_tasks(self) -> None:
-        """Wait until what is being opened or closed now is."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def end(self) -> list[asyncio.Task[None]]:
+        """Begin to open or close no group any more; return what was begun and is not over."""
+        self.takes_part, self._is_ending = False, True
+        return list(self._tasks)
 
     def close_all(self) -> None:
-        """Close all groups, once nothing runs for them any more."""
-        for found in (*self._open.values(), *self._closing.values()):
-            found.close()
+        """Close all groups, once nothing runs for them any more, whatever one of them raises."""
+        for name, found in (*self._open.items(), *self._closing.items()):
+            try:
+                found.close()
+            except Exception as error:  # of a machine, too: the others have to be closed
+                log_event(logger, logging.ERROR, "group not closed", group=name, exc_info=error)
         if self._directory is not None:
             self._directory.close()
 

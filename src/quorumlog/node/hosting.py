@@ -58,6 +58,7 @@ class Hosting:
         self._executor = ThreadExecutor(
             asyncio.get_running_loop(), threads=THREADS, name="quorumlog-groups"
         )
+        self._opening: list[asyncio.Task[None]] = []
         self._due_timer, self._query_timer = new_timer(), new_timer()
         self._files = GroupFiles(OsFileSystem(), config.store_base_dir, remove_tree)
         self.lifecycle = GroupLifecycle(
@@ -82,8 +83,13 @@ class Hosting:
     async def open(self, planned: Callable[[DescriptorPlan], None]) -> None:
         """Open all groups; `planned` is given the descriptors' plan once it is known which.
 
-        Raises `StorageError` when none can be opened, or it cannot be known which there are.
+        It is not interrupted if the caller is cancelled: `end` waits for it. Raises `StorageError`
+        when no group can be opened, or it cannot be known which there are.
         """
+        self._opening.append(asyncio.ensure_future(self._open(planned)))
+        await asyncio.shield(self._opening[0])
+
+    async def _open(self, planned: Callable[[DescriptorPlan], None]) -> None:
         self.groups.claim()
         self.catalog.loaded(*await asyncio.to_thread(self._files.load))
         plan = plan_for(
@@ -99,13 +105,15 @@ class Hosting:
         self.lifecycle.tick()
 
     async def end(self) -> None:
-        """Wait for what is being opened or closed; nobody can ask for more."""
-        self.groups.takes_part = False
-        await self.groups.end_tasks()
+        """Wait for what is being opened, closed or written, and begin nothing more.
+
+        What was to follow from it follows at the next start, from the records on disk.
+        """
+        self._executor.stop()
+        await asyncio.gather(*self._opening, *self.groups.end(), return_exceptions=True)
 
     def stop(self) -> None:
         """Close all groups, once nothing runs for them any more."""
-        self._executor.stop()
         self.groups.close_all()
 
     def plan(self) -> DescriptorPlan:

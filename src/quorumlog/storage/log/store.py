@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,8 +112,10 @@ def open_group(
         index_file_bytes=config.mapped_file_size_for_entry_index,
     )
     outside = [path for path in directories.all if path != f"{directory}/{DATA}"]
-    locks = [files.lock(path) for path in (directory, *outside)]
+    locks = ExitStack()
     try:
+        for path in (directory, *outside):
+            locks.callback(files.lock(path).release)
         hard_states = _known_hard_states(files, directory)
         hard_state = hard_states.load()
         saved = StoreMetadata(files, directory)
@@ -125,8 +128,7 @@ def open_group(
         snapshots = _snapshots(files, directory, config)
         _warn_of_unknown_files(files, directory, directories.all)
     except BaseException:
-        for lock in locks:
-            lock.release()
+        locks.close()
         raise
     in_checkpoint = saved.checkpoint.committed_index if saved.checkpoint is not None else -1
     recorded = max(in_checkpoint, by_original, log.before_begin_index)
@@ -141,9 +143,8 @@ def open_group(
         log.note_committed(committed)
 
     def close() -> None:
-        log.close()
-        for lock in locks:
-            lock.release()
+        with locks:
+            log.close()
 
     disk_state = partial(read_disk_state, files, directory, directories.all)
     number = incarnation_number(identity.incarnation)
