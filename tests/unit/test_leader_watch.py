@@ -1,5 +1,6 @@
 """Requests that wait for a leader, on a replica."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -62,6 +63,27 @@ def test_a_request_is_answered_when_its_time_is_over(watched):
     watched.now_ms = 90
     watched.tick()
     assert watched.told == ["late", "later"]
+
+
+def test_those_whose_time_is_over_are_answered_without_a_look_at_the_others(watched):
+    """Counted in calls of functions: 1,000 that wait have 1,000 deadlines."""
+    for number in range(1_000):
+        watched.wait(number, wait_ms=5_000 - number)
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        for now_ms in range(4_001, 5_001):
+            watched.now_ms = now_ms
+            watched.tick()
+    finally:
+        sys.setprofile(None)
+    assert watched.told == list(reversed(range(1_000)))
+    assert calls < 100 * 1_000
 
 
 def test_a_client_that_has_gone_is_told_nothing(watched):

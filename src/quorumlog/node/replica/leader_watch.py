@@ -1,8 +1,10 @@
 """Requests that wait for a leader: whoever wants to know of each change asks again and again."""
 
+import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.node.replica.context import ReplicaContext
@@ -13,25 +15,29 @@ ANSWERED_PER_TURN = 64
 """An election answers all that wait: the others follow in the next turns of the loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class _Waiter:
-    above_term: int
+    """`number` is its place in the order in which requests came."""
+
     deadline_ms: int
-    answer: Callable[[], None]
-    client: object
+    number: int
+    above_term: int = field(compare=False)
+    answer: Callable[[], None] = field(compare=False)
+    client: object = field(compare=False)
 
 
 class LeaderWatch:
     """The part of a replica that answers once it knows the leader of a later term.
 
-    Those that wait are in the order in which they came, which is about that of their deadlines. All
-    methods run on the event loop's thread.
+    Those that wait are a heap, the one whose time is over first at its top. All methods run on the
+    event loop's thread.
     """
 
     def __init__(self, context: ReplicaContext) -> None:
         self._core = context.core
         self._environment = context.environment
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: list[_Waiter] = []
+        self._number = 0
         self._due: deque[_Waiter] = deque()
         self._is_deferred = False
         self._timer = context.timers.new(self.expire)
@@ -45,7 +51,9 @@ class LeaderWatch:
             answer()
             return
         deadline_ms = self._environment.now_ms() + wait_ms
-        self._waiting.append(_Waiter(above_term, deadline_ms, answer, client))
+        self._number += 1
+        waiter = _Waiter(deadline_ms, self._number, above_term, answer, client)
+        heapq.heappush(self._waiting, waiter)
         self._timer.set_earlier(deadline_ms)
 
     def _knows_leader_above(self, term: int) -> bool:
@@ -53,18 +61,28 @@ class LeaderWatch:
 
     def changed(self) -> None:
         """Role, term or leader may be others than before."""
-        if self._waiting and self._core.leader_id is not None:
-            self._take(lambda waiter: self._core.term > waiter.above_term)
+        if not self._waiting or self._core.leader_id is None:
+            return
+        term = self._core.term
+        answered = [one for one in self._waiting if one.above_term < term]
+        if answered:
+            self._keep([one for one in self._waiting if one.above_term >= term])
+            self._answer(sorted(answered, key=attrgetter("number")))
 
     def expire(self, now_ms: int) -> None:
         """Answer those whose time is over."""
-        self._take(lambda waiter: waiter.deadline_ms <= now_ms)
-        self._timer.set(min([waiter.deadline_ms for waiter in self._waiting], default=NEVER_MS))
+        waiting, over = self._waiting, []
+        while waiting and waiting[0].deadline_ms <= now_ms:
+            over.append(heapq.heappop(waiting))
+        self._timer.set(waiting[0].deadline_ms if waiting else NEVER_MS)
+        self._answer(over)
 
-    def _take(self, is_due: Callable[[_Waiter], bool]) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for waiter in waiting:
-            (self._due if is_due(waiter) else self._waiting).append(waiter)
+    def _keep(self, waiting: list[_Waiter]) -> None:
+        heapq.heapify(waiting)
+        self._waiting = waiting
+
+    def _answer(self, due: list[_Waiter]) -> None:
+        self._due.extend(due)
         if not self._is_deferred:
             self._answer_some()
 
@@ -78,5 +96,5 @@ class LeaderWatch:
 
     def forget(self, client: object) -> None:
         """Drop the requests of a client that has disconnected."""
-        self._waiting = deque(one for one in self._waiting if one.client is not client)
+        self._keep([one for one in self._waiting if one.client is not client])
         self._due = deque(one for one in self._due if one.client is not client)
