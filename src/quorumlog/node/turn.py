@@ -35,8 +35,9 @@ class Turn:
     def run(self, work: Callable[..., object] | None = None, *arguments: object) -> None:
         """Do some work and what was put off, and end the turn.
 
-        What is put off meanwhile waits for the next turn. If anything raises, so does this, and
-        what was not done yet is done in the next turn.
+        What the work puts off belongs to this turn. What is put off while that is done waits for
+        the next one; so does what is asked for at the end while the end is under way. If anything
+        raises, so does this, and what was not done yet is done in the next turn.
         """
         self._is_running = True
         try:
