@@ -95,6 +95,8 @@ class PartitionTable:
         highest_channel: int = NO_CHANNEL,
     ) -> None:
         self.partitions = dict(partitions)
+        self.reads_users = bool(self.partitions)
+        """See `DerivedTable`: only a log that holds partitions has batches."""
         self.highest_channel = highest_channel
         """The highest channel that was ever opened: none up to it is opened again."""
         self._producers: dict[tuple[int, int], ProducerState] = {}
@@ -109,11 +111,6 @@ class PartitionTable:
         return isinstance(other, PartitionTable) and self.fields() == other.fields()
 
     __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def reads_users(self) -> bool:
-        """See `DerivedTable`: only a log that holds partitions has batches."""
-        return bool(self.partitions)
 
     # -- derived ----------------------------------------------------------------------------
 
@@ -190,11 +187,13 @@ class PartitionTable:
     def _opened(self, what: PartitionOpened) -> None:
         if what.channel > self.highest_channel:
             self.partitions[what.channel] = Partition(what.number, what.topic_id, what.topic)
+            self.reads_users = True
             self.highest_channel = what.channel
             self._partition_sum.changed(what.channel)
 
     def _closed(self, channel: int) -> None:
         if self.partitions.pop(channel, None) is not None:
+            self.reads_users = bool(self.partitions)
             self._partition_sum.changed(channel)
             for producer_id in list(self._ids.get(channel, ())):
                 self._forget((channel, producer_id))
@@ -253,7 +252,8 @@ class PartitionTable:
     def copy(self) -> "PartitionTable":
         """Return an independent copy."""
         copied = PartitionTable()
-        copied.partitions, copied.highest_channel = dict(self.partitions), self.highest_channel
+        copied.partitions, copied.reads_users = dict(self.partitions), self.reads_users
+        copied.highest_channel = self.highest_channel
         copied._producers = dict(self._producers)
         copied._ids = {channel: set(ids) for channel, ids in self._ids.items()}
         return copied

@@ -253,7 +253,8 @@ class Appends:
         """Stamp and write a proposal's block, as the core decided; return its system entries."""
         context, batch = self._context, self._batches.pop(effect.proposal_id)
         plan, positions = context.log.append(batch.block, effect.term)
-        leads = [one.entry for one in batch.members if _is_system(one.entry)]
+        entries = [member.entry for member in batch.members if member.entry is not None]
+        leads = list(filter(_is_system, entries)) if entries else []
         self._tables.appended(batch.block, effect.first_index, has_system_entries=bool(leads))
         check(context.log.end_index == effect.last_index, "core and log agree on the end")
         self.pending.add(batch, effect.first_index, effect.term, positions)

@@ -106,8 +106,9 @@ class PartitionReads:
 
     def committed(self) -> None:
         """The committed index rose: tell those who wait for partitions that grew."""
-        grown, self._tables.grown = self._tables.grown, set()
-        if self._waiting:
+        grown = self._tables.grown
+        if grown:
+            self._tables.grown = set()
             self._tell(channel for channel in grown if channel in self._waiting)
 
     def role_changed(self) -> None:
