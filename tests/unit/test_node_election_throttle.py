@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from quorumlog.model.hard_state import HardState
 from quorumlog.node.election_throttle import CAMPAIGNS_MAX, ElectionThrottle
-from quorumlog.raft import events as ev
 from raft_cluster import Cluster
 
 
@@ -57,11 +57,30 @@ def test_whoever_cannot_win_loses_its_slot_in_time():
     assert election_throttle.admits("late", 1_100, 1_000)
 
 
-def test_a_core_that_must_wait_tries_again_soon_and_asks_nobody():
-    cluster = Cluster(3).start()
-    core = cluster.core("n0")
-    now_ms = core.next_deadline_ms()
-    assert core.is_due_to_campaign(now_ms)
-    assert core.step(ev.Ticked(may_campaign=False), now_ms) == []
-    assert now_ms + 100 <= core.next_deadline_ms() < now_ms + 200
-    assert not core.is_due_to_campaign(now_ms)
+def test_whoever_waits_is_woken_up_when_another_is_over_and_those_that_are_first_before_others():
+    election_throttle, woken = full(), []
+
+    def wait(group, *, is_first, is_due=True):
+        assert not election_throttle.admits(group, 100, 1_000)
+        election_throttle.wait(group, lambda: woken.append(group) or is_due, is_first=is_first)
+
+    wait("other", is_first=False)
+    wait("gone", is_first=True)
+    wait("elected", is_first=True, is_due=False)
+    wait("first", is_first=True)
+    election_throttle.over("gone")  # it follows a leader now, and held no slot
+    assert woken == []
+    election_throttle.over("g3")
+    assert woken == ["elected", "first"]
+    assert election_throttle.admits("first", 100, 1_000)
+    election_throttle.over("first")
+    assert woken == ["elected", "first", "other"]
+    election_throttle.over("g4")
+    assert woken == ["elected", "first", "other"], "nobody waits any more"
+
+
+@pytest.mark.parametrize("vote", [None, "n0", "n1"])
+def test_whoever_voted_for_another_lets_that_one_campaign_first(vote):
+    cluster = Cluster(3, states={"n0": HardState(3, vote)}).start()
+    pause_ms = cluster.core("n0").next_deadline_ms() - cluster.now
+    assert (pause_ms >= 500) if vote == "n1" else (pause_ms < 200)

@@ -4,10 +4,11 @@ If all groups of a node campaigned at once (at its start, or when another node d
 many, no vote would come back within the time-out, and all of them would start over for ever.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 CAMPAIGNS_MAX = 32
-"""Groups of one node that may campaign at a time; others try again a little later."""
+"""Groups of one node that may campaign at a time; others wait for one of them."""
 FAILED_MAX = CAMPAIGNS_MAX // 2
 """A group that had a slot and did not win gets another only while fewer than this are taken."""
 RETRIES_MAX = 2
@@ -38,6 +39,8 @@ class ElectionThrottle:
         self._slots: dict[str, _Slot] = {}
         self._failed: set[str] = set()
         self._refusals = 0
+        self._first: dict[str, Callable[[], bool]] = {}
+        self._others: dict[str, Callable[[], bool]] = {}
 
     def admits(self, group: str, now_ms: int, timeout_ms: int) -> bool:
         """Whether a group may campaign now; if so, it takes a slot."""
@@ -66,7 +69,25 @@ class ElectionThrottle:
                 del slots[late]
         return len(slots) < most
 
+    def wait(self, group: str, wake: Callable[[], bool], *, is_first: bool) -> None:
+        """Have a group that was refused woken up once another is over, those that are first before
+        others: if all nodes of a cluster start, each has the groups that it led before elect it.
+
+        `wake` returns whether the group still wants to campaign.
+        """
+        waiting = self._first if is_first else self._others
+        waiting.setdefault(group, wake)
+
     def over(self, group: str) -> None:
         """A group has stopped campaigning, and its slot is free."""
-        self._slots.pop(group, None)
         self._failed.discard(group)
+        self._first.pop(group, None)
+        self._others.pop(group, None)
+        if self._slots.pop(group, None) is not None:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        for waiting in (self._first, self._others):
+            while waiting:
+                if waiting.pop(next(iter(waiting)))():
+                    return

@@ -162,12 +162,8 @@ class RaftCore(CoreView):
     def _ticked(self, event: Ticked) -> None:
         if self._leadership is not None:
             self._leadership.tick()
-        elif not self.is_due_to_campaign(self._state.now_ms):
-            return
-        elif event.may_campaign:
+        elif self.is_due_to_campaign(self._state.now_ms):
             start_campaign(self._state)
-        else:
-            self._state.election_timer.campaign_soon(self._state.now_ms)
 
     def _received(self, event: Received) -> None:
         message, state = event.message, self._state

@@ -10,12 +10,7 @@ from quorumlog.raft.config import RaftConfig
 
 
 class Ticked(msgspec.Struct, frozen=True):
-    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm).
-
-    Without `may_campaign`, a campaign that is due is postponed a little.
-    """
-
-    may_campaign: bool = True
+    """Time has passed; sent when `next_deadline_ms` is reached (earlier or later does no harm)."""
 
 
 class Received(msgspec.Struct, frozen=True):

@@ -257,11 +257,18 @@ class RaftState:
     def peer_seen(self) -> None:
         """A peer can be reached: without a leader, there may be enough voters now to elect one.
 
-        A group whose nodes all start at once has its leader sooner than after a time-out.
+        A group whose nodes all start at once has its leader sooner than after a time-out, and it
+        is the last one: whoever voted for another lets that one campaign first, so that votes are
+        not split.
         """
         asks_for_votes = self.election is not None and not self.election.pre_vote
-        if self.leader_id is None and not asks_for_votes:
+        if self.leader_id is None and not asks_for_votes and not self.voted_for_another:
             self.election_timer.campaign_earlier(self.now_ms)
+
+    @property
+    def voted_for_another(self) -> bool:
+        """Whether this replica gave its last vote to another."""
+        return self.vote not in (None, self.config.self_id)
 
     def has_live_leader(self) -> bool:
         """Whether this replica leads (without a quorum it steps down) or its leader is live."""

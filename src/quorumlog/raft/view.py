@@ -162,6 +162,11 @@ class CoreView:
             return self._leadership.quiescence.is_quiescent
         return self._state.election_timer.is_quiescent
 
+    @property
+    def voted_for_another(self) -> bool:
+        """Whether this replica gave its last vote to another, which may campaign first."""
+        return self._state.voted_for_another
+
     def is_due_to_campaign(self, now_ms: int) -> bool:
         """Whether no leader was heard from in time."""
         timer = self._state.election_timer

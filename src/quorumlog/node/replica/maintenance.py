@@ -36,7 +36,7 @@ class Maintenance:
         self._sealer = sealer
         now_ms = context.environment.now_ms()
         self._checkpoint_timer = context.timers.new(self._checkpoint_due, is_for_writes=True)
-        self._checkpoint_timer.set(now_ms + self._context.config.check_point_interval)
+        self._set_checkpoint_timer(now_ms)  # opening wrote the first
         self._clean_timer = context.timers.new(self._clean_due, is_for_writes=True)
         self._clean_timer.set(now_ms)
         self._cleaned_ms = now_ms
@@ -52,9 +52,12 @@ class Maintenance:
 
     def _checkpoint_due(self, now_ms: int) -> None:
         if self._checkpointing or self.checkpoint():
-            pace, config = self._environment.checkpoints, self._context.config
-            pause_ms = pace.pause_ms(config.group, now_ms, config.check_point_interval)
-            self._checkpoint_timer.set(now_ms + pause_ms)
+            self._set_checkpoint_timer(now_ms)
+
+    def _set_checkpoint_timer(self, now_ms: int) -> None:
+        pace, config = self._environment.checkpoints, self._context.config
+        pause_ms = pace.pause_ms(config.group, now_ms, config.check_point_interval)
+        self._checkpoint_timer.set(now_ms + pause_ms)
 
     def _clean_due(self, now_ms: int) -> None:
         self._cleaned_ms = now_ms
@@ -71,7 +74,7 @@ class Maintenance:
         """Entries were written or committed: clean and write checkpoints at the usual pace."""
         config = self._context.config
         if self._checkpoint_timer.due_ms == NEVER_MS:
-            self._checkpoint_timer.set(self._environment.now_ms() + config.check_point_interval)
+            self._set_checkpoint_timer(self._environment.now_ms())
         elif self._context.log.size_bytes - self._checkpointed_size > BYTES_MAX:
             self._checkpoint_timer.set_earlier(self._checkpointed_ms + config.check_point_interval)
         if self._pauses > 1:

@@ -48,6 +48,7 @@ from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.batch_sealer import BatchSealer
 from quorumlog.node.replica.consumer_positions import ConsumerPositions
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.core_timer import CoreTimer
 from quorumlog.node.replica.counters import ReplicaCounters
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.eligibility import Eligibility
@@ -161,7 +162,8 @@ class Replica:
         self._writer = LogWriter(context, opened.hard_states, tables)
         self._messages = PeerMessages(context)
         pushes = Pushes(context, self._messages, space)
-        self._core_timer = context.timers.new(self._tick_core)
+        tick_leader = partial(environment.liveness.quiesce, self)
+        self._core_timer = CoreTimer(context, tick_leader).timer
         self._effects = self._effect_handlers(pushes, sender)
         self._received = self._message_handlers(pushes, sender)
 
@@ -450,22 +452,6 @@ class Replica:
     def tick(self) -> None:
         """Let time pass: what is due in the core, and in the parts, is done."""
         self.context.timers.tick()
-
-    def _tick_core(self, now_ms: int) -> None:
-        core = self.context.core
-        due_ms = core.next_deadline_ms()
-        if now_ms < due_ms:  # it has moved, as when a leader was heard from
-            self._core_timer.set(due_ms)
-            return
-        self.step(ev.Ticked(self._may_campaign(now_ms)))
-        if core.role is Role.LEADER:
-            self.context.environment.liveness.quiesce(self)
-
-    def _may_campaign(self, now_ms: int) -> bool:
-        group, timeout_ms = self.config.group, self.config.election_timeout_max_ms
-        if not self.core.is_due_to_campaign(now_ms):
-            return True
-        return self.context.environment.election_throttle.admits(group, now_ms, timeout_ms)
 
     # -- what the core decides ----------------------------------------------------------------
 

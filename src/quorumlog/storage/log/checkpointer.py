@@ -54,6 +54,10 @@ class Checkpointer:
         """See `Log`."""
         self._tables_to_save = to_save
 
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """Note that a checkpoint is durable, and all that goes with it."""
+        self._planned = checkpoint
+
     def plan(self, checkpoint: Checkpoint) -> Plan | None:
         """Return the write of a checkpoint; None if the last one planned says the same."""
         if checkpoint == self._planned:

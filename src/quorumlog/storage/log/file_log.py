@@ -98,7 +98,7 @@ class FileLog:
         self.damaged = self._noted_damage = recovered.damaged
         self._runs = _found_runs(metadata, recovered, self._reader)
         configs = self._configs = ConfigEntries(recovered.config_entries)
-        self._checkpointer = Checkpointer(self, data, index, metadata, configs, recovered.end)
+        self.checkpointer = Checkpointer(self, data, index, metadata, configs, recovered.end)
 
     def noted_runs(self) -> list[tuple[int, int]]:
         """Return the newest runs of terms, as many as a checkpoint names."""
@@ -320,7 +320,7 @@ class FileLog:
         end, begin = self.end_point, self.before_begin_index + 1
         self._noted_damage = self._noted_damage.within(begin, end.index)
         self._staged.append(PendingWrites(end))
-        return self._checkpointer.plan_removal(
+        return self.checkpointer.plan_removal(
             self._checkpoint_of(end), self._noted_damage, cut, self._completed
         )
 
@@ -451,15 +451,15 @@ class FileLog:
 
     def keep_tables(self, to_save: Callable[[], bytes | None]) -> None:
         """See `Log`."""
-        self._checkpointer.keep_tables(to_save)
+        self.checkpointer.keep_tables(to_save)
 
     def checkpoint(self) -> WritePlan | None:
         """See `Log`: names only what was reported durable before."""
-        return self._checkpointer.plan(self._checkpoint_of(self._durable))
+        return self.checkpointer.plan(self._checkpoint_of(self._durable))
 
     def settle(self) -> WritePlan:
         """See `Log`."""
-        return self._checkpointer.plan_settling(self._journaled)
+        return self.checkpointer.plan_settling(self._journaled)
 
     def close(self) -> None:
         """Give all files back."""

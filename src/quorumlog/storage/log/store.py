@@ -286,6 +286,8 @@ def _save_opened(
         saved.save_config_entries(log.config_entries())
         saved.write_hint(log.end_point, checkpoint.log_start, durable=True)
         saved.write_checkpoint(checkpoint)
+        if not saved.lost and saved.tables.saved_in_one_file is None:
+            log.checkpointer.saved(checkpoint)
     except NoSpaceError as error:
         if before is not None and before.is_end:
             raise
