@@ -1,5 +1,5 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R39,
-two about timers (t01, t02; decision 0032), two about turns of the loop (t03, t04; decision 0035),
+two about timers (t01, t02; decision 0032), those of turns of the loop (t03 …; decision 0035),
 those of a journal (j01 …; decision 0039) and of groups that come and go (g01 …; decision 0040).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
@@ -12,12 +12,13 @@ import msgspec
 
 from quorumlog.machine.kv_database import HASH_BYTES
 from quorumlog.model.block import parse_block
-from quorumlog.model.bounds import NEVER_MS, SIZE_MAX
+from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.membership import Membership
 from quorumlog.node import bootstrap as boot
 from quorumlog.node.group_sync import GroupSync
+from quorumlog.node.peer_turns import PeerTurns
 from quorumlog.node.replica import log_writer, pushes, replica
 from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.group_time import GroupTime
@@ -39,7 +40,7 @@ from quorumlog.raft.write_tracker import WriteTracker
 from quorumlog.sessions.producer_table import SessionCheck
 from quorumlog.sessions.table_set import TableSet
 from quorumlog.sessions.transaction_table import TransactionTable
-from quorumlog.sim import node as sim_node
+from quorumlog.sim.links import SimulatedLinks
 from quorumlog.storage.files.write_plans import Plan
 from quorumlog.storage.journal import reader
 from quorumlog.storage.journal.records import Record
@@ -446,7 +447,30 @@ def t03_what_is_put_off_in_a_turn_is_forgotten(put):
 
 
 def t04_joined_frames_go_to_whoever_does_not_know_them(put):
-    put(sim_node._Network, "joined_room", lambda self, peer_id, bulk: SIZE_MAX)
+    put(SimulatedLinks, "takes_joined", lambda self, peer_id: True)
+
+
+def t05_what_a_full_link_does_not_take_is_dropped_and_nobody_told(put):
+    send = PeerTurns.send
+
+    def silent(self, *message, **link):
+        send(self, *message, **link)
+        return True
+
+    put(PeerTurns, "send", silent)
+
+
+def t06_what_was_accepted_in_a_turn_does_not_count_against_the_link(put):
+    send = PeerTurns.send
+
+    def uncounted(self, peer_id, message, attachments=(), *, bulk=False):
+        is_accepted = send(self, peer_id, message, attachments, bulk=bulk)
+        gathered = self._gathered.get((peer_id, bulk))
+        if gathered is not None:
+            gathered.room = self._links.joined_room(peer_id, bulk=bulk)
+        return is_accepted
+
+    put(PeerTurns, "send", uncounted)
 
 
 def j01_a_segment_is_used_again_before_the_groups_files_are_durable(put):

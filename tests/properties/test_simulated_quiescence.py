@@ -17,9 +17,9 @@ class Watched(SimulatedCluster):
 
     messages: list
 
-    def send(self, node, receiver, message, data):
+    def carry(self, sender, receiver, message, data):
         self.messages.append(message)
-        super().send(node, receiver, message, data)
+        super().carry(sender, receiver, message, data)
 
 
 def up(cluster):

@@ -117,6 +117,7 @@ def test_impossible_values_are_refused(changes):
         {"entry_bytes_max": 0},
         {"entry_bytes_max": 8 << 20},
         {"frame_bytes_max": 4 << 20},
+        {"outbox_bytes_max": 4 << 20},
         {"push_window_bytes": 1},
     ],
 )

@@ -66,8 +66,11 @@ class Links:
     def joined_room(self, peer_id, *, bulk):
         return self.room if self.is_up else None
 
-    def send(self, peer_id, message, attachments=(), *, bulk=False):
-        if not self.is_up:
+    def takes(self, size):
+        return self.room is None or size <= self.room
+
+    def send(self, peer_id, message, attachments=(), *, bulk=False, has_room=False):
+        if not self.is_up or not (has_room or self.takes(sum(map(len, attachments)))):
             return False
         self.sent.append((peer_id, bulk, message, b"".join(attachments)))
         return True
@@ -133,9 +136,10 @@ def test_what_is_too_large_to_be_joined_does_not_overtake_what_came_before(links
 def test_a_large_message_takes_room_from_those_that_come_after_it(links):
     large, small = bytes(PART_ATTACHED_MAX + 1), bytes(PART_ATTACHED_MAX)
 
-    def send(peer_id, message, attachments=(), *, bulk=False):
+    def send(peer_id, message, attachments=(), **how):
+        is_sent = Links.send(links, peer_id, message, attachments, **how)
         links.room -= sum(len(part) for part in attachments)
-        return Links.send(links, peer_id, message, attachments, bulk=bulk)
+        return is_sent
 
     links.send, links.room = send, 2 * PART_ATTACHED_MAX
     assert links.out.send("b", push("g", 1), [large], bulk=True)
@@ -175,6 +179,19 @@ def test_gathered_and_unsent_together_fill_a_link_and_each_group_is_told_at_once
     assert groups == ["g", "i", "k"]
     links.room = 0
     assert not links.out.send("b", push("g"), [bytes(1)], bulk=True)
+
+
+def test_what_was_accepted_is_sent_even_if_the_link_fills_before_the_turn_ends(links):
+    links.room = 2 * KIB
+    assert links.out.send("b", push("g"), [bytes(KIB)], bulk=True)
+    assert links.out.send("b", push("h"), [bytes(KIB)], bulk=True)
+    assert links.out.send("c", beat("g", "c"))
+    links.room = -1
+    links.end_turn()
+    assert [len(parts) for _, _, parts in links.frames()] == [2, 1]
+    assert not links.out.send("c", beat("g", "c")), "above its bound a link takes nothing"
+    links.end_turn()
+    assert len(links.sent) == 2
 
 
 def test_a_connection_that_ends_meanwhile_loses_the_turn_and_nothing_else(links):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from quorumlog.log_events import EVENT_FIELDS
-from quorumlog.model.limits import DEFAULT_LIMITS
+from quorumlog.model.limits import DEFAULT_LIMITS, KIB, MIB
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, ReadIndexRequest
 from quorumlog.transport import peers
@@ -294,11 +294,27 @@ async def test_a_link_takes_joined_frames_while_it_is_up_and_the_peer_said_so(li
     peer, watcher = linked
     most = DEFAULT_LIMITS.outbox_bytes_max
     for bulk in (False, True):
-        assert most // 2 < peer.links.joined_room("n1", bulk=bulk) < most
+        assert peer.links.joined_room("n1", bulk=bulk) == most
     assert peer.links.joined_room("n7", bulk=True) is None
     await peer.listener.stop()
     assert await watcher.news.get() == ("lost", "n1")
     assert peer.links.joined_room("n1", bulk=False) is None
+
+
+async def test_a_full_link_takes_what_had_room_before_and_nothing_else(linked):
+    peer, watcher = linked
+    links = peer.links
+    most = DEFAULT_LIMITS.frame_bytes_max
+    links.limits = msgspec.structs.replace(DEFAULT_LIMITS, outbox_bytes_max=most)
+    peer.break_connections()
+    assert await watcher.news.get() == ("connected", "n1")
+    message = ReadIndexRequest(group="g", local_id="n0", remote_id="n1", term=1, request_id=1)
+    while links.send("n1", message, [bytes(MIB)], bulk=True):
+        assert links.joined_room("n1", bulk=False) == most, "the other link is not concerned"
+    while links.joined_room("n1", bulk=True) >= 0:
+        assert links.send("n1", message, [bytes(links.joined_room("n1", bulk=True))], bulk=True)
+    assert not links.send("n1", message, bulk=True)
+    assert links.send("n1", message, [bytes(KIB)], bulk=True, has_room=True)
 
 
 async def test_a_peer_of_an_earlier_version_does_not_say_that_it_takes_joined_frames(linked):

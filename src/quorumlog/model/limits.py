@@ -83,6 +83,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         for name in ("receive_bytes_max", "peer_receive_bytes_max", "send_bytes_max"):
             if getattr(self, name) < 2 * self.frame_bytes_max:
                 raise ConfigError(f"limits.{key_of(name)} must be at least twice frameBytesMax")
+        if self.outbox_bytes_max < self.frame_bytes_max:
+            raise ConfigError("limits.outboxBytesMax must be at least frameBytesMax")
         if self.push_bytes_max > self.block_bytes_max:
             raise ConfigError("limits: pushBytesMax must not exceed blockBytesMax")
         if self.push_window_bytes < self.push_bytes_max:

@@ -33,8 +33,23 @@ _Link: TypeAlias = tuple[str, bool]
 class Links(Network, Protocol):
     """The links to peers."""
 
+    def send(
+        self,
+        peer_id: str,
+        message: _Message,
+        attachments: Sequence[Buffer] = (),
+        *,
+        bulk: bool = False,
+        has_room: bool = False,
+    ) -> bool:
+        """See `Network`; `has_room`: it was found to fit, so it is refused only without a link."""
+        ...
+
     def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
-        """Return how many more bytes a link takes now; None: it takes no joined frames."""
+        """Return how many more attached bytes a link takes now; None: it takes no joined frames.
+
+        Below 0 it is so full that it takes no message at all.
+        """
         ...
 
 
@@ -52,7 +67,7 @@ class PeerTurns:
 
     Over each link messages leave in the order in which they were given. What was accepted is not
     dropped unless the connection ends. A peer of an earlier version gets frames as it knows them:
-    heartbeats are joined, everything else goes at once.
+    heartbeats are joined, and dropped if the link is full by then; everything else goes at once.
     """
 
     def __init__(
@@ -89,17 +104,16 @@ class PeerTurns:
         size = 0
         for part in attachments:
             size += len(part)
-        if size:
-            if size > PART_ATTACHED_MAX:
-                self._send_early(link, gathered)
-                is_sent = self._links.send(peer_id, message, attachments, bulk=bulk)
-                gathered.room = self._links.joined_room(peer_id, bulk=bulk)
-                return is_sent
-            if gathered.room is not None:
-                if size > gathered.room:
-                    return False
-                gathered.room -= size
-            gathered.attached += size
+        if size > PART_ATTACHED_MAX:
+            self._send_early(link, gathered)
+            is_sent = self._links.send(peer_id, message, attachments, bulk=bulk)
+            gathered.room = self._links.joined_room(peer_id, bulk=bulk)
+            return is_sent
+        if gathered.room is not None:
+            if size > gathered.room:
+                return False
+            gathered.room -= size
+        gathered.attached += size
         gathered.messages.append(Outgoing(message, attachments, size))
         if len(gathered.messages) >= JOINED_MAX or gathered.attached >= self._attached_max:
             self._send_early(link, gathered)
@@ -112,19 +126,21 @@ class PeerTurns:
     def _send_all(self) -> None:
         all_gathered, self._gathered = self._gathered, {}
         for link, gathered in all_gathered.items():
-            self._send_gathered(link, gathered.messages)
+            self._send_gathered(link, gathered.messages, has_room=gathered.room is not None)
 
     def _send_early(self, link: _Link, gathered: _Gathered) -> None:
         """Send what is gathered before the turn ends."""
         messages, gathered.messages, gathered.attached = gathered.messages, [], 0
-        self._send_gathered(link, messages)
+        self._send_gathered(link, messages, has_room=gathered.room is not None)
         gathered.room = self._links.joined_room(link[0], bulk=link[1])
 
-    def _send_gathered(self, link: _Link, messages: list[Outgoing[_Message]]) -> None:
+    def _send_gathered(
+        self, link: _Link, messages: list[Outgoing[_Message]], *, has_room: bool
+    ) -> None:
         peer_id, bulk = link
         if len(messages) == 1:
             ((message, attachments, _, _),) = messages
-            self._links.send(peer_id, message, attachments, bulk=bulk)
+            self._links.send(peer_id, message, attachments, bulk=bulk, has_room=has_room)
         elif not messages:
             return
         elif self._links.joined_room(peer_id, bulk=bulk) is None:
@@ -133,7 +149,7 @@ class PeerTurns:
             for run in runs_of(messages, self._attached_max):
                 turn = PeerTurn(local_id=self._self_id, remote_id=peer_id, parts=run.parts)
                 message = run.first.message if len(run.parts) == 1 else turn
-                self._links.send(peer_id, message, run.attachments, bulk=bulk)
+                self._links.send(peer_id, message, run.attachments, bulk=bulk, has_room=True)
 
     def _send_to_earlier(self, link: _Link, messages: list[Outgoing[_Message]]) -> None:
         """Send to a peer that takes no joined frames, or has been connected anew."""

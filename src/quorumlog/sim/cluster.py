@@ -4,6 +4,7 @@ After every event all invariants check the node it happened to.
 """
 
 import zlib
+from collections.abc import Hashable, Sequence
 from functools import partial
 from random import Random
 
@@ -12,7 +13,7 @@ from quorumlog.model.codes import Role
 from quorumlog.model.config import HOUR_MS, GroupConfig, NodeConfig
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.hooks import AppendHook
-from quorumlog.model.limits import Limits
+from quorumlog.model.limits import KIB, Limits
 from quorumlog.model.membership import Membership
 from quorumlog.model.messages.peer import NodeMessage, PeerMessage
 from quorumlog.node.environment import Environment
@@ -23,7 +24,8 @@ from quorumlog.sim.client_connections import ClientConnections
 from quorumlog.sim.clients import Clients
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.invariants import all_invariants
-from quorumlog.sim.network import SimulatedNetwork, parts_of
+from quorumlog.sim.links import Link
+from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
@@ -35,6 +37,8 @@ LIMITS = Limits(
     push_window_bytes=16_384,
     push_window_requests=8,
     tail_cache_bytes=6_000,
+    frame_bytes_max=512 * KIB,
+    outbox_bytes_max=512 * KIB,
     pending_requests_max=64,
 )
 DATA_FILE_BYTES = 16_384
@@ -82,6 +86,7 @@ class SimulatedCluster:
         self._seed = seed
         self.clock = SimulationClock(seed)
         self.network = SimulatedNetwork(self.clock)
+        self.paces: dict[Link, int] = {}
         self.touched: SimulatedNode | None = None
         self.append_hook = append_hook
         self.founders = [f"n{number}" for number in range(count)]
@@ -140,29 +145,32 @@ class SimulatedCluster:
 
     # -- messages ---------------------------------------------------------------------------
 
-    def send(
-        self,
-        node: SimulatedNode,
-        receiver: str,
-        message: PeerMessage | NodeMessage,
-        data: bytes,
-    ) -> None:
-        """Carry a message to another node, unless it is lost."""
-        for part in parts_of(message, data):
+    def connection(self, sender: str, receiver: str) -> Hashable:
+        """See `Wires`: connections end with the receiver's process, or are broken."""
+        target = self.nodes.get(receiver)
+        return None if target is None else (target.life, self.network.breaks(sender, receiver))
+
+    def sent(self, sender: str, parts: Sequence[PeerMessage]) -> None:
+        """See `Wires`: the sender says this at present. Raises `Finding`."""
+        node = self.nodes[sender]
+        for part in parts:
             for invariant in self.invariants:
                 invariant.sent(node, part)
-        target = self.nodes.get(receiver)
-        if target is None:
-            return
+
+    def carry(
+        self, sender: str, receiver: str, message: PeerMessage | NodeMessage, data: bytes
+    ) -> None:
+        """See `Wires`; it may be lost."""
+        target = self.nodes[receiver]
 
         def deliver() -> None:
             if target.is_up:
                 target.enter(lambda: target.receive(message, memoryview(bytearray(data))))
 
-        self.network.carry(node.node_id, receiver, message, data, deliver)
+        self.network.carry(sender, receiver, message, data, deliver)
 
     def takes_joined(self, receiver: str) -> bool:
-        """Whether a node is in this life of a version that understands joined frames."""
+        """See `Wires`: whether a node is in this life of a version that understands them."""
         node = self.nodes.get(receiver)
         if node is None:
             return False

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import Outcome, error_for
-from quorumlog.model.messages.base import Message
 from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.messages.peer import PeerMessage
 from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.core import RaftCore
 from quorumlog.sim.client_requests import Append, Attempt
@@ -22,7 +22,6 @@ from quorumlog.sim.finding import Finding
 from quorumlog.sim.group_node import GroupNode
 from quorumlog.sim.invariants import all_invariants
 from quorumlog.sim.invariants.base import Invariant
-from quorumlog.sim.network import parts_of
 from quorumlog.sim.operations import Operation
 from quorumlog.sim.process import alarms_of
 from quorumlog.sim.simulation_clock import SimulationClock
@@ -202,9 +201,9 @@ class GroupChecks:
             )
         return self._groups[identity]
 
-    def sent(self, node: GroupNode, message: Message, data: bytes) -> None:
-        """A node sends a message. Raises `Finding`."""
-        for part in parts_of(message, data):
+    def sent(self, node: GroupNode, parts: Sequence[PeerMessage]) -> None:
+        """A node sends messages of its groups. Raises `Finding`."""
+        for part in parts:
             replica = node.replicas.get(part.group)
             if replica is not None:
                 group = self.group_of(replica)

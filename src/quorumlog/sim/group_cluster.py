@@ -3,20 +3,28 @@
 Connections are ordered, as TCP's are: nodes that reach each other have one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from quorumlog.model.block import decode_entries
 from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.base import Message
+from quorumlog.model.messages.peer import PeerMessage
 from quorumlog.node.replica.replica import Replica
-from quorumlog.sim.cluster import LIMITS
+from quorumlog.sim import cluster
 from quorumlog.sim.finding import Finding
 from quorumlog.sim.group_checks import GroupChecks
 from quorumlog.sim.group_node import GroupNode, node_config
+from quorumlog.sim.links import Link
 from quorumlog.sim.network import Trace
 from quorumlog.sim.simulation_clock import SimulationClock
 
+LIMITS = replace(
+    cluster.LIMITS, message_bytes_max=4_096, frame_bytes_max=12_288, outbox_bytes_max=12_288
+)
+"""As there are several groups, more is on its way over a link."""
 FIRST_PORT = 7_101
 DELAY_US = (100, 2_000)
 READ_BYTES = 1 << 20
@@ -38,6 +46,7 @@ class GroupCluster:
         self.peers = ";".join(f"{one}-{node.config.listen}" for one, node in self.nodes.items())
         self.checks = GroupChecks(self.nodes, self.clock, seed)
         self.cut: set[str] = set()
+        self.paces: dict[Link, int] = {}
         self._touched: GroupNode | None = None
         self._epochs: dict[tuple[str, str], int] = {}
         self._arrives_us: dict[tuple[str, str], int] = {}
@@ -50,12 +59,22 @@ class GroupCluster:
         """See `GroupNetwork`."""
         return [peer for peer in self.ids if frozenset((node_id, peer)) in self._connected]
 
-    def carry(self, sender: GroupNode, receiver: str, message: Message, data: bytes) -> None:
-        """See `GroupNetwork`: in order, unless the connection breaks."""
-        self.checks.sent(sender, message, data)
-        pair = sender.node_id, receiver
-        if frozenset(pair) not in self._connected:
-            return
+    def connection(self, sender: str, receiver: str) -> Hashable:
+        """See `Wires`."""
+        is_there = frozenset((sender, receiver)) in self._connected
+        return self._epochs.get((sender, receiver), 0) if is_there else None
+
+    def takes_joined(self, receiver: str) -> bool:
+        """See `Wires`: all nodes are of this version."""
+        return True
+
+    def sent(self, sender: str, parts: Sequence[PeerMessage]) -> None:
+        """See `Wires`."""
+        self.checks.sent(self.nodes[sender], parts)
+
+    def carry(self, sender: str, receiver: str, message: Message, data: bytes) -> None:
+        """See `Wires`: in order, unless the connection breaks."""
+        pair = sender, receiver
         epoch, now_us = self._epochs.get(pair, 0), self.clock.now_us
         due_us = max(self._arrives_us.get(pair, 0), now_us + self.random.randint(*DELAY_US))
         self._arrives_us[pair] = due_us

@@ -4,17 +4,16 @@ Its groups share one disk worker and journal, one turn and the heartbeats betwee
 a real node do. Its connections are ordered, as TCP's are, and begin with introductions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
-from quorumlog.model.block import Buffer
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message
-from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
+from quorumlog.model.messages.peer import Introduction
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.deleted_groups import LifecycleEnvironment
 from quorumlog.node.environment import Environment
@@ -28,7 +27,8 @@ from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandl
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.turn import Turn
 from quorumlog.raft.core import RaftCore
-from quorumlog.sim.process import DIRECTORY, LINK_ROOM, SimulatedProcess, SimulatedTimer
+from quorumlog.sim.links import SimulatedLinks, Wires
+from quorumlog.sim.process import DIRECTORY, SimulatedProcess, SimulatedTimer
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.sim.workers import SimulatedDiskWorker
 from quorumlog.storage.journal.writer import JournalLimits
@@ -47,14 +47,10 @@ JOURNAL = JournalLimits(
 """So small that its segments are used again and again. It takes two groups, as in a real node."""
 
 
-class GroupNetwork(Protocol):
+class GroupNetwork(Wires, Protocol):
     """What a node needs of the network."""
 
     clock: SimulationClock
-
-    def carry(self, sender: "GroupNode", receiver: str, message: Message, data: bytes) -> None:
-        """Carry a message over the connection from one node to another, if it is open."""
-        ...
 
     def peers_of(self, node_id: str) -> list[str]:
         """Return the nodes that a node is connected to."""
@@ -108,11 +104,14 @@ class GroupNode(SimulatedProcess):
         self.catalog = GroupCatalog(self.config)
         records = GroupFiles(self.files, DIRECTORY, self.files.remove_tree)
         due, query, beat = SimulatedTimer(self), SimulatedTimer(self), SimulatedTimer(self)
+        self.links = SimulatedLinks(
+            self, self.network, self.config.limits, self._introduce_to_peers
+        )
         self.liveness = self._make_liveness(beat)
         self._environment = environment = self._make_environment(
             turn,
             SimulatedDiskWorker(self, turn, JOURNAL, turn.at_end),
-            self,
+            self.links,
             self.liveness,
             lambda deadline_ms: None,
         )
@@ -128,7 +127,7 @@ class GroupNode(SimulatedProcess):
         )
         self.sync = GroupSync(
             self.lifecycle,
-            SyncEnvironment(self, self, environment.now_ms, query.wake_at, environment.nonce),
+            SyncEnvironment(self.links, self, environment.now_ms, query.wake_at, environment.nonce),
         )
         due.tick, query.tick = self.lifecycle.tick, self.sync.tick
         try:
@@ -150,7 +149,7 @@ class GroupNode(SimulatedProcess):
         liveness = NodeLiveness(
             self.node_id,
             self.replicas,
-            self,
+            self.links,
             lambda: self.clock.now_ms,
             timer.wake_at,
             run=self.life + 1,
@@ -255,25 +254,8 @@ class GroupNode(SimulatedProcess):
 
     # -- its connections --------------------------------------------------------------------------
 
-    def send(
-        self,
-        peer_id: str,
-        message: PeerMessage | NodeMessage,
-        attachments: Sequence[Buffer] = (),
-        *,
-        bulk: bool = False,
-    ) -> bool:
-        """See `Network`."""
-        data = b"".join(bytes(part) for part in attachments)
-        self.network.carry(self, peer_id, message, data)
-        return True
-
-    def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
-        """See `Links`."""
-        return LINK_ROOM
-
-    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
-        """See `Network`: peers are introduced to a group that has come, or has other members."""
+    def _introduce_to_peers(self, group: str) -> None:
+        """A group has come, or has other members."""
         for peer in self.peers():
             self.introduce(peer, [group])
 
@@ -286,7 +268,7 @@ class GroupNode(SimulatedProcess):
                 known = [(name, core.membership.identity, core.membership_index)]
                 address = replica.placement.own_address
                 names = {"local_id": self.node_id, "remote_id": peer}
-                self.send(peer, Introduction(**names, address=address, groups=known))
+                self.links.send(peer, Introduction(**names, address=address, groups=known))
 
     def connected(self, peer: str) -> None:
         """There is a new connection, in both directions."""

@@ -7,14 +7,16 @@ group all invariants of a group.
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import Role
-from quorumlog.sim.cluster import DATA_FILE_BYTES, INDEX_FILE_BYTES, LIMITS
+from quorumlog.sim.cluster import DATA_FILE_BYTES, INDEX_FILE_BYTES
 from quorumlog.sim.finding import Finding, Outcome, found_by
 from quorumlog.sim.group_changes import GroupChanges
-from quorumlog.sim.group_cluster import DELAY_US, GroupCluster
+from quorumlog.sim.group_cluster import DELAY_US, LIMITS, GroupCluster
 from quorumlog.sim.group_faults import GroupFaults
+from quorumlog.sim.slow_links import SlowLinks
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 CHANGE_MS, APPEND_MS, CHECK_MS = 500, 40, 20
@@ -36,6 +38,8 @@ class GroupRun:
         self.happened: list[str] = []
         self.changes = GroupChanges(self.cluster, self._say)
         self.faults = GroupFaults(self.cluster, self._say)
+        chance = Random(f"slow links {seed}")  # noqa: S311  (nothing secret)
+        self.slow_links = SlowLinks(self.cluster, chance)
         self._clock = self.cluster.clock
         self._random = self.cluster.random
         self._sent = 0
@@ -107,9 +111,11 @@ class GroupRun:
         self._change()
         self._again(APPEND_MS, self._append)
         self.faults.start()
+        self.slow_links.start()
         self.cluster.run_until(int(seconds * 1_000))
         self._is_busy = False
         self.faults.end()
+        self.slow_links.end()
         end_ms = self._clock.now_ms + SETTLE_MS
         while (unsettled := self._unsettled()) and self._clock.now_ms < end_ms:
             self.cluster.run_until(self._clock.now_ms + STEP_MS)
@@ -152,7 +158,11 @@ def run_groups_seed(seed: int, *, seconds: float = 30.0, nodes: int = 3) -> Outc
         run.cluster.checks.appended,
         0,
         run.cluster.trace.text,
-        run.faults.names,
-        {"groups": run.happened, "state": run.cluster.describe()},
+        run.faults.names + ["slow_links"] * run.slow_links.are_chosen,
+        {
+            "groups": run.happened,
+            "slow links": run.slow_links.happened,
+            "state": run.cluster.describe(),
+        },
         finding,
     )

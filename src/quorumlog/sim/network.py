@@ -77,6 +77,10 @@ class SimulatedNetwork:
         for pair in ((one, two), (two, one)):
             self._epochs[pair] = self._epochs.get(pair, 0) + 1
 
+    def breaks(self, one: str, two: str) -> int:
+        """Return how many times the connections between two machines have broken."""
+        return self._epochs.get((one, two), 0)
+
     def carry(
         self,
         sender: str,

@@ -1,12 +1,12 @@
 """One simulated machine: the real replica, core and storage in a simulated environment."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.block import Block, Buffer
+from quorumlog.model.block import Block
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.hooks import AppendHook
@@ -24,14 +24,9 @@ from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.sessions.entries import SystemEntry
 from quorumlog.sim.disk import SimulatedCrash
+from quorumlog.sim.links import SimulatedLinks, Wires
 from quorumlog.sim.machines import Machines
-from quorumlog.sim.process import (
-    DIRECTORY,
-    LINK_ROOM,
-    SimulatedProcess,
-    SimulatedTimer,
-    alarms_of,
-)
+from quorumlog.sim.process import DIRECTORY, SimulatedProcess, SimulatedTimer, alarms_of
 from quorumlog.sim.views import ClusterView, Remains
 from quorumlog.sim.workers import SimulatedDiskWorker
 from quorumlog.storage.journal.writer import JournalLimits
@@ -55,25 +50,11 @@ JOURNAL = JournalLimits(
 """So small that it is full often; about half of all commits go through it."""
 
 
-class Simulation(ClusterView, Protocol):
+class Simulation(ClusterView, Wires, Protocol):
     """What a node needs of the cluster it belongs to. `touched`: the node of the present event."""
 
     touched: "SimulatedNode | None"
     append_hook: AppendHook | None
-
-    def send(
-        self,
-        node: "SimulatedNode",
-        receiver: str,
-        message: PeerMessage | NodeMessage,
-        data: bytes,
-    ) -> None:
-        """Carry a message to another node."""
-        ...
-
-    def takes_joined(self, receiver: str) -> bool:
-        """Whether another node understands joined frames."""
-        ...
 
     def ended(self, gone: "SimulatedNode") -> None:
         """Record that a process has ended while its machine goes on."""
@@ -96,33 +77,6 @@ class Simulation(ClusterView, Protocol):
     ) -> Replica:
         """Return the replica of a node that starts."""
         ...
-
-
-class _Network:
-    """Sends through the cluster's network."""
-
-    def __init__(self, node: "SimulatedNode") -> None:
-        self._node = node
-
-    def send(
-        self,
-        peer_id: str,
-        message: PeerMessage | NodeMessage,
-        attachments: Sequence[Buffer] = (),
-        *,
-        bulk: bool = False,
-    ) -> bool:
-        """See `Network`."""
-        data = b"".join(bytes(part) for part in attachments)
-        self._node.cluster.send(self._node, peer_id, message, data)
-        return True
-
-    def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
-        """See `Links`."""
-        return LINK_ROOM if self._node.cluster.takes_joined(peer_id) else None
-
-    def update_members(self, group: str, addresses: Mapping[str, str]) -> None:
-        """See `Network`: a simulated network reaches everyone."""
 
 
 class SimulatedNode(SimulatedProcess):
@@ -211,9 +165,10 @@ class SimulatedNode(SimulatedProcess):
             return
         self.incarnation, self.why_stopped = opened.incarnation, ""
         replicas: dict[str, Replica] = {}
-        self.liveness = liveness = self._make_liveness(replicas)
+        links = SimulatedLinks(self, self.cluster, self.config.limits)
+        self.liveness = liveness = self._make_liveness(replicas, links)
         try:
-            self.replica = replica = self._make_replica(group, opened, liveness)
+            self.replica = replica = self._make_replica(group, opened, links, liveness)
         except StorageError as error:
             self.stop(power=False, why=str(error))
             return
@@ -225,11 +180,11 @@ class SimulatedNode(SimulatedProcess):
 
         self.enter(start)
 
-    def _make_liveness(self, replicas: dict[str, Replica]) -> NodeLiveness:
+    def _make_liveness(self, replicas: dict[str, Replica], links: SimulatedLinks) -> NodeLiveness:
         return NodeLiveness(
             self.node_id,
             replicas,
-            _Network(self),
+            links,
             lambda: self.clock.now_ms,
             self._wake_liveness_at,
             run=self.life + 1,
@@ -270,7 +225,11 @@ class SimulatedNode(SimulatedProcess):
         self.running.propose(block, answered, entry)
 
     def _make_replica(
-        self, group: GroupConfig, opened: OpenedGroup, liveness: NodeLiveness
+        self,
+        group: GroupConfig,
+        opened: OpenedGroup,
+        links: SimulatedLinks,
+        liveness: NodeLiveness,
     ) -> Replica:
         now_ms, random = self.clock.now_ms, self.cluster.clock.random
         config = raft_config(group, self.config, opened)
@@ -279,7 +238,7 @@ class SimulatedNode(SimulatedProcess):
         environment = self._make_environment(
             turn,
             SimulatedDiskWorker(self, turn, JOURNAL),
-            _Network(self),
+            links,
             liveness,
             timer.wake_at,
             rebuild_machine=lambda machine: self.machines.rebuild(machine, group),

@@ -7,15 +7,15 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from quorumlog.model.bounds import SIZE_MAX
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.node.environment import Environment, Liveness
-from quorumlog.node.peer_turns import Links, PeerTurns
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.turn import Turn
+from quorumlog.sim.checked_turns import CheckedTurns
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.sim.links import SimulatedLinks
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.sim.views import Remains
 from quorumlog.sim.workers import SimulatedDiskWorker, SimulatedExecutor
@@ -26,8 +26,6 @@ DIRECTORY = "/node"
 NONCE_BITS = 62
 DISK_US = (100, 1_500)
 ALARMS_KEPT = 64
-LINK_ROOM = SIZE_MAX
-"""How many bytes a simulated link takes: it has no queue that could be full."""
 
 
 class SimulatedTimer:
@@ -179,7 +177,7 @@ class SimulatedProcess(ABC):
         self,
         turn: Turn,
         disk: SimulatedDiskWorker,
-        links: Links,
+        links: SimulatedLinks,
         liveness: Liveness,
         wake_at: Callable[[int], None],
         **others: Any,
@@ -189,7 +187,7 @@ class SimulatedProcess(ABC):
         self._disk = disk
         return Environment(
             disk=disk,
-            network=PeerTurns(self.node_id, links, turn.at_end, self.config.limits),
+            network=CheckedTurns(self.node_id, links, turn.at_end, self.config.limits),
             executor=executor,
             machines=executor,
             now_ms=lambda: clock.now_ms,

@@ -1,6 +1,7 @@
 """One run from one seed: faults for a while, then none, after which the group must recover."""
 
 from random import Random
+from typing import TypeAlias
 
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.hooks import AppendHook
@@ -13,6 +14,7 @@ from quorumlog.sim.hook import make_hook
 from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.machine_faults import MachineFaults
 from quorumlog.sim.machines import KEY_VALUES, REGISTERS
+from quorumlog.sim.slow_links import SlowLinks
 
 CLIENTS = 3
 FOUNDING_MS = 4_000
@@ -50,6 +52,8 @@ HOOKS = 0.2
 STABLE_MS = 2_500
 """How long a converged group must go on without another election."""
 
+_Others: TypeAlias = MachineFaults | CleanStops | Impostors | SlowLinks
+
 
 def run_seed(
     seed: int,
@@ -82,7 +86,8 @@ def run_seed(
     lies_chance = _drawn("impostors", seed)
     has_lies = lies_chance.random() < IMPOSTORS
     impostors = Impostors(cluster, lies_chance)
-    others: list[MachineFaults | CleanStops | Impostors] = []
+    slow_links = SlowLinks(cluster, _drawn("slow links", seed))
+    others: list[_Others] = [slow_links]
     if has_machine_faults:
         others.append(machine_faults)
     if has_stops:
@@ -100,8 +105,9 @@ def run_seed(
         cluster.network.trace.text,
         [name_of(kind) for kind in faults.kinds]
         + ["clean_stops"] * has_stops
-        + ["impostors"] * has_lies,
-        _histories(cluster, faults, stops, impostors),
+        + ["impostors"] * has_lies
+        + ["slow_links"] * slow_links.are_chosen,
+        _histories(cluster, faults, stops, impostors, slow_links),
         finding,
     )
 
@@ -168,7 +174,7 @@ def _digests(seed: int) -> dict[str, object]:
 def _live_through(
     cluster: SimulatedCluster,
     faults: Faults,
-    others: list[MachineFaults | CleanStops | Impostors],
+    others: list[_Others],
     seconds: float,
 ) -> None:
     for node_id in cluster.founders:
@@ -205,12 +211,17 @@ def _live_through(
 
 
 def _histories(
-    cluster: SimulatedCluster, faults: Faults, stops: CleanStops, impostors: Impostors
+    cluster: SimulatedCluster,
+    faults: Faults,
+    stops: CleanStops,
+    impostors: Impostors,
+    slow_links: SlowLinks,
 ) -> dict[str, list[str]]:
     histories = {node_id: node.history() for node_id, node in cluster.nodes.items()}
     histories["faults"] = faults.happened
     histories["clean stops"] = stops.happened
     histories["impostors"] = impostors.happened
+    histories["slow links"] = slow_links.happened
     try:
         histories["state"] = cluster.describe().split("; ")
     except QuorumlogError as error:

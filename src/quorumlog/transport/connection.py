@@ -315,13 +315,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames -----------------------------------------------------------------------------
 
     def _answer_refused(self, frame: RefusedFrame) -> None:
-        self._say_refused(frame)
-        response = Response(code=frame.code, text=frame.text)
-        self.send(response, correlation_id=frame.correlation_id)
-        if self._handler is None:  # refusals of refusals would go on for ever
-            self.close(frame.text)
-
-    def _say_refused(self, frame: RefusedFrame) -> None:
         if frame.text != self._refused_text:  # the same one again and again is said once
             self._refused_text = frame.text
             log_event(
@@ -332,6 +325,10 @@ class Connection(asyncio.BufferedProtocol):
                 remote=self.remote_address,
                 reason=frame.text,
             )
+        response = Response(code=frame.code, text=frame.text)
+        self.send(response, correlation_id=frame.correlation_id)
+        if self._handler is None:  # refusals of refusals would go on for ever
+            self.close(frame.text)
 
     def _handshake(self, message: Message) -> None:
         if not isinstance(message, Hello):
@@ -369,11 +366,17 @@ class Connection(asyncio.BufferedProtocol):
             deadline.cancel()
 
     def send(
-        self, message: Message, *, correlation_id: int = 0, attachments: Sequence[Buffer] = ()
+        self,
+        message: Message,
+        *,
+        correlation_id: int = 0,
+        attachments: Sequence[Buffer] = (),
+        has_room: bool = False,
     ) -> bool:
         """Send a frame; return False, with nothing sent, if closed or too much is unsent.
 
-        Raises `UnexpectedArgumentError` when the frame would be above a limit.
+        `has_room`: what is unsent was looked at before, and left room for what is attached. Raises
+        `UnexpectedArgumentError` when the frame would be above a limit.
         """
         stream, limits = self._transport, self._limits
         if stream is None or stream.is_closing():
@@ -382,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         if slices is not None:
             most = min(most, limits.send_bytes_max // 2)
         size = sum(map(len, attachments))
-        if stream.get_write_buffer_size() + size > most:
+        if not has_room and stream.get_write_buffer_size() + size > most:
             return False
         try:
             self._write(message, correlation_id, attachments)

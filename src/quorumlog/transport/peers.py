@@ -37,8 +37,6 @@ NAME_TIMEOUT_S = 1.5
 SILENCE_MS = 1_500
 """A link on which nothing was acknowledged for this long is made anew: TCP itself would wait for
 about as long again as the silence lasted."""
-OUTBOX_RESERVE_SHARE = 64
-"""This part of an outbox is for messages, the rest for what is attached to joined ones."""
 REMOVED_S = 60.0
 """How long the links to a member that was removed stay."""
 UNKNOWN_PEERS_MAX = 32
@@ -192,13 +190,19 @@ class _Link:
             self.connection = None
         log_event(logger, logging.DEBUG, "link ended", peer=self.peer_id, reason=reason)
 
-    def send(self, message: PeerMessage | NodeMessage, attachments: Sequence[Buffer]) -> bool:
+    def send(
+        self,
+        message: PeerMessage | NodeMessage,
+        attachments: Sequence[Buffer],
+        *,
+        has_room: bool = False,
+    ) -> bool:
         """Send if the link is up and its outbox has room; what no frame takes is logged."""
         connection = self.connection
         if connection is None:
             return False
         try:
-            return connection.send(message, attachments=attachments)
+            return connection.send(message, attachments=attachments, has_room=has_room)
         except UnexpectedArgumentError as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
@@ -353,26 +357,28 @@ class PeerLinks:
         attachments: Sequence[Buffer] = (),
         *,
         bulk: bool = False,
+        has_room: bool = False,
     ) -> bool:
-        """Send to a peer; return False if its link is down or full."""
+        """Send to a peer; return False if its link is down or full.
+
+        `has_room`: `joined_room` was asked before, and what was accepted since fits.
+        """
         link = (self._bulk if bulk else self._control).get(peer_id)
         if link is not None:
-            return link.send(message, attachments)
+            return link.send(message, attachments, has_room=has_room)
         return self._answer_unknown_peer(peer_id, message, attachments, bulk=bulk)
 
     def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
-        """Return how many more attached bytes a link takes now.
+        """Return how many more attached bytes a link takes now; below 0 it takes no message.
 
-        None: it is down, or the peer takes no joined frames. A part of the outbox is left for the
-        messages themselves, so that a frame is not refused whose parts were accepted.
+        None: it is down, or the peer takes no joined frames.
         """
         link = (self._bulk if bulk else self._control).get(peer_id)
         connection = None if link is None else link.connection
         hello = None if connection is None else connection.hello
         if connection is None or hello is None or not hello.takes_joined:
             return None
-        most = self.limits.outbox_bytes_max
-        return most - most // OUTBOX_RESERVE_SHARE - connection.outbox_bytes
+        return self.limits.outbox_bytes_max - connection.outbox_bytes
 
     def _answer_unknown_peer(
         self,
