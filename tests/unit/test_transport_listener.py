@@ -116,13 +116,13 @@ async def test_one_peer_has_few_connections_and_the_silent_one_goes(listening, m
 
 
 async def test_accepting_goes_on_when_a_descriptor_is_free_again(listening, monkeypatch):
-    (own,) = listening._sockets
+    (own,) = listening._acceptor._sockets
 
     class NoneFree:
         def accept(self):
             raise OSError(errno.EMFILE, "Too many open files")
 
-    listening._accept(NoneFree())  # as the loop would call it
+    listening._acceptor._accept(NoneFree())  # as the loop would call it
     assert listening.counters.accept_failures == 1
     assert await connected(listening, "client") == ""  # it waited in the backlog
     assert own.fileno() >= 0

@@ -11,7 +11,8 @@ from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
 from quorumlog.storage.files.file_sequence import MAPS_MAX, WRITABLE_MAX
 from quorumlog.storage.journal.writer import JournalLimits
-from quorumlog.transport.listener import ACCEPTS_PER_TURN, PEERS_RESERVE, REFUSALS_MAX
+from quorumlog.transport.acceptor import ACCEPTS_PER_TURN
+from quorumlog.transport.listener import PEERS_RESERVE, REFUSALS_MAX
 from quorumlog.transport.peers import UNKNOWN_PEERS_MAX
 
 LIMIT_MAX = 65_536

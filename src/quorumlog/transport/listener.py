@@ -1,23 +1,17 @@
-"""Accepting connections of peers and clients on one port.
-
-Connections are accepted here and not by the event loop's server. When no file descriptor is free,
-that one gives up, or tries again without a pause; and it cannot bound the number of connections.
-"""
+"""Connections of peers and clients on one port: who they are, and how many there may be."""
 
 import asyncio
-import logging
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import ConfigError, RemoteProtocolError
+from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
+from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.connection import (
     PEER_ROLES,
@@ -25,10 +19,7 @@ from quorumlog.transport.connection import (
     ConnectionHandler,
     TransportCounters,
 )
-from quorumlog.transport.resolver import Resolver
 from quorumlog.transport.shared_resources import SharedResources
-
-logger = logging.getLogger(__name__)
 
 CLIENT_ROLE = "client"
 PEERS_RESERVE = 256
@@ -37,12 +28,6 @@ REFUSALS_MAX = 16
 """Connections beyond all places that get an answer which says so; more are closed without one."""
 PEER_CONNECTIONS_MAX = 4
 """Connections of one peer and role; one more ends the one that was silent for the longest time."""
-BACKLOG = 1_024
-ACCEPTS_PER_TURN = 2
-"""Connections accepted in one turn of the loop."""
-ACCEPT_PAUSE_MIN_S = 0.05
-ACCEPT_PAUSE_MAX_S = 1.0
-"""Pauses while a connection cannot be accepted, as no descriptor or no memory is there."""
 CHECK_S = 1.0
 """Pause between checks for frames that do not arrive and answers that are not read."""
 STOP_TURNS = 100
@@ -74,8 +59,6 @@ class Listener:
         appends: RequestMemory | None = None,
         peers_reserve: int | None = None,
     ) -> None:
-        self._host = host
-        self.port = port
         self._handler_for = handler_for
         self._hello = Hello(cluster=cluster, node_id=node_id, role="node", takes_joined=True)
         self._accepts = accepts
@@ -87,14 +70,17 @@ class Listener:
             is_crowded,
             appends,
         )
-        self._sockets: list[socket.socket] = []
-        self._setting_up: set[asyncio.Task[None]] = set()
-        self._pause_s = ACCEPT_PAUSE_MIN_S
         self._timer: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
         self._unproven: dict[Connection, None] = {}
         self._clients_gone: asyncio.Event | None = None
         self.counters = TransportCounters()
+        self._acceptor = Acceptor(host, port, self._has_room, self._make, self.counters)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before the start if any port will do."""
+        return self._acceptor.port
 
     def limit_connections(self, connections_max: int) -> None:
         """Accept this many connections from now on; those that are open stay."""
@@ -102,18 +88,7 @@ class Listener:
 
     async def start(self) -> None:
         """Start to listen. Raises `ConfigError` when the address cannot be used."""
-        try:
-            for family, address in await Resolver().resolve(self._host, self.port):
-                self._sockets.append(_listening(family, address))
-                if not self.port:
-                    break  # another family would have another port
-        except OSError as error:
-            self._close_sockets()
-            raise ConfigError(
-                f"cannot listen on {self._host}:{self.port}: {reason_of(error)}"
-            ) from error
-        self.port = self._sockets[0].getsockname()[1]
-        self._listen()
+        await self._acceptor.start()
         self._check_later()
 
     async def dismiss_clients(self, within_s: float) -> None:
@@ -121,9 +96,9 @@ class Listener:
 
         Requests that they have sent are still answered. Peers stay connected.
         """
-        if not self._sockets:
+        if not self._acceptor.is_listening:
             return
-        self._close_sockets()
+        self._acceptor.close()
         self._clients_gone = asyncio.Event()
         for connection in self._clients():
             text = f"{self._hello.node_id} is stopping; ask another node"
@@ -146,11 +121,9 @@ class Listener:
 
     async def stop(self) -> None:
         """Listen no more and end all connections."""
-        self._close_sockets()
+        self._acceptor.stop()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._setting_up:
-            task.cancel()
         for connection in list(self.connections):
             connection.abort("the node is stopping")
         for _ in range(STOP_TURNS):
@@ -158,52 +131,11 @@ class Listener:
                 break
             await asyncio.sleep(0)
 
-    def _close_sockets(self) -> None:
-        loop = asyncio.get_running_loop()
-        sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            loop.remove_reader(one)
-            one.close()
-
-    # -- accepting --------------------------------------------------------------------------
-
-    def _listen(self) -> None:
-        for one in self._sockets:
-            asyncio.get_running_loop().add_reader(one, self._accept, one)
-
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                accepted, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._accept_later(error)
-                return
-            self._pause_s = ACCEPT_PAUSE_MIN_S
-            self.counters.accepted += 1
-            if self._has_room():
-                self._set_up(accepted)
-            else:
-                self.counters.refused_places += 1
-                accepted.close()
-
-    def _accept_later(self, error: OSError) -> None:
-        """Stop accepting for a while, as descriptors or memory are short; the backlog waits."""
-        if self._pause_s == ACCEPT_PAUSE_MIN_S:
-            log_event(
-                logger, logging.WARNING, "cannot accept connections now", reason=reason_of(error)
-            )
-        self.counters.accept_failures += 1
-        loop = asyncio.get_running_loop()
-        for one in self._sockets:
-            loop.remove_reader(one)
-        loop.call_later(self._pause_s, self._listen)
-        self._pause_s = min(ACCEPT_PAUSE_MAX_S, 2 * self._pause_s)
+    # -- places -----------------------------------------------------------------------------
 
     def _has_room(self) -> bool:
         """Whether there is room for one more connection; if need be, an unproven one is closed."""
-        count = len(self.connections) + len(self._setting_up)
+        count = len(self.connections) + self._acceptor.set_up
         if count < self._limits.connections_max:
             return True
         while self._unproven:
@@ -214,23 +146,6 @@ class Listener:
                 oldest.abort("others need its place, and none of its requests succeeded")
                 return True
         return count < self._limits.connections_max + self._peers_reserve + REFUSALS_MAX
-
-    def _set_up(self, accepted: socket.socket) -> None:
-        accepted.setblocking(False)
-        with suppress(OSError):  # closed already: connection_lost follows
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = asyncio.get_running_loop().create_task(self._connect(accepted))
-        self._setting_up.add(task)
-        task.add_done_callback(self._setting_up.discard)
-
-    async def _connect(self, accepted: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(self._make, accepted)
-        except BaseException as error:
-            accepted.close()
-            if not isinstance(error, OSError):
-                raise
 
     def _make(self) -> Connection:
         beyond = len(self.connections) - self._limits.connections_max
@@ -307,18 +222,3 @@ class Listener:
             min(known, key=lambda one: one.last_received_at).abort(
                 "the peer has made later connections"
             )
-
-
-def _listening(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.setblocking(False)
-        made.bind(address)
-        made.listen(BACKLOG)
-    except BaseException:
-        made.close()
-        raise
-    return made
