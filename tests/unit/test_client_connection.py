@@ -13,7 +13,8 @@ from quorumlog.model.block import encode_block
 from quorumlog.model.errors import NetworkError, Outcome, UnexpectedArgumentError
 from quorumlog.model.messages.base import Responses
 from quorumlog.model.messages.client import AppendRequest, AppendResponse, FetchRequest
-from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.connection import Connection
+from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import Frame
 from quorumlog.wire.joined import Outgoing, runs_of
 from scripted_cluster import LIMITS, SILENT

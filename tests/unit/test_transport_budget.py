@@ -14,9 +14,10 @@ from quorumlog.model.messages.peer import ReadIndexRequest
 from quorumlog.transport import budget as budgets
 from quorumlog.transport.budget import AnswerMemory, FrameMemory, RequestMemory
 from quorumlog.transport.classifier import BULK_AFTER_S, BULK_FOR_S, CLOSED_LOOP_AFTER, CREDIT_MAX
-from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.connection import Connection
 from quorumlog.transport.scheduler import INTERACTIVE_FOR_S, SLICE_S, TrafficClass
 from quorumlog.transport.shared_resources import RECEIVED_BYTES_MAX, SharedResources
+from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import encode_frame
 
 KIB = 1024

@@ -12,8 +12,9 @@ from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.transport import listener as listeners
-from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.connection import Connection
 from quorumlog.transport.listener import Listener
+from quorumlog.transport.stream import TransportCounters
 
 LIMITS = Limits(connections_max=2)
 

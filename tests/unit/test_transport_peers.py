@@ -11,9 +11,10 @@ from quorumlog.model.limits import DEFAULT_LIMITS, KIB, MIB
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, ReadIndexRequest
 from quorumlog.transport import peers
-from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.connection import Connection
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.peers import PeerLinks
+from quorumlog.transport.stream import TransportCounters
 
 
 class Peer:

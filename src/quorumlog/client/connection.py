@@ -21,8 +21,9 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Request, Response, Responses
 from quorumlog.model.messages.client import FetchRequest, GroupIdentity, MetadataRequest
 from quorumlog.model.messages.machine import QueryRequest
-from quorumlog.transport.connection import Connection, TransportCounters
+from quorumlog.transport.connection import Connection
 from quorumlog.transport.resolver import Resolver, connect_to
+from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import Frame, RefusedFrame
 from quorumlog.wire.joined import split
 

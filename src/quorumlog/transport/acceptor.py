@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.errors import ConfigError
-from quorumlog.transport.connection import TransportCounters
 from quorumlog.transport.resolver import Resolver
+from quorumlog.transport.stream import TransportCounters
 
 logger = logging.getLogger(__name__)
 

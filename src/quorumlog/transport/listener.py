@@ -13,13 +13,9 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
-from quorumlog.transport.connection import (
-    PEER_ROLES,
-    Connection,
-    ConnectionHandler,
-    TransportCounters,
-)
+from quorumlog.transport.connection import PEER_ROLES, Connection, ConnectionHandler
 from quorumlog.transport.shared_resources import SharedResources
+from quorumlog.transport.stream import TransportCounters
 
 CLIENT_ROLE = "client"
 PEERS_RESERVE = 256

@@ -18,8 +18,9 @@ from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
-from quorumlog.transport.connection import Connection, ConnectionHandler, TransportCounters
+from quorumlog.transport.connection import Connection, ConnectionHandler
 from quorumlog.transport.resolver import Resolver, connect_to
+from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import Frame
 
 logger = logging.getLogger(__name__)
