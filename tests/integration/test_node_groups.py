@@ -39,8 +39,8 @@ async def test_idle_groups_rest_and_an_append_wakes_its_group_only(make_cluster,
         terms = {group: cluster.replica("n0", group).core.term for group in GROUPS}
         async with cluster.client("g7") as client:
             await client.append(b"entry")
-            resting = sum(replica.core.is_quiescent for replica in replicas(cluster))
-            assert resting >= 3 * (len(GROUPS) - 1)
+            quiescent = sum(replica.core.is_quiescent for replica in replicas(cluster))
+            assert quiescent >= 3 * (len(GROUPS) - 1)
             assert (await client.get(1)).body == b"entry"
         await until(lambda: all_rest(cluster), what="rest")
         assert {group: cluster.replica("n0", group).core.term for group in GROUPS} == terms

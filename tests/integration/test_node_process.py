@@ -136,7 +136,7 @@ def test_166_metrics_and_health_tell_the_truth(cluster):
 
 async def test_an_idle_group_is_reported_to_rest(cluster, until):
     for node_id in cluster.node_ids:
-        await until(lambda node_id=node_id: metrics(cluster, node_id)["quorumlog_groups_resting"])
+        await until(lambda node_id=node_id: metrics(cluster, node_id)["quorumlog_groups_quiescent"])
 
 
 def test_without_a_majority_health_says_so(cluster, until):

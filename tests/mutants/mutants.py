@@ -514,7 +514,7 @@ class _Unsynced:
 
 def j05_a_group_uses_the_journal_without_a_note(put):
     def enter(self, path, journal):
-        self.is_in = bool(self.number) and self._metadata.checkpoint is not None
+        self.is_in = bool(self.incarnation) and self._metadata.checkpoint is not None
 
     put(GroupInJournal, "enter", enter)
 
@@ -552,7 +552,7 @@ def g05_records_name_a_group_by_its_name(put):
 
     def named(self, files, directory, data_directories, identity, metadata):
         made(self, files, directory, data_directories, identity, metadata)
-        self.number = names[identity.incarnation] = crc32(directory.encode())
+        self.incarnation = names[identity.incarnation] = crc32(directory.encode())
 
     put(GroupInJournal, "__init__", named)
     put(settle, "incarnation_number", names.get)

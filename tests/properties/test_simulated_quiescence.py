@@ -93,7 +93,7 @@ def test_an_append_wakes_the_group_and_it_rests_again():
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_resting_group_elects_as_quickly_when_its_leader_dies(seed):
+def test_a_quiescent_group_elects_as_quickly_when_its_leader_dies(seed):
     cluster = rested(seed)
     old, since = cluster.leader(), cluster.clock.now_ms
     old.stop(power=bool(seed % 2))

@@ -27,7 +27,7 @@ TAIL_BYTES = 1_024
 CATCH_UP_BYTES = 1_024
 RESTART_BYTES = 16_384
 TIMEOUT_MS = 60_000
-IDLE_SETTLE_S = 3.0
+IDLE_PAUSE_S = 3.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +244,7 @@ class Bench:
 
     async def idle(self) -> AsyncIterator[Figure]:
         """Nothing happens."""
-        await asyncio.sleep(IDLE_SETTLE_S)  # what came before is written, the group is quiescent
+        await asyncio.sleep(IDLE_PAUSE_S)  # what came before is written, the group is quiescent
         sample = await events.idle(self.own_cluster(), self.plan.idle_seconds)
         used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
         figure = value_figure("idle, all nodes", "% of a core", [used])

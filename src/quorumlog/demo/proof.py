@@ -84,8 +84,8 @@ def compare_replicas(proof: Proof, cluster: LocalCluster, group: str) -> None:
                 (status.committed_index, status.end_index, status.committed_chain_crc)
                 for status in reached
             }
-            settled = len(states) == 1 and all(first == last for first, last, _ in states)
-            if settled and len(reached) == len(cluster.node_ids):
+            agreed = len(states) == 1 and all(first == last for first, last, _ in states)
+            if agreed and len(reached) == len(cluster.node_ids):
                 proof.committed_index = next(iter(states))[0]
                 return
             time.sleep(_POLL_SECONDS)

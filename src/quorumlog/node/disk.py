@@ -61,8 +61,8 @@ class Barrier:
         """See `WriteOwner`."""
 
 
-class BackgroundThread:
-    """Carries out work beside the disk thread, which nobody waits for; see `Background`.
+class SettlerThread:
+    """Does beside the disk thread what nobody waits for; see `Settler`.
 
     `on_failure` gets the first error, on this thread. It is started when it is first needed.
     """
@@ -74,14 +74,14 @@ class BackgroundThread:
         self._is_finished = False
 
     def run(self, step: Callable[[], bool]) -> None:
-        """See `Background`."""
+        """see `Settler`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="quorumlog-settler", daemon=True)
             self._thread.start()
         self._queue.put(step)
 
     def finish(self) -> None:
-        """See `Background`."""
+        """see `Settler`."""
         self._is_finished = True
         self._queue.put(None)
         if self._thread is not None:

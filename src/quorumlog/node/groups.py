@@ -116,7 +116,7 @@ class Groups:
         self.replicas = replicas
         self.failed: dict[str, str] = {}
 
-    def claim(self) -> None:
+    def lock(self) -> None:
         """Lock the node's directory. Raises `StoreLockedError` when another process has it."""
         self._directory = NodeDirectory(self._files, self._config.store_base_dir)
 

@@ -90,7 +90,7 @@ class Hosting:
         await asyncio.shield(self._opening[0])
 
     async def _open(self, planned: Callable[[DescriptorPlan], None]) -> None:
-        self.groups.claim()
+        self.groups.lock()
         self.catalog.loaded(*await asyncio.to_thread(self._files.load))
         plan = plan_for(
             Demand.of(self.catalog.configs.values()), self.catalog.node.limits, present_limit()

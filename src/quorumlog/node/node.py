@@ -20,7 +20,7 @@ from quorumlog.model.messages.peer import INTRODUCED_MAX, Introduction
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.descriptors import DescriptorPlan, plan_descriptors, present_limit
-from quorumlog.node.disk import BackgroundThread, DiskWorker
+from quorumlog.node.disk import DiskWorker, SettlerThread
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.environment import Environment
 from quorumlog.node.executor import ThreadExecutor
@@ -190,7 +190,7 @@ class Node:
         journal = NodeJournal(
             OsFileSystem(),
             self.config.journal_path,
-            BackgroundThread(self._settler_failed),
+            SettlerThread(self._settler_failed),
             free_bytes_min=max(
                 (group.disk_reserve_bytes for group in self.config.groups), default=0
             ),

@@ -86,6 +86,13 @@ _REPLICA_GAUGES = {
 }
 _DEPRECATED = (
     Family(
+        "groups_resting",
+        "gauge",
+        "Groups whose replica here relies on the heartbeats between nodes.",
+        labels=(),
+        instead="groups_quiescent",
+    ),
+    Family(
         "replica_scrub_last_pass_seconds",
         "gauge",
         "When the last whole pass of the background check ended (seconds since 1970, 0: never).",
@@ -140,7 +147,7 @@ _NODE_GAUGES = {
     "transport_peer_receive_bytes": "Unfinished frames of members.",
     "transport_send_bytes": "Answers that clients have not read.",
     "loop_lag_max_seconds": "By how much the event loop was late at most in the last minute.",
-    "groups_resting": "Groups whose replica here relies on the heartbeats between nodes.",
+    "groups_quiescent": "Groups whose replica here relies on the heartbeats between nodes.",
 }
 _NODE_COUNTERS = {
     "transport_garbage": "Connections closed because of bytes that are no frame.",

@@ -244,6 +244,7 @@ def _add_node(page: _Page, node: Node) -> None:
     page.add("otlp_sends_failed_total", (), instruments.sends_failed)
     dropped = 0 if instruments.tracer is None else instruments.tracer.dropped
     page.add("traces_dropped_total", (), dropped)
+    page.add("groups_quiescent", (), node.liveness.quiescent_count)
     page.add("groups_resting", (), node.liveness.quiescent_count)
     page.add("clock_steps_total", (), node.clocks.steps)
     page.add("loop_lag_max_seconds", (), node.lag.recent_max_s)

@@ -70,9 +70,9 @@ class SimulatedDiskWorker:
         self._process = process
         self._turn = turn
         self._at_end = at_end
-        background = _Background(process, self.fail)
+        settler = _Settler(process, self.fail)
         path = f"{process.directory}/{JOURNAL_NAME}"
-        self._journal = NodeJournal(process.files, path, background, limits=limits)
+        self._journal = NodeJournal(process.files, path, settler, limits=limits)
         self._store = GroupStore(self._journal, lambda: process.simulated_us // 1_000)
         self._submitted = 0
         self._queue: deque[tuple[Submission, int]] = deque()
@@ -162,7 +162,7 @@ class SimulatedDiskWorker:
                 self._store.close()
 
 
-class _Background:
+class _Settler:
     """Carries out steps one after the other, each a little later, as a thread would."""
 
     def __init__(self, process: Process, on_failure: Callable[[StorageError], object]) -> None:
@@ -171,7 +171,7 @@ class _Background:
         self._steps: deque[Callable[[], bool]] = deque()
 
     def run(self, step: Callable[[], bool]) -> None:
-        """See `Background`."""
+        """see `Settler`."""
         self._steps.append(step)
         if len(self._steps) == 1:
             self._process.later(self._process.disk_us(), self._next)
@@ -192,7 +192,7 @@ class _Background:
             self._process.later(self._process.disk_us(), self._next)
 
     def finish(self) -> None:
-        """See `Background`."""
+        """see `Settler`."""
         self._steps.clear()
 
 

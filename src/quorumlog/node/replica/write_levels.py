@@ -37,7 +37,7 @@ class LevelAnswer:
 
     def __call__(self, response: AppendResponse, results: Sequence[bytes]) -> None:
         """See `Answer`."""
-        self._levels.settled(self, response, results)
+        self._levels.ended(self, response, results)
 
     def give(self, response: AppendResponse, results: Sequence[bytes] = ()) -> None:
         """Answer, unless that was done before."""
@@ -105,7 +105,7 @@ class WriteLevels:
             level=level,
         )
 
-    def settled(
+    def ended(
         self, answer: LevelAnswer, response: AppendResponse, results: Sequence[bytes]
     ) -> None:
         """An append is committed and applied, or failed."""

@@ -105,8 +105,8 @@ Step: TypeAlias = Write | Action
 class JournaledGroup(Protocol):
     """A group whose entries may be in a journal before they are durable in its own files."""
 
-    number: int
-    """Of its data directory: one that was emptied has another number."""
+    incarnation: int
+    """Of its data directory: one that was emptied has another."""
     is_in: bool
     """Whether it is noted that a journal holds entries of it."""
 

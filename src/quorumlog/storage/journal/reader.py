@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class JournalContent:
-    """What one journal holds: of each group (sequence, item, bytes), in the order written."""
+    """What one journal holds: of each incarnation (sequence, item, bytes), as written."""
 
     number: int = 0
     parts: dict[int, list[tuple[int, Item, memoryview]]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def read_journal(files: FileSystem, directory: str, number: int) -> JournalConte
                 )
             expected = record.sequence + 1
             for item, data in record.parts:
-                content.parts.setdefault(item.group, []).append((record.sequence, item, data))
+                content.parts.setdefault(item.incarnation, []).append((record.sequence, item, data))
     return content
 
 

@@ -40,10 +40,11 @@ class SegmentHeader:
 class Item:
     """Bytes at a position of a group; after its record the group's log ends with entry `index`.
 
-    That entry has `term` and `chain_crc` and ends before byte `end`.
+    `incarnation` is that of the group's data directory. The entry has `term` and `chain_crc` and
+    ends before byte `end`.
     """
 
-    group: int
+    incarnation: int
     position: int
     length: int
     index: int
@@ -101,7 +102,13 @@ def packed_record(
     head = _RECORD.pack(_RECORD_MAGIC, sequence, len(parts), size_bytes)
     head += b"".join(
         _ITEM.pack(
-            item.group, item.position, item.length, item.index, item.end, item.chain_crc, item.term
+            item.incarnation,
+            item.position,
+            item.length,
+            item.index,
+            item.end,
+            item.chain_crc,
+            item.term,
         )
         for item, _ in parts
     )

@@ -63,8 +63,8 @@ class JournalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """After so many more it is tried again, if there was no room for it."""
 
 
-class Background(Protocol):
-    """Carries out work beside the disk thread."""
+class Settler(Protocol):
+    """Settles segments, and makes them, beside the disk thread."""
 
     def run(self, step: Callable[[], bool]) -> None:
         """Call `step` until it returns False; what it raises fails the data directory."""
@@ -85,14 +85,14 @@ class NodeJournal:
         self,
         files: FileSystem,
         path: str,
-        background: Background,
+        settler: Settler,
         *,
         limits: JournalLimits | None = None,
         free_bytes_min: int = 0,
     ) -> None:
         self._files = files
         self._path = path
-        self._background = background
+        self._settler = settler
         self._limits = limits or JournalLimits()
         self._free_bytes_min = free_bytes_min
         self._lock: Lock | None = None
@@ -193,10 +193,8 @@ class NodeJournal:
         for one in items:
             to, length = one.appended, sum(map(len, one.buffers))
             position = one.target.start + one.offset
-            item = Item(
-                to.group.number, position, length, to.index, to.position, to.chain_crc, to.term
-            )
-            parts.append((item, one.buffers))
+            end = (to.index, to.position, to.chain_crc, to.term)
+            parts.append((Item(to.group.incarnation, position, length, *end), one.buffers))
             segment.covers[one.target.path] = None
         if not segment.offset:
             header = packed_header(SegmentHeader(self._number, self._next_sequence))
@@ -232,7 +230,7 @@ class NodeJournal:
                 self._ready.append(segment)
             return bool(waiting)
 
-        self._background.run(step)
+        self._settler.run(step)
 
     def _make(self) -> None:
         """Have another segment made, unless one is being made."""
@@ -255,7 +253,7 @@ class NodeJournal:
                 self._maker = None
             return segment is None
 
-        self._background.run(step)
+        self._settler.run(step)
 
     def _begin(self) -> bool:
         """Whether a segment may be made; the first one makes the directory."""
@@ -291,7 +289,7 @@ class NodeJournal:
         Raises `StorageError`: then the journal stays, for the next start.
         """
         try:
-            self._background.finish()
+            self._settler.finish()
             if self._failure is not None:
                 raise self._failure
             used = [*self._settling, *([self._current] if self._current is not None else [])]
@@ -308,7 +306,7 @@ class NodeJournal:
 
     def abandon(self) -> None:
         """Close all files and release the lock; what is on the disk stays, for the next start."""
-        self._background.finish()
+        self._settler.finish()
         self._close_segments()
         if self._lock is not None:
             self._lock.release()

@@ -85,7 +85,7 @@ class HardStateStore:
             )
         return _state_in(text)
 
-    def settle(self, loaded: HardState) -> None:
+    def equalize(self, loaded: HardState) -> None:
         """Save what `load` returned in our files and in DLedger's, where they say otherwise."""
         if loaded != self._saved:
             self._slots.write(msgspec.msgpack.encode((loaded.term, loaded.vote)))

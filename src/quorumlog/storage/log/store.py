@@ -124,7 +124,7 @@ def open_group(
         log, report = open_log(
             files, directory, directories, identity, saved, limits, maps_max=maps_max
         )
-        hard_states.settle(hard_state)
+        hard_states.equalize(hard_state)
         snapshots = _snapshots(files, directory, config)
         _warn_of_unknown_files(files, directory, directories.all)
     except BaseException:

@@ -36,9 +36,9 @@ class GroupInJournal:
         # what lies where it lies by default is found again if all of it is moved
         elsewhere = [path for path in data_directories if path != f"{directory}/{DATA}"]
         self._data_directories = [absolute_path(path) for path in data_directories if elsewhere]
-        self._incarnation = identity.incarnation
+        self._made_as = made_as = identity.incarnation
         self._metadata = metadata
-        self.number = incarnation_number(identity.incarnation) if identity.incarnation else 0
+        self.incarnation = incarnation_number(made_as) if made_as else 0
         """See `JournaledGroup`; 0: it takes part in no journal."""
         self.is_in = False
         """See `JournaledGroup`."""
@@ -48,7 +48,7 @@ class GroupInJournal:
 
         Without a checkpoint it would not be known which records were removed since.
         """
-        if not self.number or self._metadata.checkpoint is None:
+        if not self.incarnation or self._metadata.checkpoint is None:
             return
         default = f"{self._directory.rpartition('/')[0]}/{JOURNAL_NAME}"
         path = "" if path == default else absolute_path(path)
@@ -68,6 +68,6 @@ class GroupInJournal:
         except CorruptionError as error:
             logger.error("%s", error)  # opening says what to do
             return
-        if known.incarnation == self._incarnation:
+        if known.incarnation == self._made_as:
             note_settled(self._files, self._directory)
         self.is_in = False
