@@ -104,6 +104,18 @@ def test_75_what_is_read_at_start_is_made_durable_in_both_copies(tmp_path, seen)
     assert raw[:SLOT_SIZE] == raw[SLOT_SIZE:] == one_copy_only[:SLOT_SIZE]
 
 
+def test_75_a_vote_takes_two_fsyncs_and_opening_again_writes_no_other_checkpoint(tmp_path, seen):
+    opened = Opened(tmp_path / "g")
+    del seen[:]
+    opened.submit(opened.group.hard_states.plan_save(HardState(1, "n1")))
+    assert seen == [f"file g/{FILE_NAME}.copy", f"file g/{FILE_NAME}"]
+    opened.close()
+    del seen[:]
+    Opened(tmp_path / "g").close()
+    assert seen.count("file g/quorumlog.checkpoint") == 2, "what was read is made durable"
+    assert seen.count("directory g") == 1
+
+
 def test_names_made_just_before_a_crash_are_durable_after_the_next_start(tmp_path, seen):
     Opened(tmp_path / "g").close()
     del seen[:]

@@ -1,6 +1,7 @@
 """Directories of a node and of a group: names, the lock, and whose data it is."""
 
 import logging
+import posixpath
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,7 +15,11 @@ from quorumlog.model.errors import (
     UnsettledError,
 )
 from quorumlog.storage.files.file_sequence import existing_file_size
-from quorumlog.storage.files.os_files import FileSystem, move_aside, not_a_file
+from quorumlog.storage.files.os_files import (
+    FileSystem,
+    move_aside,
+    not_a_file,
+)
 from quorumlog.storage.files.reserve import FILE_NAME as RESERVE_NAME
 from quorumlog.storage.files.reserve import Reserve
 from quorumlog.storage.files.space import used_ratio
@@ -138,8 +143,12 @@ def claim_group_directory(
     The sizes are those for new files; files that are there already keep theirs.
     Raises `StorageError` when it is another group's or member's.
     """
-    for path in (directory, *data_directories, f"{directory}/{INDEX}"):
-        files.make_directory(path)
+    paths = [directory, *data_directories, f"{directory}/{INDEX}"]
+    for path in paths:
+        if not files.is_directory(path):
+            files.make_directory(path)
+    parents = [posixpath.dirname(path.rstrip("/")) or "." for path in paths]
+    for path in dict.fromkeys([*parents, *paths]):
         files.sync_directory(path)  # names made just before a crash count from now on
     clear_obstacles(files, directory)
     if has_identity(files, directory):

@@ -195,13 +195,14 @@ class StoreMetadata:
             self._hint.journal = (journal, sequence)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, durably. What it names must be durable."""
+        """Replace the checkpoint, durably, if it differs. What it names must be durable."""
         number, sequence = self._hint.journal
         checkpoint = msgspec.structs.replace(
             checkpoint, kept=self._kept(), journal=number, journal_from=sequence
         )
-        self._checkpoints.write(checkpoint)
-        self.checkpoint = checkpoint
+        if checkpoint != self.checkpoint:
+            self._checkpoints.write(checkpoint)
+            self.checkpoint = checkpoint
         values = checkpoint_values(checkpoint.point.index, checkpoint.committed_index)
         with suppress(NoSpaceError):  # an older one is as good
             self._original.write(values, durable=False)
