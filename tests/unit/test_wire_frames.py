@@ -13,9 +13,10 @@ from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.group_records import GroupRecord
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages import admin, base, client, groups, machine, peer, transactions
-from quorumlog.wire.decoder import DIRECT_BYTES_MIN, STAGED_BYTES_MAX, FrameDecoder
+from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND, UNATTACHED_KINDS
+from quorumlog.wire.receiver import DIRECT_BYTES_MIN, STAGED_BYTES_MAX
 
 LIMITS = Limits()
 PEER = {"group": "g", "local_id": "n0", "remote_id": "n1", "term": 7}

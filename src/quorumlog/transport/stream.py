@@ -20,8 +20,8 @@ from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
 from quorumlog.transport.unfinished_frame import UnfinishedFrame
-from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import RefusedFrame
+from quorumlog.wire.receiver import FrameReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        decoder: FrameDecoder,
+        decoder: FrameReceiver,
         limits: Limits,
         counters: TransportCounters,
         *,

@@ -1,13 +1,13 @@
 """The frame of one connection that has not arrived whole: since when, and the memory it holds."""
 
 from quorumlog.transport.budget import Budgets, MemoryHolder
-from quorumlog.wire.decoder import FrameDecoder
+from quorumlog.wire.receiver import FrameReceiver
 
 
 class UnfinishedFrame:
     """What a connection is receiving. `began`: when the frame began to arrive; 0: there is none."""
 
-    def __init__(self, holder: MemoryHolder, decoder: FrameDecoder, budgets: Budgets) -> None:
+    def __init__(self, holder: MemoryHolder, decoder: FrameReceiver, budgets: Budgets) -> None:
         self._holder = holder
         self._decoder = decoder
         self._budgets = budgets
