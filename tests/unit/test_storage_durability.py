@@ -9,7 +9,9 @@ from quorumlog.model.hard_state import HardState
 from quorumlog.sessions.table_set import TableSet
 from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from quorumlog.storage.log.hard_state import FILE_NAME
+from quorumlog.storage.metadata.checkpoint import Checkpoint, LogPoint, LogStart
 from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE, DualSlotFile
+from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.metadata.tables_file import TablesFile
 from store_access import Opened
 
@@ -198,3 +200,28 @@ def test_sessions_are_saved_until_they_are_durable_and_then_no_more(tmp_path, mo
     opened.submit(opened.log.reset(30))
     assert len(saved) == 3
     opened.close()
+
+
+def test_a_checkpoint_is_written_again_after_a_write_that_failed(tmp_path, monkeypatch):
+    """What failed may be in one copy already: the one before it is not on disk any more."""
+    (tmp_path / "g").mkdir()
+    saved = StoreMetadata(OsFileSystem(), str(tmp_path / "g"))
+    before, later = (
+        Checkpoint(LogStart(-1, -1, 0, 0), LogPoint(index, 0, 0, 1), index, []) for index in (3, 9)
+    )
+    saved.write_checkpoint(before)
+    write = OsFile.write_at
+
+    def fail_after(file, buffers, offset):
+        write(file, buffers, offset)
+        if file.path.endswith("quorumlog.checkpoint"):
+            raise NoSpaceError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OsFile, "write_at", fail_after)
+        with pytest.raises(NoSpaceError):
+            saved.write_checkpoint(later)
+    saved.write_checkpoint(before)
+    loaded = StoreMetadata(OsFileSystem(), str(tmp_path / "g"))
+    loaded.load(read_only=True)
+    assert loaded.checkpoint.point.index == 3

@@ -47,6 +47,7 @@ class StoreMetadata:
         self._damage = DamageFile(files, directory)
         self._configs = ConfigEntriesFile(files, directory)
         self.checkpoint: Checkpoint | None = None
+        self._on_disk: Checkpoint | None = None
         self.tables = TablesFile(files, directory)
         self._recorded_configs: list[tuple[int, bytes]] = []
         self.lost: set[str] = set()
@@ -57,7 +58,7 @@ class StoreMetadata:
 
         Raises `CorruptionError` when another version wrote it.
         """
-        self.checkpoint = self._checkpoints.load(read_only=read_only)
+        self.checkpoint = self._on_disk = self._checkpoints.load(read_only=read_only)
         hint = self._hint.load()
         damaged = self._damage.load(read_only=read_only)
         self._recorded_configs = self._configs.load(read_only=read_only)
@@ -200,9 +201,10 @@ class StoreMetadata:
         checkpoint = msgspec.structs.replace(
             checkpoint, kept=self._kept(), journal=number, journal_from=sequence
         )
-        if checkpoint != self.checkpoint:
+        if checkpoint != self._on_disk:
+            self._on_disk = None  # a write that fails may leave the new one in some copies
             self._checkpoints.write(checkpoint)
-            self.checkpoint = checkpoint
+            self.checkpoint = self._on_disk = checkpoint
         values = checkpoint_values(checkpoint.point.index, checkpoint.committed_index)
         with suppress(NoSpaceError):  # an older one is as good
             self._original.write(values, durable=False)
