@@ -3,8 +3,7 @@
 Each write replaces one copy, makes it durable, then the next: after a torn write another copy is
 whole, and after a finished write a flipped bit in any copy does not bring back an older value.
 Two copies are slots of one file; a mirrored value has a third in a file of its own, so that a file
-that is lost as a whole costs nothing. That one is written first, so the slots may be written at
-once: a mirrored value takes two fsyncs, too.
+that is lost as a whole costs nothing.
 """
 
 import logging
@@ -88,11 +87,8 @@ class _DualSlots:
         finally:
             file.close()
 
-    def write(self, slot: bytes, *, first: int = 0, at_once: bool = False) -> None:
-        """Replace all slots, that with the number `first` as the first one.
-
-        One is durable before the next is written; `at_once`: a copy elsewhere is whole.
-        """
+    def write(self, slot: bytes, *, first: int = 0) -> None:
+        """Replace all slots, that with the number `first` as the first one."""
         if not self.exists():
             self._create(slot)
             return
@@ -100,9 +96,6 @@ class _DualSlots:
         try:
             for offset in self._offsets[first:] + self._offsets[:first]:
                 file.write_at([slot], offset)
-                if not at_once:
-                    file.sync()
-            if at_once:
                 file.sync()
         finally:
             file.close()
@@ -219,9 +212,9 @@ class DualSlotFile:
         check(len(value) <= self.value_bytes_max, "a slot holds it", len(value))
         self._sequence += 1
         slot = _packed(self._sequence, value, self._slot_size)
-        for one in (*self._mirrors, self._pair):
+        for one in (self._pair, *self._mirrors):
             self._write_one(one, slot)
         self.is_lost = False
 
     def _write_one(self, one: _DualSlots, slot: bytes, first: int = 0) -> None:
-        self._reserve.use(partial(one.write, slot, first=first, at_once=bool(self._mirrors)))
+        self._reserve.use(partial(one.write, slot, first=first))
