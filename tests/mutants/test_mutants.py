@@ -13,7 +13,7 @@ GROUPS_SEEDS = 20
 """Of mutants of groups that come and go: each seed has them."""
 SECONDS = 20
 FIRST_SEEDS = {
-    "g05": 86,
+    "g05": 194,
     "r02": 23,
     "r06": 2,
     "r09": 6,

@@ -177,7 +177,7 @@ def test_35_at_most_one_leader_a_term_over_ten_minutes_of_partitions(seed):
         cluster.heal()
         cluster.run_for(1_000)
 
-    assert len(cluster.checker.leaders) > 20
+    assert len(cluster.checker.leaders) > 10  # a leader is cut off in one of six partitions
 
 
 @pytest.mark.parametrize("count", [3, 5])
