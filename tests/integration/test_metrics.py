@@ -31,14 +31,19 @@ def value(found, name, **labels):
     return one
 
 
-async def test_166_metrics_have_their_listed_names_and_labels_and_truthful_units(make_cluster):
+async def test_166_metrics_have_their_listed_names_and_labels_and_truthful_units(
+    make_cluster, until
+):
     async with make_cluster() as cluster:
         await cluster.start()
         async with cluster.client() as client:
             for _ in range(3):
-                await client.append(b"x" * 100)
+                last = await client.append(b"x" * 100)
             await client.get(1)
             leader = cluster.leader_id()
+            # both followers may have it on their disks before the leader has
+            core = cluster.replica(leader).core
+            await until(lambda: core.durable_index >= last.index)
             registry = NodeMetrics(cluster.nodes[leader]).registry
             collected = list(registry.collect())
             found = read(cluster.nodes[leader])
