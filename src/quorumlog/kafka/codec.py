@@ -1,0 +1,197 @@
+"""Bodies of requests and answers by Kafka's schemas; the only module that imports kafka-python.
+
+Answers are encoded by kafka-python. Requests become its objects, too, but are read here, with its
+schemas: its own decoder is made for the answers of a broker that one trusts. It takes strings that
+end early, reads a varint of any length in quadratic time, and copies the rest of the request for
+each struct with tagged fields.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import msgspec
+from kafka.protocol import admin, consumer, metadata, producer
+
+from quorumlog.kafka.frames import ReceivedFrame
+from quorumlog.kafka.primitives import Cursor
+from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
+
+Message: TypeAlias = Any
+"""A message of kafka-python: an object whose attributes are the fields, in snake case."""
+UNSUPPORTED_VERSION: Final = 35
+"""Kafka's error code for a version of a request that is not spoken."""
+_PRODUCE_FIRST_ANNOUNCED: Final = 0
+"""Some versions of librdkafka compress records only if a broker announces the first versions of
+Produce (KAFKA-18659), which they do not use then."""
+_FIXED: Final = {
+    "bool": struct.Struct(">?"),
+    "int8": struct.Struct(">b"),
+    "int16": struct.Struct(">h"),
+    "int32": struct.Struct(">i"),
+    "int64": struct.Struct(">q"),
+}
+_UUID: Final = struct.Struct("16s")
+_NO_UUID: Final = bytes(16)
+_Read: TypeAlias = Callable[[Cursor], Any]
+
+
+def _messages() -> dict[tuple[int, bool], Any]:
+    """Return the classes of messages that are spoken, by API key and whether it is a request."""
+    modules = (admin, consumer, metadata, producer)
+    names = [getattr(module, name) for module in modules for name in module.__all__]
+    found = [one for one in names if getattr(one, "type", None) in ("request", "response")]
+    return {(one.API_KEY, one.is_request()): one for one in found if one.API_KEY in SPOKEN}
+
+
+_MESSAGES: Final = _messages()
+
+
+def decode_request(frame: ReceivedFrame, header: RequestHeader) -> Message:
+    """Return the body of a request as kafka-python's object. Tagged fields are ignored.
+
+    Produce and Fetch are read by `produce` and `fetch`. Raises `RemoteProtocolError` unless the
+    frame is exactly that request.
+    """
+    read = _request_reader(header.api_key, header.version)
+    return read_body(frame, header, lambda cursor, _: read(cursor))
+
+
+def encode_response(header: RequestHeader, values: Mapping[str, Any]) -> bytes:
+    """Return the frame of the answer with these fields, named as in kafka-python's objects.
+
+    A struct is a mapping, an array of structs a list of mappings. Fields that the version does not
+    have are left out, those without a value have the default of the schema. Raises `ValueError`
+    for a field that no version has.
+    """
+    message = _built(_MESSAGES[header.api_key, False], values, header.version)
+    body = message.encode(version=header.version)
+    return answer_head(header, len(body)) + bytes(body)
+
+
+def api_versions() -> list[dict[str, int]]:
+    """Return what an answer to ApiVersions says in its field `api_keys`."""
+    return [
+        {
+            "api_key": key,
+            "min_version": _PRODUCE_FIRST_ANNOUNCED if key == ApiKey.PRODUCE else spoken.first,
+            "max_version": spoken.last,
+        }
+        for key, spoken in SPOKEN.items()
+    ]
+
+
+def refuse_version(header: RequestHeader) -> bytes | None:
+    """Return the answer to a request whose version is not spoken; None: its key is not known.
+
+    It says so by error code `UNSUPPORTED_VERSION`, in the answer itself or in a nameless element of
+    it, as the request was not read. That to ApiVersions has version 0, and tells what is spoken.
+    """
+    key = header.api_key
+    if key not in SPOKEN:
+        return None
+    answer = _MESSAGES[key, False]
+    version = min(max(header.version, 0), answer.max_version)
+    values = _error_values(answer._struct, version) or {}
+    if key == ApiKey.API_VERSIONS:
+        version, values = 0, {**values, "api_keys": api_versions()}
+    return encode_response(msgspec.structs.replace(header, version=version), values)
+
+
+def _error_values(fields: Any, version: int) -> dict[str, Any] | None:
+    """Return values of a struct with an error code in it, or in one element of an array."""
+    present = fields.untagged_fields(version)
+    if any(field.name == "error_code" for field in present):
+        return {"error_code": UNSUPPORTED_VERSION}
+    for field in present:
+        values = _error_values(field, version) if field.is_struct_array() else None
+        if values is not None:
+            return {field.name: [values]}
+    return None
+
+
+def _built(made: Any, values: Mapping[str, Any], version: int) -> Message:
+    """Return kafka-python's object of the class `made` with these values."""
+    fields = made._struct.fields
+    found = {name: _built_value(fields.get(name), value, version) for name, value in values.items()}
+    return made(version=version, **found)
+
+
+def _built_value(field: Any, value: Any, version: int) -> Any:
+    if field is None or value is None:
+        return value
+    if field.is_struct_array():
+        return [_built(field.data_class, one, version) for one in value]
+    if field.is_struct():
+        return _built(field.data_class, value, version)
+    return UUID(bytes=value) if isinstance(value, bytes) and field.type_str == "uuid" else value
+
+
+@cache
+def _request_reader(api_key: int, version: int) -> _Read:
+    request = _MESSAGES[api_key, True]
+    is_flexible = version >= SPOKEN[api_key].first_flexible
+    return _struct_reader(request._struct, request, version, is_flexible=is_flexible)
+
+
+def _struct_reader(fields: Any, made: Any, version: int, *, is_flexible: bool) -> _Read:
+    """Return what reads a struct, and makes an object of kafka-python's class `made` of it."""
+    readers = [
+        (field.name, _field_reader(field, version, is_flexible=is_flexible))
+        for field in fields.untagged_fields(version)
+    ]
+
+    def read(cursor: Cursor) -> Message:
+        found = object.__new__(made)  # as kafka-python makes what it decodes
+        found._version = version
+        for name, read_field in readers:
+            setattr(found, name, read_field(cursor))
+        if is_flexible:
+            cursor.skip_tagged_fields()
+        return found
+
+    return read
+
+
+def _field_reader(
+    field: Any, version: int, *, is_flexible: bool, is_element: bool = False
+) -> _Read:
+    """Return what reads a field, or an element of an array, which is never null."""
+    is_nullable = field.nullable_for_version_q(version) and not is_element
+    if field.is_array():
+        element = field.array_of
+        if field.is_struct_array():
+            read = _struct_reader(element, field.data_class, version, is_flexible=is_flexible)
+        else:
+            read = _field_reader(element, version, is_flexible=is_flexible, is_element=True)
+        return partial(_read_array, read, is_nullable=is_nullable, is_flexible=is_flexible)
+    if field.type_str == "string":
+        read_string = Cursor.nullable_string if is_nullable else Cursor.string
+        return partial(read_string, is_flexible=is_flexible)
+    if field.type_str == "uuid":
+        return _read_uuid
+    return partial(_read_fixed, _FIXED[field.type_str])
+
+
+def _read_array(
+    read: _Read, cursor: Cursor, *, is_nullable: bool, is_flexible: bool
+) -> list[Any] | None:
+    if is_nullable:
+        count = cursor.nullable_count(is_flexible=is_flexible)
+        if count is None:
+            return None
+    else:
+        count = cursor.count(is_flexible=is_flexible)
+    return [read(cursor) for _ in range(count)]
+
+
+def _read_fixed(form: struct.Struct, cursor: Cursor) -> Any:
+    return cursor.fixed(form)[0]
+
+
+def _read_uuid(cursor: Cursor) -> UUID | None:
+    """Return a topic id; zero stands for none."""
+    (value,) = cursor.fixed(_UUID)
+    return None if value == _NO_UUID else UUID(bytes=value)

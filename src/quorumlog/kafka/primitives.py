@@ -1,0 +1,195 @@
+"""The primitive types of the Kafka protocol, read from untrusted bytes and written.
+
+A *flexible* version of a message has compact strings and arrays, whose length plus one is an
+unsigned varint, and tagged fields after each struct. Other versions have lengths of two or four
+bytes, and no tagged fields. A null string or array has the length -1, or 0 if compact.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+ELEMENTS_MAX: Final = 50_000
+"""Elements that all arrays of one request may have, and tagged fields: those of 10,000 partitions,
+each of another topic, named twice, and more. It bounds the time and the memory for a request."""
+UVARINT_BYTES_MAX: Final = 5
+"""An unsigned varint has 32 bits."""
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+
+
+class MalformedError(Exception):
+    """What is wrong in the bytes of a request, and where; it does not leave this package."""
+
+    def __init__(self, text: str, place: int) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+class Cursor:
+    """Reads one value after the other from `place` on, to the end of `data`.
+
+    Raises `MalformedError`, or `IndexError` or `struct.error` where the bytes end early.
+    """
+
+    __slots__ = ("_left", "data", "place")
+
+    def __init__(self, data: memoryview, place: int) -> None:
+        self.data = data
+        self.place = place
+        self._left = ELEMENTS_MAX
+
+    def fixed(self, form: struct.Struct) -> tuple[Any, ...]:
+        """Return values of fixed size."""
+        values = form.unpack_from(self.data, self.place)
+        self.place += form.size
+        return values
+
+    def int32(self) -> int:
+        """Return a number of four bytes."""
+        place = self.place
+        self.place = place + 4
+        number: int = _I32.unpack_from(self.data, place)[0]
+        return number
+
+    def uvarint(self) -> int:
+        """Return an unsigned varint of at most 32 bits."""
+        data, place = self.data, self.place
+        number = data[place]
+        if number < 0x80:  # as most are
+            self.place = place + 1
+            return number
+        byte = data[place + 1]
+        number += (byte - 1) << 7
+        if byte >= 0x80:
+            byte = data[place + 2]
+            number += (byte - 1) << 14
+            if byte >= 0x80:
+                return self._long_uvarint()
+            self.place = place + 3
+            return number
+        self.place = place + 2
+        return number
+
+    def _long_uvarint(self) -> int:
+        number = 0
+        for shift in range(0, 7 * UVARINT_BYTES_MAX, 7):
+            byte = self.data[self.place + shift // 7]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if number >> 32:
+                    break
+                self.place += shift // 7 + 1
+                return number
+        raise MalformedError("an unsigned varint has more than 32 bits", self.place)
+
+    def nullable_string(self, *, is_flexible: bool) -> str | None:
+        """Return a string, or None if it is null."""
+        begin = self.place
+        if is_flexible:
+            length = self.uvarint() - 1
+        else:
+            (length,) = _I16.unpack_from(self.data, begin)
+            self.place += 2
+        if length == -1:
+            return None
+        stop = self._stop_of(length, "a string")
+        try:
+            text = str(self.data[self.place : stop], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedError(f"a string is not UTF-8: {error.reason}", begin) from None
+        self.place = stop
+        return text
+
+    def string(self, *, is_flexible: bool) -> str:
+        """Return a string, which must not be null."""
+        begin = self.place
+        text = self.nullable_string(is_flexible=is_flexible)
+        if text is None:
+            raise MalformedError("a string that may not be null is null", begin)
+        return text
+
+    def bytes_range(self, *, is_flexible: bool) -> tuple[int, int]:
+        """Return where bytes begin and end; null bytes are empty."""
+        length = self.uvarint() - 1 if is_flexible else self.int32()
+        if length == -1:
+            return self.place, self.place
+        begin = self.place
+        self.place = self._stop_of(length, "a field of bytes")
+        return begin, self.place
+
+    def nullable_count(self, *, is_flexible: bool) -> int | None:
+        """Return how many elements an array has, or None if it is null."""
+        begin = self.place
+        count = self.uvarint() - 1 if is_flexible else self.int32()
+        if count == -1:
+            return None
+        self._check_count(count, begin, "elements of an array")
+        return int(count)
+
+    def count(self, *, is_flexible: bool) -> int:
+        """Return how many elements an array has, which must not be null."""
+        begin = self.place
+        count = self.nullable_count(is_flexible=is_flexible)
+        if count is None:
+            raise MalformedError("an array that may not be null is null", begin)
+        return count
+
+    def rows(self, form: struct.Struct, count: int) -> Iterator[tuple[Any, ...]]:
+        """Return so many elements of fixed size, each as its values."""
+        stop = self._stop_of(count * form.size, "an array")
+        begin, self.place = self.place, stop
+        return form.iter_unpack(self.data[begin:stop])
+
+    def skip_tagged_fields(self) -> None:
+        """Go to the end of the tagged fields of a struct: what is unknown is to be ignored."""
+        if self.data[self.place] == 0:
+            self.place += 1
+            return
+        begin = self.place
+        count = self.uvarint()
+        self._check_count(count, begin, "tagged fields")
+        for _ in range(count):
+            self.uvarint()
+            self.place = self._stop_of(self.uvarint(), "a tagged field")
+
+    def _check_count(self, count: int, begin: int, what: str) -> None:
+        left = len(self.data) - self.place
+        if not 0 <= count <= left:
+            raise MalformedError(f"{count} {what} cannot be in the {left} bytes that follow", begin)
+        self._left -= count
+        if self._left < 0:
+            raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", begin)
+
+    def _stop_of(self, length: int, what: str) -> int:
+        """Return where so many bytes end."""
+        left = len(self.data) - self.place
+        if not 0 <= length <= left:
+            text = f"{what} of {length} bytes cannot be in the {left} bytes that follow"
+            raise MalformedError(text, self.place)
+        return self.place + length
+
+
+def uvarint_bytes(number: int) -> bytes:
+    """Return the bytes of an unsigned varint."""
+    if number < 0x80:
+        return bytes((number,))
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def string_bytes(text: str | None, *, is_flexible: bool) -> bytes:
+    """Return the bytes of a string; None is null. Raises `struct.error` above 32,767 bytes."""
+    if text is None:
+        return b"\0" if is_flexible else b"\xff\xff"
+    raw = text.encode()
+    return (uvarint_bytes(len(raw) + 1) if is_flexible else _I16.pack(len(raw))) + raw
+
+
+def count_bytes(number: int, *, is_flexible: bool) -> bytes:
+    """Return the number of elements, or bytes, that follow."""
+    return uvarint_bytes(number + 1) if is_flexible else _I32.pack(number)
