@@ -6,9 +6,8 @@ import pytest
 
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.records.batch import batch_header
-from quorumlog.topics import batch_index
 from quorumlog.topics.batch_columns import PlacedBatch, SealedBatches
-from quorumlog.topics.batch_index import BatchIndex
+from quorumlog.topics.batch_index import DEFAULT_SEAL_LIMITS, BatchIndex, SealLimits
 from record_batches import batch_of
 
 
@@ -23,9 +22,9 @@ def header_of(base_offset, count, newest):
 class Model:
     """The same as lists: (index, channel, batch) of all batches that the log holds."""
 
-    def __init__(self, choice):
+    def __init__(self, choice, limits=DEFAULT_SEAL_LIMITS):
         self.choice = choice
-        self.index = BatchIndex()
+        self.index = BatchIndex(limits=limits)
         self.batches = []
         self.next_offsets = {}
         self.end = self.begin = 0
@@ -86,9 +85,8 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_b6_b7_batches_are_found_as_in_a_list(seed, monkeypatch):
-    monkeypatch.setattr(batch_index, "SEALED_AT", 20)
-    model = Model(random.Random(seed))
+def test_b6_b7_batches_are_found_as_in_a_list(seed):
+    model = Model(random.Random(seed), SealLimits(batches=20))
     steps = [model.append] * 12 + [model.truncate, model.seal, model.seal, model.remove]
     for number in range(200):
         model.choice.choice(steps)()

@@ -6,11 +6,11 @@ from partition_group import PartitionGroup, prepared
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, WriteLevel
 from quorumlog.model.errors import ConfigError
-from quorumlog.node.replica import batch_sealer, partition_reads
+from quorumlog.node.replica import partition_reads
 from quorumlog.node.replica.partition_reads import PartitionRead
 from quorumlog.records.batch import batch_header, check_batch
 from quorumlog.sim.cluster import HastyGroupConfig
-from quorumlog.topics import batch_index
+from quorumlog.topics.batch_index import SealLimits
 from quorumlog.topics.entries import LogStartsMoved, PartitionClosed, PartitionOpened
 from record_batches import batch_of
 
@@ -216,9 +216,8 @@ def restart(group):
 
 
 @pytest.mark.parametrize("sealed_at", [5, 65_536])
-def test_b7_everything_is_found_again_after_restarts(group, monkeypatch, sealed_at):
-    monkeypatch.setattr(batch_sealer, "SEALED_AT", sealed_at)
-    monkeypatch.setattr(batch_index, "SEALED_AT", 4 * sealed_at)
+def test_b7_everything_is_found_again_after_restarts(sealed_at):
+    group = PartitionGroup(seal_limits=SealLimits(batches=sealed_at))
     expected = {1: [], 2: []}
     for number in range(60):
         channel = 1 + number % 2
@@ -234,8 +233,8 @@ def test_b7_everything_is_found_again_after_restarts(group, monkeypatch, sealed_
     assert all(sealed) == (sealed_at == 5)
 
 
-def test_damaged_columns_are_made_again(group, monkeypatch):
-    monkeypatch.setattr(batch_sealer, "SEALED_AT", 5)
+def test_damaged_columns_are_made_again():
+    group = PartitionGroup(seal_limits=SealLimits(batches=20))
     for _ in range(20):
         group.produce(1)
     group.cluster.run_until(group.cluster.clock.now_ms + 5_000)

@@ -1,17 +1,20 @@
 """Partitions of a log: what every replica derives of offsets, epochs and producers."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from quorumlog.model.block import encode_entry, parse_block
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+from quorumlog.node.replica.batch_sealer import BatchSealer
 from quorumlog.node.replica.tables import Tables
 from quorumlog.records.batch import batch_header, set_log_append_time, stamp_batch
 from quorumlog.sessions.entries import decode_system_entry, system_entry_of
 from quorumlog.sessions.table_set import TableSet
 from quorumlog.topics import partition_table
+from quorumlog.topics.batch_index import SealLimits
 from quorumlog.topics.entries import (
     STARTS_MAX,
     LogStartsMoved,
@@ -367,3 +370,139 @@ def test_b14_tables_are_equal_however_a_replica_came_by_the_log(seed, tmp_path):
             assert other.digests(-1) == tables.digests(-1)
     assert tables.partitions.highest_channel > 0
     assert any(partition.next_offset for _, partition in tables.partitions.partitions.items())
+
+
+# -- where batches are, when the tables come from a peer -------------------------------------------
+
+
+class Written:
+    """A log with partitions on channels 1 and 2, and what its leader derives from it."""
+
+    def __init__(self, directory, batches=6):
+        self.store, self.leader, self.blocks = Opened(directory), Leader(), []
+        self.log = self.store.log
+        self.tables = Tables(self.log, -1, None)
+        self.append(opened(1).encode())
+        self.append(opened(2).encode())
+        for number in range(batches):
+            self.batch(1 + number % 2)
+        self.commit()
+
+    def append(self, entry):
+        self.leader.table, self.leader.index = self.tables.partitions_at_end, self.log.end_index + 1
+        block = block_of(entry)
+        self.store.submit(self.log.append(block, 1)[0])
+        self.tables.appended(block, self.leader.index)
+        self.blocks.append((self.leader.index, block))
+
+    def batch(self, channel):
+        self.leader.table = self.tables.partitions_at_end
+        self.append(self.leader.batch(channel, 2))
+
+    def commit(self):
+        self.log.note_committed(self.log.end_index)
+        self.tables.committed(self.log.end_index)
+
+
+def batches_of(tables, channel):
+    return [batch.index for batch in tables.batches.batches_from(channel, 0)]
+
+
+def test_batches_that_come_after_the_tables_that_count_them_are_found(tmp_path):
+    """A follower's log is reset: it gets the leader's tables first, then older entries."""
+    written = Written(tmp_path / "leader")
+    follower = Tables(Opened(tmp_path / "follower").log, -1, None)
+    follower.learned(written.tables.encode())
+    for index, block in written.blocks:
+        follower.appended(block, index)
+    for channel in (1, 2):
+        assert batches_of(follower, channel) == batches_of(written.tables, channel) != []
+
+
+def test_a_truncated_batch_is_not_found_though_the_tables_are_ahead_of_it(tmp_path):
+    written = Written(tmp_path / "leader")
+    stale = written.blocks[-1]
+    follower = Tables(Opened(tmp_path / "follower").log, -1, None)
+    for index, block in written.blocks:
+        follower.appended(block, index)
+    written.batch(1)
+    written.commit()
+    follower.learned(written.tables.encode())
+    follower.truncated(stale[0])
+    assert batches_of(follower, 2) == batches_of(written.tables, 2)[:-1]
+
+
+def test_tables_that_a_peer_gives_say_of_which_partitions_the_kept_batches_are(tmp_path):
+    written = Written(tmp_path)
+    without_openings = TableSet(1).encode()
+    tables = Tables(written.log, 1, without_openings, is_lost=True)
+    assert batches_of(tables, 1) == []
+    tables.learned(written.tables.encode())
+    tables.scan(written.log.end_index)
+    assert batches_of(tables, 1) == batches_of(written.tables, 1)
+    assert tables.partitions == written.tables.partitions
+
+
+def test_without_any_tables_partitions_opened_in_the_kept_entries_are_known(tmp_path):
+    """No replica has the tables: what else there was is refused, and opened on a new channel."""
+    written = Written(tmp_path)
+    tables = Tables(written.log, 0, TableSet(0).encode(), is_lost=True)
+    tables.give_up()
+    tables.scan(written.log.end_index)
+    known = written.tables.partitions.partitions
+    assert tables.partitions.partitions == {2: known[2]}
+    assert batches_of(tables, 2) == batches_of(written.tables, 2)
+    assert check_of(tables, 1).code is ResponseCode.UNKNOWN_PARTITION
+    written.append(opened(3).encode())
+    tables.appended(written.blocks[-1][1], written.log.end_index)
+    assert check_of(tables, 3).code is ResponseCode.SUCCESS
+
+
+def check_of(tables, channel):
+    return tables.check(ProducedBatch(channel, batch_header(batch_of([1]))))
+
+
+class Damaged:
+    """A log of which one entry cannot be read."""
+
+    def __init__(self, log, index):
+        self._log, self._index = log, index
+        self.before_begin_index, self.end_index = log.before_begin_index, log.end_index
+
+    def read(self, first, last, bytes_max):
+        if first == self._index:
+            raise CorruptionError("damaged", "file", 0, index=first)
+        return self._log.read(first, min(last, self._index - 1) if first < self._index else last, 1)
+
+
+def test_a_batch_that_was_damaged_at_the_start_is_found_once_it_is_repaired(tmp_path):
+    written = Written(tmp_path)
+    log, saved = written.log, written.tables.encode()
+    damaged = batches_of(written.tables, 1)[1]
+    tables = Tables(Damaged(log, damaged), log.end_index, saved)
+    assert tables.is_incomplete
+    assert damaged not in batches_of(tables, 1)
+    tables._log = log
+    assert tables.scan(log.end_index) is None
+    assert batches_of(tables, 1) == batches_of(written.tables, 1)
+
+
+def test_nothing_is_sealed_while_a_batch_cannot_be_read(tmp_path):
+    written = Written(tmp_path)
+    log, limits = written.log, SealLimits(batches=1)
+    damaged = Damaged(log, batches_of(written.tables, 1)[1])
+    tables = Tables(damaged, log.end_index, written.tables.encode(), seal_limits=limits)
+    context = SimpleNamespace(
+        health_text="",
+        is_broken=False,
+        log=log,
+        core=SimpleNamespace(committed_index=log.end_index, durable_index=log.end_index),
+    )
+    sealer = BatchSealer(context, tables, None)
+    sealer.check()
+    assert not tables.batches.sealed
+    tables._log = log
+    tables.scan(log.end_index)
+    sealer.check()
+    assert batches_of(tables, 1) == batches_of(written.tables, 1)
+    assert tables.batches.sealed

@@ -18,6 +18,7 @@ from quorumlog.node.instruments import Tracer
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
 from quorumlog.storage.files.write_plans import WritePlan
+from quorumlog.topics.batch_index import DEFAULT_SEAL_LIMITS, SealLimits
 
 T = TypeVar("T")
 
@@ -157,7 +158,8 @@ class Environment:
     addresses lead to the same place (None: the names are not resolved yet); `is_here` says, without
     a lookup, whether this node is at an address. `append_hook` changes bodies before they are
     appended (None: there is none); `role_changed` hears of each role that the replica takes.
-    `tracer` says which appends are traced (None: none is).
+    `tracer` says which appends are traced (None: none is). `seal_limits` say when batches of
+    partitions are sealed.
     """
 
     disk: Disk
@@ -182,3 +184,4 @@ class Environment:
     append_hook: AppendHook | None = None
     role_changed: RoleListener = lambda change: None
     tracer: Tracer | None = None
+    seal_limits: SealLimits = DEFAULT_SEAL_LIMITS

@@ -29,6 +29,7 @@ from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
+from quorumlog.topics.batch_index import SealLimits
 
 LIMITS = Limits(
     entry_bytes_max=4_096,
@@ -43,6 +44,8 @@ LIMITS = Limits(
 )
 DATA_FILE_BYTES = 16_384
 INDEX_FILE_BYTES = 32 * 64
+SEAL_LIMITS = SealLimits(batches=12, size_bytes=2_500)
+"""So small that batches of partitions are often sealed, and sealed again together."""
 EARLIER = 0.3
 """Share of the lives of processes in which they are of a version without joined frames."""
 STEP_MS = 100
@@ -81,6 +84,7 @@ class SimulatedCluster:
         has_sessions: bool = False,
         has_transactions: bool = False,
         append_hook: AppendHook | None = None,
+        seal_limits: SealLimits = SEAL_LIMITS,
         **settings: object,
     ) -> None:
         self._seed = seed
@@ -89,6 +93,7 @@ class SimulatedCluster:
         self.paces: dict[Link, int] = {}
         self.touched: SimulatedNode | None = None
         self.append_hook = append_hook
+        self.seal_limits = seal_limits
         self.founders = [f"n{number}" for number in range(count)]
         self.spares = [f"n{number}" for number in range(count, count + spares)]
         self.nodes = {

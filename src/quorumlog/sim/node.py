@@ -7,6 +7,7 @@ from typing import Protocol
 
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block
+from quorumlog.model.codes import WriteLevel
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import InvariantViolation, StorageError
 from quorumlog.model.hooks import AppendHook
@@ -16,13 +17,12 @@ from quorumlog.model.messages.peer import HeartBeats, NodeMessage, PeerMessage, 
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.environment import Environment
 from quorumlog.node.liveness import NodeLiveness
-from quorumlog.node.replica.proposals import Answer
+from quorumlog.node.replica.proposals import Answer, Checked
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.turn import Turn
 from quorumlog.raft.config import BootState, RaftConfig
 from quorumlog.raft.core import RaftCore
 from quorumlog.raft.events import Event
-from quorumlog.sessions.entries import SystemEntry
 from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.sim.links import SimulatedLinks, Wires
 from quorumlog.sim.machines import Machines
@@ -33,6 +33,7 @@ from quorumlog.storage.journal.writer import JournalLimits
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.store import OpenedGroup
 from quorumlog.storage.metadata.checkpoint import CheckpointFile
+from quorumlog.topics.batch_index import SealLimits
 from quorumlog.wire.frame import Frame
 from quorumlog.wire.joined import split
 
@@ -55,6 +56,7 @@ class Simulation(ClusterView, Wires, Protocol):
 
     touched: "SimulatedNode | None"
     append_hook: AppendHook | None
+    seal_limits: SealLimits
 
     def ended(self, gone: "SimulatedNode") -> None:
         """Record that a process has ended while its machine goes on."""
@@ -212,7 +214,13 @@ class SimulatedNode(SimulatedProcess):
         elif not self.running.is_broken:
             self.running.receive(message, attachment)
 
-    def propose(self, block: Block, answer: Answer, entry: SystemEntry | None) -> None:
+    def propose(
+        self,
+        block: Block,
+        answer: Answer,
+        entry: Checked | None,
+        level: WriteLevel = WriteLevel.REPLICATION,
+    ) -> None:
         """Take a client's append."""
         life = self.life
         self.unanswered += 1
@@ -222,7 +230,7 @@ class SimulatedNode(SimulatedProcess):
                 self.unanswered -= 1
             answer(response, results)
 
-        self.running.propose(block, answered, entry)
+        self.running.propose(block, answered, entry, level)
 
     def _make_replica(
         self,
@@ -243,6 +251,7 @@ class SimulatedNode(SimulatedProcess):
             timer.wake_at,
             rebuild_machine=lambda machine: self.machines.rebuild(machine, group),
             append_hook=self.cluster.append_hook,
+            seal_limits=self.cluster.seal_limits,
         )
         machine = self.machines.open(group)
         replica = self.cluster.make_replica(

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.hooks import AppendHook
 from quorumlog.sim.clean_stops import CleanStops
-from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
+from quorumlog.sim.cluster import DATA_FILE_BYTES, SEAL_LIMITS, SimulatedCluster
 from quorumlog.sim.epilogues import lose_a_disk_while_idle, promote_without_telling
 from quorumlog.sim.faults import Faults, name_of
 from quorumlog.sim.finding import Finding, Outcome, found_by
@@ -72,6 +72,7 @@ def run_seed(
         has_sessions=_drawn("sessions", seed).random() < SESSIONS,
         has_transactions=not machine and _drawn("transactions", seed).random() < TRANSACTIONS,
         append_hook=_append_hook(seed),
+        seal_limits=SEAL_LIMITS,
         max_push_time_out_ms=500,
         **retention,
         **(machine or _digests(seed)),

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from quorumlog.records.batch import BatchHeader
@@ -22,8 +23,20 @@ from quorumlog.topics.batch_columns import (
     next_since,
 )
 
-SEALED_AT: Final = 65_536
-"""Batches in memory that are sealed together, and that columns have at least once they are full."""
+
+class SealLimits(msgspec.Struct, frozen=True):
+    """When batches in memory are sealed.
+
+    `batches`: so many are sealed together, and columns have at least so many once they are full.
+    `size_bytes`: so many bytes of record batches are sealed, however few they are: a start reads
+    what is not.
+    """
+
+    batches: int = 65_536
+    size_bytes: int = 256 * 1024 * 1024
+
+
+DEFAULT_SEAL_LIMITS: Final = SealLimits()
 
 
 class _NewestRows:
@@ -103,13 +116,18 @@ class _NewestRows:
 
 
 class BatchIndex:
-    """The batches of all partitions of one log. `sealed` are the columns there are, in order.
+    """The batches of all partitions of one log.
+
+    `sealed` are the columns there are, in order; `limits` say when others are due.
 
     All methods run on the event loop's thread; columns never change, so any thread may read them.
     """
 
-    def __init__(self, sealed: Sequence[SealedBatches] = ()) -> None:
+    def __init__(
+        self, sealed: Sequence[SealedBatches] = (), limits: SealLimits = DEFAULT_SEAL_LIMITS
+    ) -> None:
         self.sealed = list(sealed)
+        self._limits = limits
         self._newest: dict[int, _NewestRows] = {}
         self._order: deque[tuple[int, int]] = deque()
         self.unsealed_bytes = 0
@@ -176,13 +194,20 @@ class BatchIndex:
 
     # -- sealing ------------------------------------------------------------------------------
 
+    @property
+    def is_due(self) -> bool:
+        """Whether so much is in memory only that it should be sealed."""
+        limits = self._limits
+        return self.unsealed >= limits.batches or self.unsealed_bytes >= limits.size_bytes
+
     def to_seal(self, last_index: int) -> SealedBatches:
         """Return columns of what comes after the sealed ones, up to a committed, durable index.
 
         If the last columns are not full, those returned begin with them, and take their place.
         """
         first, rows = self.sealed_index + 1, dict[int, list[SealedRows]]()
-        merged = self.sealed[-1] if self.sealed and self.sealed[-1].count < SEALED_AT else None
+        last = self.sealed[-1] if self.sealed else None
+        merged = last if last is not None and last.count < self._limits.batches else None
         if merged is not None:
             first = merged.first_index
             for channel in merged.channels:

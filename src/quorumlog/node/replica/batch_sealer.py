@@ -6,19 +6,14 @@ once they are durable (`quorumlog.topics.batch_index`).
 
 import logging
 from functools import partial
-from typing import Final
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.tables import Tables
 from quorumlog.storage.log.batch_files import BatchFiles
 from quorumlog.topics.batch_columns import SealedBatches
-from quorumlog.topics.batch_index import SEALED_AT
 
 logger = logging.getLogger(__name__)
-
-UNSEALED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Once the batches in memory only have so many bytes, they are sealed: a start reads them."""
 
 
 class BatchSealer:
@@ -39,9 +34,9 @@ class BatchSealer:
         batches, context = self._tables.batches, self._context
         if self._is_busy or context.health_text or context.is_broken:
             return
-        is_due = batches.unsealed >= SEALED_AT or batches.unsealed_bytes >= UNSEALED_BYTES_MAX
         last = min(context.core.committed_index, context.core.durable_index, self._tables.as_of)
-        if is_due and last > batches.sealed_index:
+        is_whole = self._tables.is_trusted and not self._tables.is_incomplete
+        if is_whole and batches.is_due and last > batches.sealed_index:
             self._run(batches.to_seal(last))
         elif any(one not in batches.sealed for one in self._in_files):
             self._run(None)

@@ -147,6 +147,6 @@ class LostTables:
         context.raise_alarm(
             f"no replica knows what producers appended before entry {begin}: those that began "
             "there must begin again under a new producer id, and what they send again of it is "
-            "appended twice"
+            "appended twice; partitions opened there must be opened again on channels never used"
         )
         self._timer.set(now_ms)

@@ -29,6 +29,7 @@ class DerivedTables:
             is_lost=opened.tables_lost,
             digest_entries=context.config.digest_entries,
             sealed=opened.batches.load() if opened.batches is not None else (),
+            seal_limits=context.environment.seal_limits,
         )
         opened.log.keep_tables(tables.to_save)
         self.lost_tables = lost_tables = LostTables(context, tables)

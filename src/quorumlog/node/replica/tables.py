@@ -23,7 +23,7 @@ from quorumlog.sessions.transaction_table import Range, TransactionalProducer, T
 from quorumlog.storage.log.entry_scan import scan_entries
 from quorumlog.storage.log.interface import Log
 from quorumlog.topics.batch_columns import SealedBatches
-from quorumlog.topics.batch_index import BatchIndex
+from quorumlog.topics.batch_index import DEFAULT_SEAL_LIMITS, BatchIndex, SealLimits
 from quorumlog.topics.partition_table import AppendedBatch, PartitionTable
 from quorumlog.topics.produced_batch import ProducedBatch
 
@@ -41,7 +41,8 @@ class Tables:
 
     `saved` is what the last checkpoint left, if any; `digest_entries` the entries between two
     points at which replicas compare their tables (0: never), `sealed` what is known already of
-    where batches are. All methods run on the event loop's thread.
+    where batches are, `seal_limits` when more of them are sealed. All methods run on the event
+    loop's thread.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Tables:
         is_lost: bool = False,
         digest_entries: int = 0,
         sealed: Sequence[SealedBatches] = (),
+        seal_limits: SealLimits = DEFAULT_SEAL_LIMITS,
     ) -> None:
         self._log = log
-        self.batches = BatchIndex(sealed)
+        self.batches = BatchIndex(sealed, seal_limits)
         """Where the record batches of partitions are."""
         self.grown: set[int] = set()
         """Channels of partitions whose committed end has risen; whoever takes it empties it."""
@@ -76,7 +78,6 @@ class Tables:
         self.reached: Callable[[int, dict[str, bytes]], None] = lambda point, digests: None
         """Called with the digests of the committed tables after an entry at which replicas compare
         them."""
-        self._find_batches_before(self._base.as_of)
         self.scan(committed_index)
         self._next_point = self._points.after(self._base.as_of)
 
@@ -106,38 +107,28 @@ class Tables:
         return len(self._current.sessions.sessions)
 
     def scan(self, committed_index: int) -> int | None:
-        """Read from the log what comes after the tables, up to the first damaged entry.
+        """Read from the log what comes after the tables, and where batches are that are not sealed.
 
-        Returns the index of that entry: until it is repaired, the tables are incomplete.
+        Returns the index of the first damaged entry: until it is repaired, the tables are
+        incomplete.
         """
-        self._current = self._base.copy()
-        self.batches.truncate(self._base.as_of + 1)
+        self._current, as_of = self._base.copy(), self._base.as_of
+        self.batches.truncate(self.batches.sealed_index + 1)
+        first = as_of + 1
+        if self._base.partitions.reads_users:
+            first = min(first, self.batches.sealed_index + 1)
 
         def take(block: Block, first_index: int) -> list[Change]:
             # what an entry says may depend on entries before it
             changes = self._current.changes_in(block, first_index)
             for change in changes:
                 self._apply(change)
-            return changes
+            return [change for change in changes if change[0] > as_of]
 
-        found, unread = scan_entries(self._log, self._base.as_of + 1, take)
+        found, unread = scan_entries(self._log, first, take)
         self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
         self.committed(committed_index)
         return unread
-
-    def _find_batches_before(self, index: int) -> None:
-        """Read from the log where the batches up to an index are, as far as that is not known."""
-        table = self._base.partitions
-        if not table.reads_users or self.batches.sealed_index >= index:
-            return
-
-        def take(block: Block, first_index: int) -> list[Change]:
-            for at, what in table.found_in(block, first_index, ()):
-                if isinstance(what, AppendedBatch) and at <= index:
-                    self.batches.add(what.channel, at, what.header)
-            return []
-
-        scan_entries(self._log, self.batches.sealed_index + 1, take)
 
     def _apply(self, change: Change) -> None:
         """Take what comes after the end of the log."""
@@ -145,7 +136,11 @@ class Tables:
         self._current.apply(change)
         if isinstance(what, AppendedBatch):
             partition = self._current.partitions.partitions.get(what.channel)
-            if partition is not None and partition.next_offset == what.header.last_offset + 1:
+            if partition is None:
+                return
+            # the tables of a leader count batches that come only now, after the log was reset
+            is_counted = index <= self._base.as_of
+            if is_counted or partition.next_offset == what.header.last_offset + 1:
                 self.batches.add(what.channel, index, what.header)
 
     def _derive(self) -> None:
@@ -164,8 +159,8 @@ class Tables:
 
     def truncated(self, from_index: int) -> None:
         """from_index and everything after it was removed."""
+        self.batches.truncate(from_index)
         if self._tail and self._tail[-1][0] >= from_index:
-            self.batches.truncate(from_index)
             while self._tail and self._tail[-1][0] >= from_index:
                 self._tail.pop()
             self._derive()
