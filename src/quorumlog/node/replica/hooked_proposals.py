@@ -5,8 +5,6 @@ section 4). The hook runs when the core is about to take the proposal: no event 
 the place that the hook is told is the one that the entry gets (decision 0038).
 """
 
-from functools import partial
-
 import numpy as np
 from isal.isal_zlib import crc32
 
@@ -16,6 +14,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.hooks import AppendHook, AppendPlace
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.prepared_proposals import PreparedProposals
 from quorumlog.node.replica.proposals import (
     Batch,
     Proposal,
@@ -24,36 +23,22 @@ from quorumlog.node.replica.proposals import (
     joined,
     parts_of,
 )
-from quorumlog.raft.events import Proposed
 
 
-class HookedProposals:
+class HookedProposals(PreparedProposals):
     """Runs an append hook on the entries of users in each batch that is proposed.
 
-    `register` makes the proposal of what is left of a batch. `refuse` answers an append for which
-    the hook raised; the others of its batch take the place of its entries.
+    An append for which the hook raises is refused; the others of its batch take the place of its
+    entries.
     """
 
     def __init__(
         self, context: ReplicaContext, hook: AppendHook, register: Register, refuse: Refuse
     ) -> None:
-        self._context = context
+        super().__init__(context, register, refuse)
         self._hook = hook
-        self._register = register
-        self._refuse = refuse
 
-    def propose(self, batch: Batch) -> None:
-        """Propose a batch; the hook runs when it is the proposal's turn."""
-        self._context.shell.step(None, prepare=partial(self._proposal_of, batch))
-
-    def _proposal_of(self, batch: Batch) -> Proposed | None:
-        """Run the hook; return the proposal, None if every append of the batch was refused."""
-        if not self._context.core.takes_proposals:
-            return self._register(batch)  # the core refuses it: nothing gets a place
-        left = self._filled(batch)
-        return None if left is None else self._register(left)
-
-    def _filled(self, batch: Batch) -> Batch | None:
+    def _prepared(self, batch: Batch) -> Batch | None:
         log, first_index = self._context.log, self._context.log.end_index + 1
         sizes = batch.block.sizes
         positions = log.positions_of(sizes)

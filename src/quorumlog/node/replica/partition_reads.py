@@ -189,7 +189,9 @@ class PartitionReads:
         self, read: PartitionRead, result: ReadBatches, batches: list[PlacedBatch]
     ) -> None:
         """Fail a read of a batch whose entry was damaged when this replica started."""
-        first = next(self._tables.batches.batches_from(read.channel, read.offset), None)
+        first = batches[0] if batches else None
+        if first is None:  # there may have been no room for it
+            first = next(self._tables.batches.batches_from(read.channel, read.offset), None)
         if first is None or first.base_offset > read.offset:
             result.fail(ResponseCode.DISK_ERROR, f"offset {read.offset} cannot be read here yet")
             batches.clear()
