@@ -11,7 +11,7 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.group_records import GroupRecord, GroupState, config_of, next_revision
 from quorumlog.model.limits import Limits
-from quorumlog.node.deleted_groups import RETRY_MS, TOMBSTONE_MS
+from quorumlog.node.deleted_groups import RETRY_MS, TOMBSTONE_MS, LifecycleEnvironment
 from quorumlog.node.executor import WAITING_MAX
 from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.storage.metadata.group_files import REFUSED_MAX, GroupFiles
@@ -223,7 +223,7 @@ def test_a_record_on_disk_says_deleted_before_the_replica_is_closed():
 
 def test_while_a_group_changes_another_change_of_it_is_refused():
     machine = Machine()
-    machine.lifecycle._environment = SimpleNamespace(
+    machine.lifecycle._environment = LifecycleEnvironment(
         executor=SimpleNamespace(run=lambda *_: None), wall_ms=lambda: 0, wake_at=lambda _: None
     )
     machine.lifecycle.create(

@@ -46,6 +46,15 @@ class LifecycleEnvironment:
     wall_ms: Callable[[], int]
     wake_at: Callable[[int], None]
 
+    def run(
+        self,
+        work: Callable[[], None],
+        done: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Handle files on another thread; call `done` or `failed` on the loop's."""
+        self.executor.run(work, lambda _: done(), failed)
+
 
 class DeletedGroups:
     """Carries out what follows from the deletion of a group, at once or when its time has come.
@@ -91,7 +100,7 @@ class DeletedGroups:
                 done(ResponseCode.SUCCESS, "")
             self.tick()
 
-        self._run(partial(self._files.bury, record), buried, failed)
+        self._environment.run(partial(self._files.bury, record), buried, failed)
 
     def purge(self, record: GroupRecord, done: Done) -> None:
         """Remove the files of a group that was moved; its tombstone stays."""
@@ -147,7 +156,7 @@ class DeletedGroups:
             failed(error)
             self._go_on()
 
-        self._run(work, cleaned, not_cleaned)
+        self._environment.run(work, cleaned, not_cleaned)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -156,7 +165,7 @@ class DeletedGroups:
         now_ms, next_ms = self._environment.wall_ms(), NEVER_MS
         unburied, self._unburied = self._unburied, {}
         for record in unburied.values():
-            self.bury(record, _ignored)
+            self.bury(record, ignored)
         surplus, begun = self._surplus(), 0
         room = CLEANED_MAX - len(self._cleaning)
         for record in self._catalog.tombstones():
@@ -174,7 +183,7 @@ class DeletedGroups:
                 self._forget(record)
             else:
                 begun += 1
-                self.purge(record, _ignored)
+                self.purge(record, ignored)
         if next_ms < NEVER_MS:
             self._environment.wake_at(next_ms)
         self._go_on()
@@ -213,16 +222,8 @@ class DeletedGroups:
             *deleted[: max(0, len(deleted) - TOMBSTONES_MAX)],
         }
 
-    def _run(
-        self,
-        work: Callable[[], None],
-        done: Callable[[], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._environment.executor.run(work, lambda _: done(), failed)
 
-
-def _ignored(code: ResponseCode, text: str) -> None:
+def ignored(code: ResponseCode, text: str) -> None:
     """Nobody waits for it."""
 
 

@@ -125,7 +125,7 @@ class GroupLifecycle:
             return
         self._changing.add(record.group)
         self._making.add(record.group)
-        self._run(
+        self._environment.run(
             partial(self._files.save, record),
             lambda: self._recorded(record, config, done),
             lambda error: self._not_recorded(record, error, done),
@@ -188,7 +188,7 @@ class GroupLifecycle:
 
     def _not_recorded(self, record: GroupRecord, error: Exception, done: Done) -> None:
         """It may have been written all the same: the next start would find it."""
-        self._run(
+        self._environment.run(
             partial(self._files.remove_unmade, record.group),
             lambda: self._end(record.group, done, code_of(error), str(error)),
             lambda _: self._end(record.group, done, code_of(error), str(error)),
@@ -204,7 +204,7 @@ class GroupLifecycle:
     def alter(self, request: AlterGroupRequest, done: Done) -> None:
         """Replace the settings of a group as a client asks, or promise to (decision 0040).
 
-        CHANGE_IN_PROGRESS: others change them, too; the client has to begin anew with theirs.
+        CHANGE_IN_PROGRESS: others change them, too; the client has to start again with theirs.
         """
         name, revision = request.group, request.revision
         found = self._checked(name, request.identity, request.settings, revision, done)
@@ -292,7 +292,7 @@ class GroupLifecycle:
             saved()
             self._end(name, done, ResponseCode.SUCCESS, "")
 
-        self._run(
+        self._environment.run(
             partial(self._files.save, record),
             succeeded,
             lambda error: self._end(name, done, code_of(error), str(error)),
@@ -338,7 +338,7 @@ class GroupLifecycle:
             self.catalog.deleted(record)
             self._host.close(name, lambda: self._deleted.bury(record, done))
 
-        self._run(
+        self._environment.run(
             partial(self._files.delete, record),
             recorded,
             lambda error: self._end(name, done, code_of(error), str(error)),
@@ -376,7 +376,7 @@ class GroupLifecycle:
             self._end(name, done, ResponseCode.SUCCESS, "")
             self.tick()
 
-        self._run(
+        self._environment.run(
             partial(self._files.refuse, record),
             refused,
             lambda error: self._end(name, done, code_of(error), str(error)),
@@ -387,11 +387,3 @@ class GroupLifecycle:
     def tick(self) -> None:
         """Remove what is left of deleted groups, as far as its time has come."""
         self._deleted.tick()
-
-    def _run(
-        self,
-        work: Callable[[], None],
-        done: Callable[[], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._environment.executor.run(work, lambda _: done(), failed)

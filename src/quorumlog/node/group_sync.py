@@ -26,6 +26,7 @@ from quorumlog.model.messages.groups import (
     Knowledge,
 )
 from quorumlog.model.messages.peer import NodeMessage
+from quorumlog.node.deleted_groups import ignored
 from quorumlog.node.group_lifecycle import GroupLifecycle
 
 logger = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ class GroupSync:
             return None  # which group it is, is not known yet
         absent = GroupRecord(group=name, identity=asked.identity)
         if asked.gives_up:  # from now on it is never made here, so it can never be founded
-            lifecycle.delete(name, asked.identity, _ignored)
+            lifecycle.delete(name, asked.identity, ignored)
             return None
         return GroupNews(Knowledge.ABSENT, absent)
 
@@ -217,7 +218,7 @@ class GroupSync:
             if news.knowledge is Knowledge.DELETED:
                 self._learn_deletion(peer, record)
             elif news.knowledge is Knowledge.CHANGED:
-                self._lifecycle.learn(record, _ignored)
+                self._lifecycle.learn(record, ignored)
             elif news.knowledge is Knowledge.ABSENT:
                 self._absent_at(peer, record)
 
@@ -230,7 +231,7 @@ class GroupSync:
             identity=record.identity.hex(),
             peer=peer,
         )
-        self._lifecycle.delete(record.group, record.identity, _ignored, purge=record.purge)
+        self._lifecycle.delete(record.group, record.identity, ignored, purge=record.purge)
 
     def _absent_at(self, peer: str, record: GroupRecord) -> None:
         """A member has no replica: invite it if its group goes on, else give the group up."""
@@ -276,7 +277,3 @@ class GroupSync:
                 )
 
         self._lifecycle.create(record, done)
-
-
-def _ignored(code: ResponseCode, text: str) -> None:
-    """Nobody waits for this: what was not done now is learned again with the next query."""
