@@ -1,5 +1,6 @@
 """Kafka clients' side of the protocol, by code that is not ours: kafka-python's codec."""
 
+import struct
 from uuid import UUID
 
 from hypothesis import strategies as st
@@ -82,6 +83,12 @@ def cut(raw):
 def framed(body):
     """Return the frame of these bytes."""
     return len(body).to_bytes(4, "big") + body
+
+
+def request(key, version, body):
+    """Return the frame of a request with this body, and a header without a client id."""
+    tags = b"\0" if version >= SPOKEN[key].first_flexible else b""
+    return framed(struct.pack(">hhih", key, version, 7, -1) + tags + body)
 
 
 def answered(header: RequestHeader, raw, *, version=None):

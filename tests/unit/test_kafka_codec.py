@@ -15,6 +15,7 @@ from kafka_peer import (
     damaged,
     framed,
     made,
+    request,
     sent,
     values_of,
 )
@@ -47,12 +48,6 @@ def refused(raw):
     with pytest.raises(RemoteProtocolError) as caught:
         decode_request(*cut(raw))
     return str(caught.value)
-
-
-def request(key, version, body):
-    """Return the frame of a request with this body, and a header without a client id."""
-    tags = b"\0" if version >= SPOKEN[key].first_flexible else b""
-    return framed(struct.pack(">hhih", key, version, 7, -1) + tags + body)
 
 
 @every_version

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kafka_peer import MESSAGES, OF_TYPE, TEXTS, answered, cut, damaged, framed, sent, values_of
+from kafka_peer import (
+    MESSAGES,
+    OF_TYPE,
+    TEXTS,
+    answered,
+    cut,
+    damaged,
+    framed,
+    request,
+    sent,
+    values_of,
+)
 from quorumlog.kafka.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -223,8 +234,7 @@ def test_known_bytes_are_written(version):
 def test_partitions_with_tagged_fields_are_read_as_those_without(tagged):
     tags, row = b"\1\x07\2ab", struct.pack(">iiqiqi", 5, 3, 9, 2, -1, 1 << 20)
     rows = b"".join(row + (tags if number == tagged else b"\0") for number in range(3))
-    head = struct.pack(">hhih", KEY, 12, 7, -1) + b"\0" + bytes(25)
-    found = read(framed(head + b"\2\2t\4" + rows + tags + b"\1\1" + tags))
+    found = read(request(KEY, 12, bytes(25) + b"\2\2t\4" + rows + tags + b"\1\1" + tags))
     assert found[3] == [("t", None, [(5, 3, 9, 2, -1, 1 << 20)] * 3)]
 
 
@@ -241,8 +251,7 @@ def test_partitions_with_tagged_fields_are_read_as_those_without(tagged):
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(version, body, text):
-    tags = b"\0" if version >= 12 else b""
-    assert text in refused(framed(struct.pack(">hhih", KEY, version, 7, -1) + tags + body))
+    assert text in refused(request(KEY, version, body))
 
 
 @given(requests)
@@ -270,9 +279,8 @@ def test_damaged_requests_are_refused_or_read_as_kafka_python_reads_them(drawn, 
 @every_version
 @given(body=st.binary(max_size=120))
 def test_any_bytes_are_a_request_or_refused(version, body):
-    tags = b"\0" if version >= 12 else b""
     try:
-        found = read(framed(struct.pack(">hhih", KEY, version, 7, -1) + tags + body))
+        found = read(request(KEY, version, body))
     except RemoteProtocolError:
         return
     assert found == plain_of_client(REQUEST.decode(body, version=version), version)

@@ -1,12 +1,21 @@
 """Produce by hand: read as kafka-python wrote it, written as kafka-python reads it."""
 
-import struct
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kafka_peer import MESSAGES, OF_TYPE, TEXTS, answered, cut, damaged, framed, sent, values_of
+from kafka_peer import (
+    MESSAGES,
+    OF_TYPE,
+    TEXTS,
+    answered,
+    cut,
+    damaged,
+    framed,
+    request,
+    sent,
+    values_of,
+)
 from quorumlog.kafka.produce import ProducedPartition, produce_answer, read_produce
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
 from quorumlog.model.errors import RemoteProtocolError
@@ -173,9 +182,7 @@ def test_records_that_are_null_or_empty_are_nothing_between_two_places():
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(version, body, text):
-    tags = b"\0" if version >= 9 else b""
-    head = struct.pack(">hhih", 0, version, 7, -1) + tags
-    assert text in refused(framed(head + body))
+    assert text in refused(request(KEY, version, body))
 
 
 @given(requests)
@@ -202,10 +209,8 @@ def test_damaged_requests_are_refused_or_read_as_kafka_python_reads_them(drawn, 
 @every_version
 @given(body=st.binary(max_size=120))
 def test_any_bytes_are_a_request_or_refused(version, body):
-    tags = b"\0" if version >= 9 else b""
-    raw = framed(struct.pack(">hhih", 0, version, 7, -1) + tags + body)
     try:
-        found = read(raw)
+        found = read(request(KEY, version, body))
     except RemoteProtocolError:
         return
     assert found == plain_of_client(REQUEST.decode(body, version=version))
