@@ -52,7 +52,7 @@ class Alteration:
         self.is_in_doubt = False
 
     async def attempt(self, nodes: Sequence[NodeGroups]) -> GroupChange | None:
-        """Change the settings that nodes have; None: others change them, too. Begin anew then.
+        """Change the settings that nodes have; None: others change them, too. Start again then.
 
         Raises `RequestError` if that would be of no use.
         """

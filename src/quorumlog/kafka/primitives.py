@@ -136,7 +136,7 @@ class Cursor:
         return count
 
     def rows(self, form: struct.Struct, count: int) -> Iterator[tuple[Any, ...]]:
-        """Return so many elements of fixed size, each as its values."""
+        """Return `count` elements of fixed size, each as its values."""
         stop = self._stop_of(count * form.size, "an array")
         begin, self.place = self.place, stop
         return form.iter_unpack(self.data[begin:stop])
@@ -162,7 +162,7 @@ class Cursor:
             raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", begin)
 
     def _stop_of(self, length: int, what: str) -> int:
-        """Return where so many bytes end."""
+        """Return where the next `length` bytes end."""
         left = len(self.data) - self.place
         if not 0 <= length <= left:
             text = f"{what} of {length} bytes cannot be in the {left} bytes that follow"

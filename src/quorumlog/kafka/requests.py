@@ -151,7 +151,7 @@ def _malformed(
 
 
 def answer_head(header: RequestHeader, body_size: int) -> bytes:
-    """Return the length and the header of an answer whose body has so many bytes."""
+    """Return the length and the header of an answer with a body of `body_size` bytes."""
     # clients ask for ApiVersions before they know what is spoken, so that its answer stays readable
     is_flexible = header.version >= SPOKEN[header.api_key].first_flexible
     if is_flexible and header.api_key != ApiKey.API_VERSIONS:

@@ -27,8 +27,8 @@ from quorumlog.topics.batch_columns import (
 class SealLimits(msgspec.Struct, frozen=True):
     """When batches in memory are sealed.
 
-    `batches`: so many are sealed together, and columns have at least so many once they are full.
-    `size_bytes`: so many bytes of record batches are sealed, however few they are: a start reads
+    `batches`: this many are sealed together, and full columns have at least this many.
+    `size_bytes`: this many bytes of record batches are sealed, however few they are: a start reads
     what is not.
     """
 

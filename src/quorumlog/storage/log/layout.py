@@ -15,11 +15,7 @@ from quorumlog.model.errors import (
     UnsettledError,
 )
 from quorumlog.storage.files.file_sequence import existing_file_size
-from quorumlog.storage.files.os_files import (
-    FileSystem,
-    move_aside,
-    not_a_file,
-)
+from quorumlog.storage.files.os_files import FileSystem, move_aside, not_a_file
 from quorumlog.storage.files.reserve import FILE_NAME as RESERVE_NAME
 from quorumlog.storage.files.reserve import Reserve
 from quorumlog.storage.files.space import used_ratio
