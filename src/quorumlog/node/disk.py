@@ -74,14 +74,14 @@ class SettlerThread:
         self._is_finished = False
 
     def run(self, step: Callable[[], bool]) -> None:
-        """see `Settler`."""
+        """See `Settler`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="quorumlog-settler", daemon=True)
             self._thread.start()
         self._queue.put(step)
 
     def finish(self) -> None:
-        """see `Settler`."""
+        """See `Settler`."""
         self._is_finished = True
         self._queue.put(None)
         if self._thread is not None:
