@@ -171,7 +171,7 @@ class _Settler:
         self._steps: deque[Callable[[], bool]] = deque()
 
     def run(self, step: Callable[[], bool]) -> None:
-        """see `Settler`."""
+        """See `Settler`."""
         self._steps.append(step)
         if len(self._steps) == 1:
             self._process.later(self._process.disk_us(), self._next)
@@ -192,7 +192,7 @@ class _Settler:
             self._process.later(self._process.disk_us(), self._next)
 
     def finish(self) -> None:
-        """see `Settler`."""
+        """See `Settler`."""
         self._steps.clear()
 
 
