@@ -414,13 +414,13 @@ def r38_tables_are_not_cut_when_the_log_is_truncated(put):
 
 
 def r39_the_append_hook_runs_twice(put):
-    filled = HookedProposals._filled
+    prepared = HookedProposals._prepared
 
     def twice(self, batch):
-        left = filled(self, batch)
-        return None if left is None else filled(self, left)
+        left = prepared(self, batch)
+        return None if left is None else prepared(self, left)
 
-    put(HookedProposals, "_filled", twice)
+    put(HookedProposals, "_prepared", twice)
 
 
 def t01_a_wake_up_is_lost_when_an_earlier_one_fires(put):
