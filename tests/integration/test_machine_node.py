@@ -210,7 +210,7 @@ async def test_what_gives_no_bytes_for_an_entry_has_failed(make_cluster, until, 
             monkeypatch.setattr(applier.state.machine, "apply", lambda entries: [])
             with pytest.raises(RequestError):
                 await client.execute(b"1", timeout_ms=500)
-            await until(lambda: "gave 0 results for 1 entries" in applier.state.failed_text)
+            await until(lambda: "gave 0 results for 1 entry" in applier.state.failed_text)
 
 
 # -- snapshots --------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_an_aborted_batch_does_not_block_readers(target, group):
 def test_rows_that_cannot_be_written_are_refused_in_words(target, group):
     writer = TaskWriter(options_for(target, group), None, 0)
     for columns, says in (
-        ({"body": pa.array([b"a", None], pa.binary())}, "1 of 2 rows have no body"),
+        ({"body": pa.array([b"a", None], pa.binary())}, "1 of 2 rows without a body"),
         ({"body": pa.array([b"a"]), "channel": pa.array([-1])}, "values from -1 to -1"),
         ({"body": pa.array([b"a"]), "group": pa.array([None], pa.string())}, "a row has no group"),
         ({"body": pa.array([b"a"]), "group": pa.array(["no group!"])}, "column group"),

@@ -6,8 +6,6 @@ import pytest
 
 from quorumlog.cli.output import (
     body_text,
-    counted,
-    entries_text,
     entry_object,
     print_json,
     print_table,
@@ -63,8 +61,3 @@ def test_a_table_in_a_pipe_is_plain_and_nothing_is_cut(capsys):
     assert "\x1b" not in out
     assert "x" * 300 in out
     assert out.splitlines()[0].split() == ["NODE", "TERM"]
-
-
-def test_a_count_of_one_is_printed_in_the_singular():
-    assert [counted(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
-    assert [entries_text(n) for n in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]

@@ -212,7 +212,7 @@ async def test_a_refused_channel_changes_nothing(world, channel):
             await producer.send_batch([b"x", b"y"], [1, channel])
         with pytest.raises(UnexpectedArgumentError, match="channel"):
             await producer.send_batch(iter([b"two", b"y"]), iter([1, channel]))
-        with pytest.raises(UnexpectedArgumentError, match="1 channels for 2 bodies"):
+        with pytest.raises(UnexpectedArgumentError, match="1 channel for 2 bodies"):
             await producer.send_batch([b"x", b"y"], [1])
         await producer.send(b"three")
     assert world.stored == [b"one", b"two", b"three"]

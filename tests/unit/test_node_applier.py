@@ -9,6 +9,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import ConfigError, LeaderPendingFullError
 from quorumlog.model.messages.machine import QueryRequest
+from quorumlog.model.wording import counted
 from quorumlog.node.machines import machine_class
 from quorumlog.node.replica import entry_applier
 from quorumlog.node.replica import snapshotter as saves_module
@@ -608,7 +609,9 @@ def test_the_entry_that_was_looked_at_last_is_named_when_a_machine_raises(apply,
 def test_anything_but_bytes_for_each_entry_is_a_failure(results):
     machine = Counter()
     machine.apply = lambda entries: results
-    with pytest.raises(MachineError, match=f"gave {len(results)} results for 5 entries from 10 on"):
+    with pytest.raises(
+        MachineError, match=f"gave {counted(len(results), 'result')} for 5 entries from 10 on"
+    ):
         handed().apply_to(machine, CommandResults())
 
 

@@ -205,7 +205,7 @@ def test_a_learner_that_lags_is_not_promoted():
     number = group.promote("n3")
 
     assert group.answers[number] is ResponseCode.MEMBER_NOT_READY
-    assert "1500 entries behind" in group.texts[number]
+    assert "1,500 entries behind" in group.texts[number]
     group.drop = no_message
     group.converge()
     assert group.outcome(group.promote("n3")) is OK

@@ -21,6 +21,7 @@ from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import MIB
+from quorumlog.model.wording import counted
 
 IN_FLIGHT = (1, 64, 512)
 TAIL_BYTES = 1_024
@@ -198,7 +199,7 @@ class Bench:
             for _ in range(self.plan.losses)
         ]
         case = "leader stopped cleanly: no append for"
-        unknown = f"{sum(stop.unknown for stop in stops)} appends of unknown outcome"
+        unknown = f"{counted(sum(stop.unknown for stop in stops), 'append')} of unknown outcome"
         figure = pause_figure(case, [stop.seconds for stop in stops])
         yield msgspec.structs.replace(figure, note=f"{events.STOP_IN_FLIGHT} in flight, {unknown}")
         yield await self._losses("leader killed: no append for", silent=False)

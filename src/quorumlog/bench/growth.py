@@ -24,6 +24,7 @@ from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import KIB, MIB, Limits
+from quorumlog.model.wording import counted
 
 BODY_BYTES = 1_024
 FILLED_BODY_BYTES = 16 * KIB
@@ -70,7 +71,7 @@ async def clients(bench: Bench) -> AsyncIterator[Figure]:
                 usage = Usage(bench.target.pids())
                 sample = await loads.each_appends(logs, BODY_BYTES, bench.plan.seconds)
                 samples.append(usage.into(sample))
-        yield rate_figure(f"append, {count} clients", samples, BODY_BYTES)
+        yield rate_figure(f"append, {counted(count, 'client')}", samples, BODY_BYTES)
 
 
 async def groups(bench: Bench) -> AsyncIterator[Figure]:
@@ -87,18 +88,20 @@ async def groups(bench: Bench) -> AsyncIterator[Figure]:
             limits=GROUP_LIMITS,
         ) as cluster:
             led = time.perf_counter() - started
-            yield value_figure(f"{count} groups, all led after", "s", [led])
+            yield value_figure(f"{counted(count, 'group')}, all led after", "s", [led])
             await asyncio.sleep(bench.plan.idle_seconds)  # until idle groups are quiescent
             sample = await events.idle(cluster, bench.plan.idle_seconds)
             used = sum(sample.node_cpu_seconds.values()) / sample.seconds * 100
             memory = f"{sample.memory_bytes / MEGABYTE:.0f} MB a node"
-            yield value_figure(f"{count} groups, idle", "% of a core", [used], note=memory)
+            yield value_figure(
+                f"{counted(count, 'group')}, idle", "% of a core", [used], note=memory
+            )
             for in_flight in (IN_FLIGHT, IN_FLIGHT_OF_GROUP * count):
                 samples = [
                     await _over_groups(cluster, names, in_flight, bench.plan.seconds)
                     for _ in range(bench.plan.rounds)
                 ]
-                case = f"append, {in_flight} in flight over {count} groups"
+                case = f"append, {in_flight} in flight over {counted(count, 'group')}"
                 yield rate_figure(case, samples, BODY_BYTES)
 
 
@@ -126,7 +129,7 @@ async def length(bench: Bench) -> AsyncIterator[Figure]:
         free = shutil.disk_usage(cluster.directory).free
         if needed > free:
             raise UnexpectedArgumentError(
-                f"a log of {lengths[-1]:g} GiB on {len(cluster.node_ids)} nodes needs "
+                f"a log of {lengths[-1]:g} GiB on {counted(len(cluster.node_ids), 'node')} needs "
                 f"{needed / GIB:.0f} GiB in {cluster.directory.parent}, where {free / GIB:.0f} are "
                 "free: choose shorter ones with --gib, or another place with TMPDIR"
             )

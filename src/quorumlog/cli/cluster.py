@@ -10,7 +10,6 @@ from quorumlog.cli.output import (
     BAD_STYLE,
     GOOD_STYLE,
     QUIET_STYLE,
-    counted,
     flush_every_line,
     print_json,
     print_line,
@@ -21,6 +20,7 @@ from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.cluster import leader_of
 from quorumlog.local.health import NodeHealth
 from quorumlog.model.codes import Role
+from quorumlog.model.wording import counted
 from quorumlog.node.machines import machine_class
 
 NODES = 3

@@ -13,7 +13,6 @@ from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Servers, Tim
 from quorumlog.cli.output import (
     BAD_STYLE,
     QUIET_STYLE,
-    counted,
     print_json,
     print_line,
     print_note,
@@ -27,6 +26,7 @@ from quorumlog.log_events import describe_error
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.messages.groups import Setting
+from quorumlog.model.wording import counted
 
 AT_A_TIME = 32
 """Groups that are made or deleted at the same time."""

@@ -9,7 +9,6 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import (
-    entries_text,
     flush_every_line,
     print_json,
     print_line,
@@ -22,6 +21,7 @@ from quorumlog.client import SyncClient
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.messages.client import StatusResponse
+from quorumlog.model.wording import entries_text
 
 CATCH_UP_SECONDS = 300.0
 POLL_SECONDS = 0.2

@@ -40,16 +40,6 @@ def print_note(text: str) -> None:
     print(f"quorumlog: {text}", file=sys.stderr, flush=True)
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts: `1 file`, `2 files`; `many` if it is not `one` + s."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
-
-
-def entries_text(count: int) -> str:
-    """Return `1 entry`, `2 entries` …"""
-    return counted(count, "entry", "entries")
-
-
 def flush_every_line() -> None:
     """Let every line reach its reader at once; for output that waits for news."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
-from quorumlog.cli.output import counted, entries_text, print_json, print_line
+from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
@@ -19,6 +19,7 @@ from quorumlog.cli.pipeline_session import (
     spark_session,
 )
 from quorumlog.cli.progress import progress_bar
+from quorumlog.model.wording import counted, entries_text
 
 if TYPE_CHECKING:
     from quorumlog.spark.jobs.archive.run import ArchiveResult

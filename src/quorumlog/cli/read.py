@@ -32,6 +32,7 @@ from quorumlog.cli.target import Target, find_target
 from quorumlog.client import Isolation, SyncClient
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import NoLeaderError, NotLeaderError
+from quorumlog.model.wording import entries_text
 
 LAST_ENTRIES = 10
 SEARCHED_MAX = 1_000_000
@@ -187,7 +188,8 @@ def index_of_last(
         window *= 2  # some of them were NOOPs, bookkeeping or on other channels: search on
     if len(found) < count and lowest > first:
         print_note(
-            f"{len(found)} of {count} entries are among the last {SEARCHED_MAX:,}; --from INDEX "
+            f"{len(found)} of {entries_text(count)} are among the last {SEARCHED_MAX:,}; --from "
+            f"INDEX "
             "shows earlier ones"
         )
     elif len(found) < count:

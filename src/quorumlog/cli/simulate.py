@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import AsJson, Story, wants_history
-from quorumlog.cli.output import counted, entries_text, print_json, print_line
+from quorumlog.cli.output import print_json, print_line
+from quorumlog.model.wording import counted, entries_text
 
 if TYPE_CHECKING:
     from quorumlog.sim.campaign import Plan
@@ -86,7 +87,8 @@ class _Total:
         hours = self._simulated_ms / 3_600_000
         elapsed = max(0.001, time.monotonic() - self._started)
         return (
-            f"{counted(self._runs, 'run')}, {hours:.2f} simulated hours, {self._events} events, "
+            f"{counted(self._runs, 'run')}, {hours:.2f} simulated hours, "
+            f"{counted(self._events, 'event')}, "
             f"{entries_text(self._appended)} acknowledged; "
             f"{self._simulated_ms / 1_000 / elapsed:.0f} simulated seconds a second"
         )
@@ -118,7 +120,8 @@ def _object(outcome: "Outcome", plan: "Plan") -> dict[str, object]:
 
 def _print_run(outcome: "Outcome") -> None:
     print_line(
-        f"seed {outcome.seed}: {outcome.events} events, {entries_text(outcome.appended)} "
+        f"seed {outcome.seed}: {counted(outcome.events, 'event')}, "
+        f"{entries_text(outcome.appended)} "
         f"acknowledged, {counted(outcome.reads, 'read')}; "
         f"{', '.join(outcome.faults) or 'no faults'}; {outcome.digest}"
     )

@@ -12,8 +12,6 @@ from quorumlog.cli.errors import BeyondEndError, CommandError
 from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import (
     body_text,
-    counted,
-    entries_text,
     entry_object,
     magic_name,
     print_json,
@@ -24,6 +22,7 @@ from quorumlog.cli.progress import progress_bar
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import StorageError
+from quorumlog.model.wording import counted, entries_text
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA, NodeDirectory
 from quorumlog.storage.log.settle import Settled, settle_node

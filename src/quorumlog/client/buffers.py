@@ -6,6 +6,7 @@ from typing import Any
 from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.errors import EmptyBatchError, UnexpectedArgumentError
 from quorumlog.model.limits import Limits
+from quorumlog.model.wording import entries_text
 
 
 def as_bytes(what: str, data: Any, *, also: str = "") -> bytes:
@@ -78,7 +79,7 @@ def batch_sizes(bodies: Sequence[Buffer], limits: Limits) -> list[int]:
     total = sum(sizes) + HEADER_SIZE * len(sizes)
     if total > limits.block_bytes_max or len(sizes) > limits.block_entries_max:
         raise UnexpectedArgumentError(
-            f"a batch has {len(sizes)} entries and {total} bytes; at most "
+            f"a batch has {entries_text(len(sizes))} and {total} bytes; at most "
             f"{limits.block_entries_max} entries and {limits.block_bytes_max} bytes are appended "
             "together: append several batches, or use Producer"
         )

@@ -128,7 +128,7 @@ def hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, 
     if len(known) > 1:
         listed = "; ".join(f"{node}: {info.identity.hex()}" for node, info in found.items())
         raise UnexpectedArgumentError(
-            f"there are {len(known)} groups {name!r}, with different identities ({listed}); say "
+            f"there are several groups {name!r}, with different identities ({listed}); say "
             "which one"
         )
     return found

@@ -51,6 +51,7 @@ from quorumlog.model.messages.groups import (
     ListGroupsResponse,
     Setting,
 )
+from quorumlog.model.wording import counted
 
 R = TypeVar("R", bound=Response)
 REPLICAS = 3
@@ -244,7 +245,8 @@ class Groups:
         wanted = min(REPLICAS, len(self._counts)) if replicas is None else replicas
         if not 0 < wanted <= len(self._counts):
             raise UnexpectedArgumentError(
-                f"replicas is {wanted}, and {len(self._counts)} nodes were found"
+                f"replicas is {wanted}, and "
+                f"{counted(len(self._counts), 'node was', 'nodes were')} found"
             )
         emptiest = sorted(self._counts, key=lambda node_id: (self._counts[node_id], node_id))
         return {node_id: self._addresses[node_id] for node_id in sorted(emptiest[:wanted])}

@@ -31,6 +31,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.messages.client import AppendRequest, AppendResponse
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.model.turn_batcher import TurnBatcher
+from quorumlog.model.wording import counted
 from quorumlog.sessions.entries import SESSION_ENTRY_SIZE, encode_session_block
 
 COMMANDS_MAX = 1_024
@@ -98,7 +99,7 @@ class MachineCalls:
         total = SESSION_ENTRY_SIZE + sum(sizes) + HEADER_SIZE * len(sizes)
         if total > limits.block_bytes_max or len(sizes) >= limits.block_entries_max:
             raise UnexpectedArgumentError(
-                f"{len(sizes)} commands, with their session {total} bytes, are above "
+                f"{counted(len(sizes), 'command')}, with their session {total} bytes, are above "
                 f"{limits.block_entries_max - 1} or {limits.block_bytes_max} bytes"
             )
 
@@ -248,7 +249,11 @@ def _results(answer: Answer, count: int, group: str) -> list[bytes]:
     try:
         results = msgspec.msgpack.decode(answer.attachment, type=list[bytes])
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"the results of {count} commands are malformed") from error
+        raise RemoteProtocolError(
+            f"the results of {counted(count, 'command')} are malformed"
+        ) from error
     if len(results) != count:
-        raise RemoteProtocolError(f"{len(results)} results came for {count} commands")
+        raise RemoteProtocolError(
+            f"{counted(len(results), 'result')} came for {counted(count, 'command')}"
+        )
     return results

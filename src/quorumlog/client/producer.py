@@ -36,6 +36,7 @@ from quorumlog.model.errors import (
     Undelivered,
     UnexpectedArgumentError,
 )
+from quorumlog.model.wording import counted
 from quorumlog.sessions.entries import AcceptedAttempt, TransactionPart
 
 logger = logging.getLogger(__name__)
@@ -244,7 +245,9 @@ class Producer:
         except TypeError as error:
             raise UnexpectedArgumentError(f"channels are whole numbers: {error}") from None
         if len(numbers) != len(given):
-            raise UnexpectedArgumentError(f"{len(numbers)} channels for {len(given)} bodies")
+            raise UnexpectedArgumentError(
+                f"{counted(len(numbers), 'channel')} for {counted(len(given), 'body', 'bodies')}"
+            )
         for extreme in (min(numbers, default=0), max(numbers, default=0)):
             check_channel(extreme)
         return given, numbers

@@ -9,6 +9,7 @@ from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import RequestError
+from quorumlog.model.wording import entries_text
 
 LEADER_SECONDS = 20.0
 CATCH_UP_SECONDS = 60.0
@@ -44,7 +45,7 @@ def kill_leader_and_restart(cluster: LocalCluster, group: str, console: Console)
         to_catch_up = time.monotonic() - restarted_at
     console.print(
         f"  {killed} restarted and caught up in {to_catch_up:.2f} s"
-        + (f" (it was {behind:,} entries behind)" if behind else "")
+        + (f" (it was {entries_text(behind)} behind)" if behind else "")
     )
     return FailOver(killed, new_leader, to_leader, to_catch_up)
 

@@ -13,6 +13,7 @@ from quorumlog.client import SyncClient
 from quorumlog.demo.load import Loaded, body_digest
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.wording import counted
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.offline.store_files import scan_store
 
@@ -62,13 +63,18 @@ def compare_content(proof: Proof, sent: list[bytes], found: list[bytes]) -> None
     expected, actual = content_digest(sent_counts), content_digest(found_counts)
     proof.content_digest = actual
     if proof.missing:
-        proof.failures.append(f"{proof.missing} acknowledged records are missing in Parquet")
+        proof.failures.append(
+            f"{counted(proof.missing, 'acknowledged record is', 'acknowledged records are')} "
+            f"missing in Parquet"
+        )
     if proof.foreign:
-        proof.failures.append(f"{proof.foreign} records in Parquet were never sent")
+        proof.failures.append(f"{counted(proof.foreign, 'record')} in Parquet never sent")
     if expected != actual:
         proof.failures.append("the content digest of Parquet differs from that of what was sent")
     if proof.duplicates:
-        proof.failures.append(f"{proof.duplicates} records are there more than once")
+        proof.failures.append(
+            f"{counted(proof.duplicates, 'record is', 'records are')} there more than once"
+        )
 
 
 def compare_replicas(proof: Proof, cluster: LocalCluster, group: str) -> None:

@@ -16,6 +16,7 @@ from quorumlog.demo.load import Loaded, load
 from quorumlog.demo.proof import Proof, compare_files, compare_replicas, prove_content
 from quorumlog.local import LocalCluster, ending_in_order, guarded
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.wording import counted
 from quorumlog.spark.runtime.java import java_home
 
 GROUP = "flights"
@@ -136,7 +137,7 @@ def _checked(loaded: Loaded, half_way: _HalfWay, total: int) -> FailOver:
     if half_way.result is None:
         raise StepFailed("the leader was never killed: too few records for a half-way point")
     if loaded.entries != total:
-        raise StepFailed(f"only {loaded.entries:,} of {total:,} records were acknowledged")
+        raise StepFailed(f"only {loaded.entries:,} of {counted(total, 'record')} acknowledged")
     return half_way.result
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.log_events import reason_of
+from quorumlog.model.wording import counted
 
 LOOPBACK = "127.0.0.1"
 PORT_FIRST = 10_000
@@ -38,7 +39,8 @@ def free_ports(count: int) -> list[int]:
                 continue
             ports.append(port)
     raise LocalClusterError(
-        f"no {count} free ports between {PORT_FIRST} and {PORT_LAST} on {LOOPBACK}"
+        f"fewer than {counted(count, 'free port')} between {PORT_FIRST} and {PORT_LAST} on "
+        f"{LOOPBACK}"
     )
 
 
@@ -50,8 +52,9 @@ def ports_from(first: int, count: int) -> list[int]:
     ports = [port for node in range(count) for port in (first + node, first + ADMIN_OFFSET + node)]
     if max(ports) > PORT_MAX:
         raise LocalClusterError(
-            f"{count} nodes from port {first} on need ports up to {max(ports)} (admin ports are "
-            f"{ADMIN_OFFSET} higher), and {PORT_MAX} is the last one; choose a lower --port"
+            f"{counted(count, 'node needs', 'nodes need')} from port {first} on ports up to "
+            f"{max(ports)} (admin ports are {ADMIN_OFFSET} higher), and {PORT_MAX} is the last "
+            "one; choose a lower --port"
         )
     refused = unusable(ports)
     if refused:

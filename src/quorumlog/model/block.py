@@ -27,6 +27,7 @@ from isal.isal_zlib import crc32
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import InvariantViolation, UnexpectedArgumentError
+from quorumlog.model.wording import entries_text
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -190,7 +191,7 @@ def parse_block(data: memoryview, *, count: int, entry_bytes_max: int) -> Block:
     if 0 < count <= _FEW and (few := _few_parsed(data, count, entry_bytes_max)) is not None:
         return few
     if count <= 0 or total < count * HEADER_SIZE:
-        raise UnexpectedArgumentError(f"a block of {total} bytes cannot hold {count} entries")
+        raise UnexpectedArgumentError(f"a block of {total} bytes cannot hold {entries_text(count)}")
     size, rest = divmod(total, count)
     if not rest and HEADER_SIZE <= size <= entry_bytes_max and _is_all_of(size, data, count):
         offsets = np.arange(0, total, size, dtype=np.int64)

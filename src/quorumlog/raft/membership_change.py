@@ -12,6 +12,7 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.membership import MEMBERS_MAX, Member, Membership
+from quorumlog.model.wording import entries_text
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import Finished
 from quorumlog.raft.events import AddMember, ChangeRequested, PromoteMember, RemoveMember
@@ -133,7 +134,7 @@ class MembershipChange:
             return f"{member.node_id} does not answer"
         lag = self._state.log.end_index - dispatcher.match_index
         if dispatcher.match_index < 0 or lag > PROMOTE_LAG_MAX:
-            return f"{member.node_id} is {lag} entries behind, more than {PROMOTE_LAG_MAX}"
+            return f"{member.node_id} is {entries_text(lag)} behind, more than {PROMOTE_LAG_MAX}"
         return None
 
     def _remove(self, change: RemoveMember) -> tuple[ResponseCode, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import TimeoutNowRequest
+from quorumlog.model.wording import entries_text
 from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import Finished, MeasureLag
 from quorumlog.raft.envelope import request_to
@@ -120,7 +121,7 @@ class Transfer:
             text = f"it is not known yet how far the log of {target} goes"
             return ResponseCode.LEADER_NOT_READY, text
         if not is_unknown and lag >= lag_max:
-            text = f"{target} is {lag} entries behind; the limit is {lag_max}"
+            text = f"{target} is {entries_text(lag)} behind; the limit is {lag_max}"
             return ResponseCode.FALL_BEHIND_TOO_MUCH, text
         if is_unknown or not dispatcher.contact.is_live:
             return ResponseCode.TAKE_LEADERSHIP_FAILED, f"{target} does not answer"

@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.wording import counted
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = HEADER.size
@@ -164,7 +165,7 @@ def _check_fields(header: BatchHeader) -> None:
         raise _invalid("a control batch; only transaction coordinators write these")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise _invalid(
-            f"a record batch of {header.count} records with the last offset delta "
+            f"a record batch of {counted(header.count, 'record')} with the last offset delta "
             f"{header.last_offset_delta}"
         )
     if header.producer_id < NO_PRODUCER:

@@ -50,6 +50,7 @@ from quorumlog.model.messages.transactions import (
     TransactionalRequest,
     TransactionalResponse,
 )
+from quorumlog.model.wording import entries_text
 from quorumlog.node.node import Node
 from quorumlog.node.replica.pending_requests import Done
 from quorumlog.node.replica.replica import Replica
@@ -294,8 +295,8 @@ class ClientRequests:
             len(frame.attachment) > limits.block_bytes_max
         ):
             raise UnexpectedArgumentError(
-                f"a block of {request.count} entries and {len(frame.attachment)} bytes is above "
-                f"{limits.block_entries_max} entries or {limits.block_bytes_max} bytes"
+                f"{entries_text(request.count)}, {len(frame.attachment)} bytes: a block has up to "
+                f"{limits.block_entries_max} entries and {limits.block_bytes_max} bytes"
             )
         block = parse_block(
             frame.attachment, count=request.count, entry_bytes_max=limits.entry_bytes_max

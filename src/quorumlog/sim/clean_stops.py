@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.model.codes import Role
+from quorumlog.model.wording import counted
 from quorumlog.node.node import FLUSH_MS, PREPARE_STOP_MS, PREPARE_STOP_STEP_MS
 from quorumlog.sim.finding import Finding
 
@@ -127,5 +128,6 @@ class CleanStops:
         self.happened.append(f"{self._cluster.clock.now_ms} ms {node.node_id} may stop")
         if owed and not is_excused:
             raise Finding(
-                "clean_stop", f"{node.node_id} may stop, and owes {owed} appends an answer"
+                "clean_stop",
+                f"{node.node_id} may stop, and owes {counted(owed, 'append')} an answer",
             )

@@ -12,6 +12,7 @@ from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.errors import check
 from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.wording import counted
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.deferred_refusals import DeferredRefusals
 from quorumlog.node.replica.disk_space import DiskSpace
@@ -212,7 +213,8 @@ class Appends:
         if self._is_full():
             return (
                 ResponseCode.LEADER_PENDING_FULL,
-                f"{self._requests} appends ({self._size_bytes} bytes) wait for a majority; "
+                f"{counted(self._requests, 'append waits', 'appends wait')} for a majority "
+                f"({self._size_bytes} bytes); "
                 "try again later",
             )
         if self._environment.disk.queued_bytes >= self._limits.disk_queue_bytes_max:

@@ -11,6 +11,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.block import Block, decode_entries
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import TRANSIENT_ERRORS, QuorumlogError, StorageError
+from quorumlog.model.wording import counted, entries_text
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.sessions.entries import SessionEntry
 from quorumlog.storage.files.os_files import is_out_of_descriptors, storage_error
@@ -146,9 +147,9 @@ class ApplyBatch(Sequence[Entry]):
             isinstance(result, bytes | bytearray | memoryview) for result in results
         ):
             raise MachineError(
-                f"{type(machine).__name__}.apply gave {len(results)} results for "
-                f"{len(self._entries)} entries from {self._entries[0].index} on; it must give "
-                "bytes for each"
+                f"{type(machine).__name__}.apply gave {counted(len(results), 'result')} for "
+                f"{entries_text(len(self._entries))} from {self._entries[0].index} on; it must "
+                "give bytes for each"
             )
         indexes = (entry.index for entry in self._entries)
         return {index: bytes(result) for index, result in zip(indexes, results, strict=True)}

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.peer import ReadIndexRequest, ReadIndexResponse
+from quorumlog.model.wording import counted
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.leader_watch import LeaderWatch
 from quorumlog.raft.effects import Finished, ReadReady
@@ -49,7 +50,8 @@ class PendingRequests:
     def ask(self, make_event: Callable[[int], Event], done: Done) -> None:
         """Ask the core; `make_event` gets the number that the answer will have."""
         if len(self._waiting) >= ASKED_MAX:
-            text = f"{len(self._waiting)} requests wait already; try again later"
+            waiting = counted(len(self._waiting), "request waits", "requests wait")
+            text = f"{waiting} already; try again later"
             done(ResponseCode.LEADER_PENDING_FULL, text, -1)
             return
         number = next(self._numbers)

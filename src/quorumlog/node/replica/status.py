@@ -4,6 +4,7 @@ from quorumlog.model.codes import FAILED
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.client import StatusResponse
+from quorumlog.model.wording import counted
 from quorumlog.node.replica.replica import Replica
 
 READERS_SHOWN = 100
@@ -115,7 +116,8 @@ def _damage_text(replica: Replica) -> str:
     if not damaged:
         return ""
     return (
-        f"{damaged.count} damaged entries from {damaged.ranges[0][0]} on; peers are asked for them"
+        f"{counted(damaged.count, 'damaged entry', 'damaged entries')} from "
+        f"{damaged.ranges[0][0]} on; peers are asked for them"
     )
 
 

@@ -1,5 +1,6 @@
 """Every queue, window and table keeps within its bound, and the core's own checks hold."""
 
+from quorumlog.model.wording import counted
 from quorumlog.node.replica.pending_requests import ASKED_MAX
 from quorumlog.raft.event_history import HISTORY_LINES_MAX
 from quorumlog.sim.invariants.base import Invariant
@@ -16,13 +17,15 @@ class Bounds(Invariant):
         replica, limits = node.running, node.config.limits
         replica.core.validate()
         pending = replica.appends.pending
-        self.require(len(pending) <= limits.pending_requests_max, f"{len(pending)} appends wait")
+        self.require(
+            len(pending) <= limits.pending_requests_max, f"{counted(len(pending), 'append')} wait"
+        )
         self.require(
             pending.size_bytes <= limits.pending_bytes_max + limits.block_bytes_max,
             f"{pending.size_bytes} bytes of appends wait",
         )
         waiting = replica.pending_requests.count
-        self.require(waiting <= ASKED_MAX, f"{waiting} requests wait")
+        self.require(waiting <= ASKED_MAX, f"{counted(waiting, 'request')} wait")
         self.require(
             len(replica.core.history.lines()) <= HISTORY_LINES_MAX, "the history is bounded"
         )

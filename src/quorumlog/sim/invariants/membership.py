@@ -2,6 +2,7 @@
 
 from quorumlog.model.codes import Role
 from quorumlog.model.membership import Membership
+from quorumlog.model.wording import entries_text
 from quorumlog.raft.membership_change import PROMOTE_LAG_MAX
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.invariants.base import Invariant
@@ -60,7 +61,7 @@ class MembershipSafety(Invariant):
             held = other.log.end_index if other.is_up else end_index
             self.require(
                 end_index - held <= PROMOTE_LAG_MAX,
-                f"{node.node_id} made {voter} a voter at {held} of {end_index} entries",
+                f"{node.node_id} made {voter} a voter at {held} of {entries_text(end_index)}",
             )
 
     def _overlap(self, one: Membership, two: Membership) -> None:

@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.peer import PeerMessage, PushResponse, VoteResponse
+from quorumlog.model.wording import entries_text
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.views import NodeView
 
@@ -48,7 +49,7 @@ class Promises(Invariant):
         self.require(
             end_index >= message.match_index and term >= message.term,
             f"{node.node_id} acknowledged index {message.match_index} in term {message.term}, but "
-            f"without power it would hold {end_index} entries in term {term}",
+            f"without power it would hold {entries_text(end_index)} in term {term}",
         )
 
     def _check_vote(self, node: NodeView, message: VoteResponse) -> None:

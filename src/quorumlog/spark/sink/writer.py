@@ -24,6 +24,7 @@ from quorumlog.client import SyncProducer, SyncTransactions
 from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.model.wording import counted
 from quorumlog.sessions.entries import AcceptedAttempt
 from quorumlog.spark.sink.options import WriteOptions
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, client_for
@@ -115,8 +116,8 @@ class TaskWriter:
         bodies = rows.column("body")
         if bodies.null_count:
             raise UnexpectedArgumentError(
-                f"{bodies.null_count} of {rows.num_rows} rows have no body: their column body is "
-                "null; leave them out or give them an empty one"
+                f"{bodies.null_count} of {counted(rows.num_rows, 'row')} without a body: the "
+                "column body is null; leave them out or give them an empty one"
             )
         if bodies.type != pa.binary():
             bodies = bodies.cast(pa.binary())

@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.wording import entries_text
 from quorumlog.spark.source.clusters import Connect, RemoteCluster
 from quorumlog.spark.source.offsets import READER, SERVERS, parse_offset
 from quorumlog.spark.source.options import NAME_LENGTH_MAX
@@ -152,7 +153,7 @@ class LagListener(PositionListener):
         if self._output is not None:
             print(
                 f"{lag.query}: batch {batch_id}, {lag.group} read up to {lag.index - 1}, "
-                f"{lag.entries_behind} entries behind",
+                f"{entries_text(lag.entries_behind)} behind",
                 file=self._output,
                 flush=True,
             )

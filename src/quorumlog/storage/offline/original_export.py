@@ -15,6 +15,7 @@ from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import StorageError
 from quorumlog.model.hard_state import HardState
 from quorumlog.model.limits import Limits
+from quorumlog.model.wording import counted
 from quorumlog.storage.files.os_files import FileSystem, remove_tree
 from quorumlog.storage.log.file_log import FileLog
 from quorumlog.storage.log.hard_state import HardStateStore
@@ -111,7 +112,8 @@ def _write_log(
     """Write all entries as a log of ours, then leave only what DLedger knows of it."""
     if store.damaged:
         raise StorageError(
-            f"{store.directory}: {store.damaged.count} entries are damaged, from "
+            f"{store.directory}: "
+            f"{counted(store.damaged.count, 'damaged entry', 'damaged entries')}, from "
             f"{store.damaged.ranges[0][0]} on; repair them first (quorumlog store repair)"
         )
     for path in (target, f"{target}/{DATA}", f"{target}/{INDEX}"):

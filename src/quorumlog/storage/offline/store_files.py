@@ -8,6 +8,7 @@ import numpy as np
 from quorumlog.model.block import HEADER_SIZE, decode_entries, headers
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import CorruptionError, StorageError
+from quorumlog.model.wording import counted
 from quorumlog.storage.entries.index_records import (
     differs,
     following_records,
@@ -149,8 +150,8 @@ def lost_after(files: FileSystem, store: StoreFiles, first: int) -> CorruptionEr
         return None
     path = now.path_at(position)
     reason = (
-        f"missing or cut short, but {len(named)} index records name entries in it, {first} to "
-        f"{first + len(named) - 1}"
+        f"missing or cut short, but named by {counted(len(named), 'index record')}, of entries "
+        f"{first} to {first + len(named) - 1}"
     )
     if committed_index_of(files, store.directory) < first:
         reason += " (or DLedger truncated its log there, if it was a follower then)"

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
+from quorumlog.model.wording import counted
+
 FINDINGS_KEPT = 1_000
 """Findings that a report names; all are written to its Parquet file."""
 SHOWN_OF_KIND = 5
@@ -190,7 +192,7 @@ class AuditReport:
             lines += ["", f"{without:,} of these entries carry no CRCs: only compared, not checked"]
         if (archive := self.archive) is not None:
             held = f"entries {archive.first_index} to {archive.last_index}"
-            compared = f"{plural(archive.files, 'file')}, {archive.rows:,} rows compared"
+            compared = f"{counted(archive.files, 'file')}, {counted(archive.rows, 'row')} compared"
             lines += ["", f"archive {archive.directory}: {held} in {compared}"]
         for kind in sorted({*self.counts, *self.dropped}, key=list(KINDS).index):
             lines += ["", *self._of_kind(kind)]
@@ -207,7 +209,7 @@ class AuditReport:
         found = [finding for finding in self.findings if finding.kind == kind]
         count = self.counts.get(kind, 0)
         note = " (no fault)" if kind in NOTES else ""
-        lines = [f"{kind}, {plural(count, 'entry', 'entries')}{note}: {KINDS[kind]}"]
+        lines = [f"{kind}, {counted(count, 'entry', 'entries')}{note}: {KINDS[kind]}"]
         if kind in WITHOUT_ENTRIES:
             lines = [f"{kind}{note}: {KINDS[kind]}"]
         lines += [f"  {line_of(finding)}" for finding in found[:SHOWN_OF_KIND]]
@@ -220,11 +222,11 @@ class AuditReport:
 
     def _summary(self) -> str:
         size = sum(replica.bytes for replica in self.replicas)
-        rate = f"{size_text(size)} read in {self.seconds:.1f} s by {plural(self.tasks, 'task')}"
+        rate = f"{size_text(size)} read in {self.seconds:.1f} s by {counted(self.tasks, 'task')}"
         if self.is_clean:
             return f"no fault found; {rate}"
         entries = sum(count for kind, count in self.counts.items() if kind not in NOTES)
-        found = f"{plural(self.faults_total, 'fault')} in {plural(entries, 'entry', 'entries')}"
+        found = f"{counted(self.faults_total, 'fault')} in {counted(entries, 'entry', 'entries')}"
         where = f"; all findings are in {self.output}" if self.output else ""
         return f"{found}; {rate}{where}"
 
@@ -254,11 +256,6 @@ def line_of(finding: Finding) -> str:
     detail = f" ({finding.detail})" if finding.detail else ""
     place = f"; {finding.file}: byte {finding.pos}" if finding.file else ""
     return f"{finding.replica}: {entries}{finding.reason}{detail}{place}"
-
-
-def plural(count: int, one: str, more: str = "") -> str:
-    """Return a count with its noun."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def size_text(size: float) -> str:

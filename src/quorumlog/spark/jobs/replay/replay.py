@@ -24,6 +24,7 @@ from quorumlog.model.errors import (
     UnknownProducerError,
 )
 from quorumlog.model.limits import DEFAULT_LIMITS
+from quorumlog.model.wording import entries_text
 from quorumlog.sessions.entries import SessionEntry, crc_of
 from quorumlog.spark.jobs.archive.manifest import Manifest, load_manifest
 from quorumlog.spark.jobs.archive.parquet import row_groups
@@ -133,8 +134,8 @@ class Replay:
         self._manifest = load_manifest(files, directory)
         if self._manifest.gaps and not allow_gaps:
             raise PipelineError(
-                f"{directory} has gaps of {self._manifest.lost_entries} entries in all; to replay "
-                "what it has: allow_gaps=True (--allow-gaps)"
+                f"{directory} has gaps of {entries_text(self._manifest.lost_entries)} in all; to "
+                "replay what it has: allow_gaps=True (--allow-gaps)"
             )
         self._rows = ArchiveRows(files, directory, self._manifest)
         self._reader = TargetReader(target)
@@ -275,7 +276,8 @@ class Replay:
         archive, log = self._archive_digest, self._log_digest
         if (archive.entries, archive.hexdigest()) != (log.entries, log.hexdigest()):
             raise PipelineError(
-                f"{self._where()} is not {self._directory}: {log.entries} entries with digest "
+                f"{self._where()} is not {self._directory}: {entries_text(log.entries)} with "
+                f"digest "
                 f"{log.hexdigest()}, not {archive.entries} with {archive.hexdigest()}; did anybody "
                 "else append?"
             )

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorumlog.model.wording import counted, entries_text
 from quorumlog.spark.jobs.audit.report import size_text
 from quorumlog.spark.jobs.stats.stats import LogStats, TermStats
 from quorumlog.spark.jobs.tasks import PipelineError
@@ -49,7 +50,7 @@ def draw(stats: LogStats, path: str | Path) -> None:
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    held = f"{stats.entries:,} entries, {size_text(stats.bytes)}"
+    held = f"{entries_text(stats.entries)}, {size_text(stats.bytes)}"
     name = stats.source
     if len(name) > TITLE_CHARACTERS:
         name = f"… {name[-TITLE_CHARACTERS:]}"
@@ -103,7 +104,7 @@ def _draw_amount(axes: "Axes", stats: LogStats) -> None:
     _thousands(axes.xaxis)
     axes.tick_params(axis="x", rotation=30)
     size = widths[0]
-    axes.set_title(f"amount by index ({len(stats.terms)} terms in turn)")
+    axes.set_title(f"amount by index ({counted(len(stats.terms), 'term')} in turn)")
     axes.set_xlabel("index")
     axes.set_ylabel(f"{unit} in {size:,} entries" if size > 1 else f"{unit} an entry")
 

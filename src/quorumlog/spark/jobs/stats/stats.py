@@ -15,8 +15,9 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
+from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.audit.plan import absolute
-from quorumlog.spark.jobs.audit.report import plural, size_text, table
+from quorumlog.spark.jobs.audit.report import size_text, table
 from quorumlog.spark.jobs.log_source import ClusterSource, LogSource, plan_ranges
 from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.stats.count import (
@@ -149,7 +150,7 @@ class LogStats:
     def _rows(self, kinds: str) -> list[tuple[str, str]]:
         rows = [("entries", f"{self.entries:,} ({kinds})")]
         if self.damaged:
-            rows.append(("not readable", plural(self.damaged, "entry", "entries")))
+            rows.append(("not readable", counted(self.damaged, "entry", "entries")))
         rows.append(("bytes", f"{size_text(self.bytes)}, bodies {size_text(self.body_bytes)}"))
         rows.append(
             (
@@ -184,7 +185,7 @@ class LogStats:
             for one in self.terms[-TERMS_SHOWN:]
         ]
         earlier = len(self.terms) - TERMS_SHOWN
-        note = [f"and {plural(earlier, 'term')} before"] if earlier > 0 else []
+        note = [f"and {counted(earlier, 'term')} before"] if earlier > 0 else []
         return table((">TERM", ">FIRST", ">ENTRIES", ">BYTES", "LEADER"), rows) + note
 
     def _rate_lines(self) -> list[str]:
