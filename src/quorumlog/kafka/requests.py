@@ -41,8 +41,12 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
 
 
 class Versions(NamedTuple):
@@ -69,8 +73,12 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4, 2),
     ApiKey.CREATE_PARTITIONS: Versions(0, 3, 2),
+    ApiKey.ELECT_LEADERS: Versions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 1, 0),
+    ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
 }
 
 
