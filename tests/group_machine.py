@@ -67,6 +67,9 @@ class Host:
         self.being_made.append(being_made)
         return self.refuses
 
+    def member_ids(self, name):
+        return ()
+
     def why_not_open(self, name):
         return self.failed.get(name, "")
 

@@ -167,6 +167,20 @@ def test_a_setting_is_checked_as_the_configuration_file_is(settings, text):
     assert machine.alter(settings, 1 << 40) is ResponseCode.UNEXPECTED_ARGUMENT
 
 
+def test_preferred_leaders_are_members_as_the_replica_knows_them():
+    machine = Machine()
+    wanted = {"preferredLeaderIds": "n4"}
+    assert machine.create(**wanted) is ResponseCode.UNEXPECTED_ARGUMENT
+    machine.create()
+    refused = machine.alter(wanted, 1 << 40, prepares=True)
+    assert refused is ResponseCode.UNEXPECTED_ARGUMENT
+    machine.host.member_ids = lambda name: ("n0", "n1", "n4")  # it was added
+    assert machine.alter(wanted, 1 << 40, prepares=True) is ResponseCode.SUCCESS
+    assert machine.alter(wanted, 1 << 40) is ResponseCode.SUCCESS
+    machine.restart()
+    assert machine.host.open_groups["g"][0].preferred_leaders == ("n4",)
+
+
 def test_a_node_without_room_refuses_and_keeps_nothing():
     machine = Machine()
     machine.host.refuses = "too many groups"
@@ -261,16 +275,54 @@ def test_an_empty_directory_stays_as_nobody_knows_whose_it_is_and_a_group_takes_
 
 def test_making_a_group_again_that_could_not_be_opened_is_no_success():
     machine = Machine()
-    machine.host.fails = "data file 3 is damaged"
-    assert machine.create() is ResponseCode.DISK_ERROR
+    machine.create()
+    machine.host.failed["g"] = "data file 3 is damaged"
     said = []
     again = GroupRecord(group="g", identity=ONE, peers=PEERS)
     machine.lifecycle.create(again, lambda code, text: said.append((code, text)))
     assert said[0][0] is ResponseCode.DISK_ERROR
     assert "data file 3 is damaged" in said[0][1]
     assert machine.delete(purge=True) is ResponseCode.SUCCESS
-    machine.host.fails = ""
     assert machine.create(identity=TWO) is ResponseCode.SUCCESS
+
+
+def test_nothing_stays_of_a_group_that_cannot_be_opened_when_it_is_made():
+    machine = Machine()
+    machine.host.fails = "its state machine raises"
+    assert machine.create() is ResponseCode.DISK_ERROR
+    assert machine.files.names("/base/quorumlog.deleted") == []
+    assert not machine.files.is_directory("/base/g")
+    assert not list(machine.catalog.tombstones())  # else others would learn that it was deleted
+    machine.host.fails = ""
+    assert machine.create() is ResponseCode.SUCCESS
+    machine.restart()
+    assert machine.hosted == {"g": ONE}
+
+
+def test_a_new_group_takes_no_directory_that_holds_something_and_removes_none():
+    machine = Machine()
+    machine.files.make_directory("/base/g")
+    machine.files.make_directory("/base/g/data")
+    said = []
+    record = GroupRecord(group="g", identity=ONE, peers=PEERS)
+    machine.lifecycle.create(record, lambda code, text: said.append((code, text)))
+    assert said[0][0] is ResponseCode.GROUP_REFUSED
+    assert "/base/g is there already, and not empty (data)" in said[0][1]
+    assert machine.delete(identity=ONE, purge=True) is ResponseCode.SUCCESS  # as a client undoes it
+    assert machine.files.is_directory("/base/g/data")
+    machine.restart()
+    assert machine.hosted == {}
+    assert machine.files.is_directory("/base/g/data")
+
+
+def test_an_empty_directory_stays_when_the_record_of_its_new_group_cannot_be_written():
+    machine = Machine()
+    machine.files.make_directory("/base/g")
+    machine.files.fail_next("quorumlog.group", "ENOSPC")
+    assert machine.create() is ResponseCode.DISK_FULL
+    assert machine.files.names("/base/g") == []
+    assert machine.files.is_directory("/base/g")
+    assert machine.create() is ResponseCode.SUCCESS
 
 
 def test_a_group_that_is_being_made_or_altered_takes_one_place_of_those_that_a_node_has():

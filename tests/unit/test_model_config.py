@@ -67,6 +67,50 @@ def test_names_that_could_be_paths_are_refused(name):
         GroupConfig(group=name, peers=PEERS)
 
 
+@pytest.mark.parametrize("name", ["quorumlog.deleted", "quorumlog.journal", "quorumlog.lock"])
+def test_names_of_a_nodes_own_files_are_refused(name):
+    with pytest.raises(ConfigError, match="a node's own files"):
+        GroupConfig(group=name, peers=PEERS)
+
+
+def test_a_group_whose_directory_would_hold_the_journal_or_files_of_another_is_refused():
+    with pytest.raises(ConfigError, match=r"group flights: .*would hold the journal"):
+        node(journal_directory="/data/flights/journal")
+    other = GroupConfig(group="other", peers=PEERS, data_store_path="/data/flights/x,/data/other/y")
+    flights = GroupConfig(group="flights", peers=PEERS)
+    with pytest.raises(ConfigError, match=r"group flights: .*would hold data files of group other"):
+        node(groups=[flights, other])
+    node(groups=[other])
+
+
+def test_preferred_leaders_are_members():
+    group = GroupConfig(group="g", peers=PEERS, preferred_leader_ids="n1;n4")
+    with pytest.raises(ConfigError, match=r"names n4; .* n0, n1, n2"):
+        node(groups=[group])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clean_interval": 1 << 62}, "cleanInterval must be above 0 and at most 3600000000000"),
+        ({"scrub_interval_hours": float("nan")}, "scrubIntervalHours must be above 0 and at most"),
+        ({"scrub_interval_hours": float("inf")}, "scrubIntervalHours must be above 0 and at most"),
+        ({"retention_bytes": 1 << 62}, "retentionBytes must be at least 0 and at most"),
+        ({"retention_bytes": -1}, "retentionBytes must be at least 0 and at most"),
+        ({"mapped_file_size_for_entry_data": 1 << 50}, "at most 1099511627776, not"),
+    ],
+)
+def test_numbers_beyond_their_range_are_refused_with_key_and_range(changes, said):
+    with pytest.raises(ConfigError, match=f"group g: .*{said}"):
+        GroupConfig(group="g", peers=PEERS, **changes)
+
+
+@pytest.mark.parametrize("hours", [-1, float("nan"), float("inf")])
+def test_times_of_a_node_have_a_range_too(hours):
+    with pytest.raises(ConfigError, match="deletedGroupReservedHours must be at least 0 and"):
+        node(deleted_group_reserved_hours=hours)
+
+
 def test_a_key_that_does_not_exist_is_named(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_bytes(dump_config(node()) + b"\nheartbeat = 1\n")

@@ -5,7 +5,7 @@ style. `dledger_keys` lists the keys of DLedger's that are refused.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -17,24 +17,27 @@ from quorumlog.model.config_keys import (
     GROUPS,
     LIMITS,
     TOP,
-    key_of,
     quotes_advice,
     unknown_keys,
 )
+from quorumlog.model.config_ranges import check_numbers
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
 HEADER_PATTERN = re.compile(r"\s*[a-z0-9_.-]+\s*:[ -~]*")
 HOUR_MS = 3_600_000
-JOURNAL_NAME = "quorumlog.journal"
+OWN_PREFIX = "quorumlog."
+"""How the names begin of what a node keeps in its own directory, beside those of its groups."""
+JOURNAL_NAME = f"{OWN_PREFIX}journal"
 """Directory of a node's journal, in its own directory."""
 
 
 def check_name(kind: str, name: str, *, dash: bool = True) -> None:
     """Raise `ConfigError` unless `name` may name a group, node or cluster.
 
-    Names become directory names, so only letters, digits, `.`, `_` and inner `-` are allowed.
+    Names become directory names, so only letters, digits, `.`, `_` and inner `-` are allowed, and
+    no group has one that a node gives to files of its own.
     """
     fits = NAME_PATTERN.fullmatch(name) and len(name) <= NAME_LENGTH_MAX
     if not fits or (not dash and "-" in name):
@@ -42,6 +45,11 @@ def check_name(kind: str, name: str, *, dash: bool = True) -> None:
             f"{kind} {name!r} is not usable: letters, digits, '.', '_'"
             f"{' and inner -' if dash else ''}, at most {NAME_LENGTH_MAX}, starting with a "
             "letter or digit"
+        )
+    if kind == "group" and name.startswith(OWN_PREFIX):
+        raise ConfigError(
+            f"group {name!r} is not usable: names that begin with {OWN_PREFIX!r} are those of a "
+            "node's own files"
         )
 
 
@@ -176,8 +184,8 @@ class GroupConfig(
         check_name("group", self.group)
         parse_peers(self.peers)
         where = f"group {self.group}:"
-        if self.heart_beat_time_interval_ms <= 0:
-            raise ConfigError(f"{where} heartBeatTimeIntervalMs must be above 0")
+        self._check_disk(where)
+        check_numbers(self, f"{where} ")
         if self.election_timeout_min_ms < 2 * self.heart_beat_time_interval_ms:
             raise ConfigError(
                 f"{where} electionTimeoutMinMs must be at least twice heartBeatTimeIntervalMs"
@@ -186,27 +194,7 @@ class GroupConfig(
             raise ConfigError(f"{where} electionTimeoutMaxMs must exceed electionTimeoutMinMs")
         if self.mapped_file_size_for_entry_index % INDEX_RECORD_SIZE:
             raise ConfigError(f"{where} mappedFileSizeForEntryIndex must be a multiple of 32")
-        self._check_disk(where)
         self._check_machine(where)
-        for name in (
-            "mapped_file_size_for_entry_data",
-            "mapped_file_size_for_entry_index",
-            "flush_file_interval",
-            "check_point_interval",
-            "max_push_time_out_ms",
-            "max_wait_ack_time_ms",
-            "clean_interval",
-            "scrub_interval_hours",
-            "max_leadership_transfer_wait_index",
-            "max_leadership_transfer_wait_bytes",
-            "leadership_transfer_wait_timeout",
-            "peer_push_quota",
-            "snapshot_threshold",
-            "snapshot_bytes",
-            "max_snapshot_reserved_num",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{where} {key_of(name)} must be above 0")
 
     def _check_disk(self, where: str) -> None:
         expired, forced = (
@@ -218,17 +206,6 @@ class GroupConfig(
                 f"{where} diskSpaceRatioToCheckExpired must be above 0 and at most 1, "
                 "diskSpaceRatioToForceClean between 0.5 and 1"
             )
-        if self.file_reserved_hours < 1:
-            raise ConfigError(f"{where} fileReservedHours must be at least 1")
-        for name in (
-            "disk_ample_bytes",
-            "disk_reserve_bytes",
-            "retention_bytes",
-            "follower_retention_bytes",
-            "scrub_bytes_per_second",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{where} {key_of(name)} must not be below 0")
         if not self.delete_hours:
             raise ConfigError(
                 f"{where} deleteWhen {self.delete_when!r}: hours 00 to 23, joined by ;"
@@ -244,9 +221,15 @@ class GroupConfig(
             raise ConfigError(f"{where} a stateMachine needs storeType FILE, for its snapshots")
         if self.state_machine and self.kind != "log":
             raise ConfigError(f"{where} a group of kind {self.kind} has no stateMachine")
-        for name in ("reset_snapshot_entries_but_keep_last_entries_num", "digest_entries"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{where} {key_of(name)} must not be below 0")
+
+    def check_preferred(self, members: Collection[str]) -> None:
+        """Raise `ConfigError` if a preferred leader is none of the members of the group."""
+        unknown = [one for one in self.preferred_leaders if one not in members]
+        if unknown:
+            raise ConfigError(
+                f"group {self.group}: preferredLeaderIds names {', '.join(unknown)}; the group has "
+                f"the members {', '.join(sorted(members))}"
+            )
 
     @property
     def reserved_ms(self) -> int:
@@ -320,8 +303,7 @@ class NodeConfig(
         check_name("selfId", self.self_id, dash=False)
         check_name("cluster", self.cluster)
         self._check_exporter()
-        if self.deleted_group_reserved_hours < 0:
-            raise ConfigError("deletedGroupReservedHours must not be below 0")
+        check_numbers(self)
         if not self.groups and not self.listen:
             raise ConfigError('groups: at least one group is needed, or listen = "host:port"')
         names = [group.group for group in self.groups]
@@ -330,6 +312,7 @@ class NodeConfig(
         known: dict[str, str] = {}
         for group in self.groups:
             self.check_group(group, known)
+            group.check_preferred(group.members)
             known.update(group.members)
         self._check_paths()
         host, _ = parse_address(self.listen_address)
@@ -340,12 +323,6 @@ class NodeConfig(
             )
 
     def _check_exporter(self) -> None:
-        for name in (
-            "metric_grpc_exporter_time_out_in_mills",
-            "metric_grpc_exporter_interval_in_mills",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{key_of(name)} must be above 0")
         target = self.metrics_grpc_exporter_target
         if self.trace_every < 0 or (self.trace_every and not target):
             raise ConfigError(
@@ -396,6 +373,23 @@ class NodeConfig(
                 raise ConfigError(
                     f"groups: {member!r} has two addresses, {known[member]} and {address}; "
                     "a node has one port for all its groups"
+                )
+        self._check_directory(group.group)
+
+    def _check_directory(self, name: str) -> None:
+        """Raise `ConfigError` if the directory of a group would be that of something else."""
+        directory = Path(self.store_base_dir).absolute() / name
+        used = {self.journal_path: "the journal (journalDirectory)"}
+        for group in self.groups:
+            what = f"data files of group {group.group} (dataStorePath)"
+            for path in (*group.data_directories, *group.read_only_directories):
+                if group.group != name:
+                    used[path] = what
+        for path, what in used.items():
+            if Path(path).absolute().is_relative_to(directory):
+                raise ConfigError(
+                    f"group {name}: its directory {directory} would hold {what}; name the group "
+                    "otherwise"
                 )
 
     def _check_paths(self) -> None:

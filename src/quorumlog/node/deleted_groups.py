@@ -19,7 +19,12 @@ from quorumlog.model.errors import NoSpaceError, StorageError
 from quorumlog.model.group_records import GroupRecord
 from quorumlog.node.environment import Executor
 from quorumlog.node.group_catalog import GroupCatalog
-from quorumlog.storage.metadata.group_files import REFUSED_MAX, TOMBSTONES_MAX, GroupFiles
+from quorumlog.storage.metadata.group_files import (
+    REFUSED_MAX,
+    TOMBSTONES_MAX,
+    GroupFiles,
+    OccupiedError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -231,6 +236,8 @@ def code_of(error: Exception) -> ResponseCode:
     """Return the response code that stands for what handling files raised."""
     if isinstance(error, NoSpaceError):
         return ResponseCode.DISK_FULL
+    if isinstance(error, OccupiedError):
+        return ResponseCode.GROUP_REFUSED
     return (
         ResponseCode.DISK_ERROR if isinstance(error, StorageError) else ResponseCode.INTERNAL_ERROR
     )

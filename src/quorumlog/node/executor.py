@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from quorumlog.log_events import describe_error
 from quorumlog.model.errors import LeaderPendingFullError
 from quorumlog.model.fair_queue import FairQueue
 
@@ -67,6 +68,7 @@ class ThreadExecutor:
     ) -> None:
         """Run `work` on a thread, then `done` or `failed` on the loop; none of it after `stop`.
 
+        What is no `Exception`, such as a `SystemExit` of a state machine, is a failure as well.
         `client`: for whom, compared by identity or `__eq__`; None: for the node itself.
         """
         if self._is_stopped:
@@ -110,8 +112,8 @@ class ThreadExecutor:
                     job.done(future.result())
             elif isinstance(error, Exception):
                 job.failed(error)
-            else:
-                raise error
+            else:  # as it is, it would end the event loop
+                job.failed(RuntimeError(describe_error(error)))
         finally:
             self._start()
 

@@ -118,6 +118,16 @@ class GroupCatalog:
         self.unusable.pop(record.group, None)
         self.known_addresses().update(config.members)
 
+    def unmade(self, record: GroupRecord) -> None:
+        """A group that was just made could not be opened, and nothing is left of it."""
+        self._gone(record.group)
+
+    def _gone(self, name: str) -> None:
+        self.records.pop(name, None)
+        self.configs.pop(name, None)
+        self.unusable.pop(name, None)
+        self._addresses = {}  # found again when it is needed
+
     def promised(self, record: GroupRecord) -> None:
         """A record of a group that is here has a new promise; nothing else has changed."""
         self.records[record.group] = record
@@ -127,10 +137,7 @@ class GroupCatalog:
         if not record.was_refused:
             present = self.record_of(record.group)
             if present is not None and (present.identity == record.identity or not present.peers):
-                self.records.pop(record.group, None)
-                self.configs.pop(record.group, None)
-                self.unusable.pop(record.group, None)
-                self._addresses = {}  # found again when it is needed
+                self._gone(record.group)
         self._tombstones[record.key] = record
 
     def forgotten(self, record: GroupRecord) -> None:

@@ -7,7 +7,7 @@ at a time; all methods run on the event loop's thread.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
@@ -58,6 +58,10 @@ class ReplicaHost(Protocol):
 
     def identity_of(self, name: str) -> bytes:
         """Return the identity of the group as its replica knows it; empty: not known."""
+        ...
+
+    def member_ids(self, name: str) -> Collection[str]:
+        """Return the members of a group as its replica knows them; empty: there is no replica."""
         ...
 
     def why_not_open(self, name: str) -> str:
@@ -112,6 +116,7 @@ class GroupLifecycle:
         try:
             config = catalog.config_of(record)
             catalog.node.check_group(config, catalog.known_addresses())
+            config.check_preferred(config.members)
             record = replace(
                 record, settings=typed(config, record.settings), made_ms=self._environment.wall_ms()
             )
@@ -126,9 +131,9 @@ class GroupLifecycle:
         self._changing.add(record.group)
         self._making.add(record.group)
         self._environment.run(
-            partial(self._files.save, record),
+            partial(self._files.create, record),
             lambda: self._recorded(record, config, done),
-            lambda error: self._not_recorded(record, error, done),
+            lambda error: self._end(record.group, done, code_of(error), str(error)),
         )
 
     def _busy(self, name: str) -> tuple[ResponseCode, str] | None:
@@ -175,24 +180,26 @@ class GroupLifecycle:
             identity=record.identity.hex(),
             peers=record.peers,
         )
-        self._host.open(
-            config, record.identity, lambda error: self._opened(record.group, error, done)
-        )
+        self._host.open(config, record.identity, lambda error: self._opened(record, error, done))
 
-    def _opened(self, name: str, error: StorageError | None, done: Done) -> None:
+    def _opened(self, record: GroupRecord, error: StorageError | None, done: Done) -> None:
         if error is None:
-            self._end(name, done, ResponseCode.SUCCESS, "")
-        else:
-            text = f"group {name!r} is made but cannot be opened: {error}"
-            self._end(name, done, code_of(error), text)
+            self._end(record.group, done, ResponseCode.SUCCESS, "")
+            return
+        text = f"group {record.group!r} cannot be opened: {error}"
+        code = code_of(error)
 
-    def _not_recorded(self, record: GroupRecord, error: Exception, done: Done) -> None:
-        """It may have been written all the same: the next start would find it."""
-        self._environment.run(
-            partial(self._files.remove_unmade, record.group),
-            lambda: self._end(record.group, done, code_of(error), str(error)),
-            lambda _: self._end(record.group, done, code_of(error), str(error)),
-        )
+        def undone() -> None:
+            self.catalog.unmade(record)
+            self._end(record.group, done, code, text)
+
+        def not_undone(why: Exception) -> None:
+            self._end(record.group, done, code, f"{text}; what was made of it stays: {why}")
+
+        def undo() -> None:
+            self._environment.run(partial(self._files.undo, record), undone, not_undone)
+
+        self._host.close(record.group, undo)
 
     def _end(self, name: str, done: Done, code: ResponseCode, text: str) -> None:
         self._changing.discard(name)
@@ -211,6 +218,12 @@ class GroupLifecycle:
         if found is None:
             return
         record, changed, config = found
+        if request.prepares:
+            try:
+                config.check_preferred(self._host.member_ids(name) or config.members)
+            except ConfigError as error:
+                done(ResponseCode.UNEXPECTED_ARGUMENT, str(error))
+                return
         is_late = revision < max(record.revision, record.promised) or (
             request.prepares and request.replaces < record.revision
         )

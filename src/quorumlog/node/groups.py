@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -121,7 +121,7 @@ class Groups:
         self._directory = NodeDirectory(self._files, self._config.store_base_dir)
 
     async def open_all(self, maps_max: int) -> None:
-        """Open all groups. Raises `StorageError` when none can be opened.
+        """Open all groups. Raises `StorageError` when none of the file's can be, and no other is.
 
         `maps_max`: how many of its data files, and of its index files, each may have mapped.
         """
@@ -134,8 +134,10 @@ class Groups:
         for error in await asyncio.gather(*opening, return_exceptions=True):
             if error is not None:
                 raise error
-        if configs and self.failed and not self.replicas:
-            raise StorageError(next(iter(self.failed.values())))  # there is nothing to serve
+        made = any(record.peers for record in self._catalog.records.values())
+        if configs and self.failed and not self.replicas and not made:
+            # there is nothing to serve; groups that were made while nodes ran can be deleted
+            raise StorageError(next(iter(self.failed.values())))
 
     def _settle(self) -> None:
         """Bring what only the journal holds into the groups' files, before they are opened."""
@@ -187,6 +189,7 @@ class Groups:
             # opening may take long or wait for a disk: on a thread it does not delay signals
             opened = await asyncio.to_thread(self._open_group, group, maps_max)
             try:
+                await asyncio.to_thread(_make_first_files, opened)
                 directory = self._directory_of(group)
                 machine = await asyncio.to_thread(open_machine, group, directory, given)
                 self._add_replica(group, identity, opened, machine, maps_max)
@@ -296,11 +299,19 @@ class Groups:
                 machine_class(config.state_machine)
         except ConfigError as error:
             return f"{self._config.self_id}: {error}"
+        first_files = 0
+        if config.store_type != "MEMORY":
+            first_files = (
+                config.mapped_file_size_for_entry_data + config.mapped_file_size_for_entry_index
+            )
         free = self._files.space(self._config.store_base_dir).free_bytes
-        if free < config.disk_reserve_bytes:
+        needed = config.disk_reserve_bytes + count * first_files
+        if free < needed:
             return (
-                f"the disk of {self._config.self_id} has {free} bytes left, less than "
-                f"{config.disk_reserve_bytes} (diskReserveBytes)"
+                f"the disk of {self._config.self_id} has {free} bytes left, and {needed} are "
+                f"needed: {first_files} for the first files of each group that is being made "
+                f"({count}; mappedFileSizeForEntryData, mappedFileSizeForEntryIndex), and "
+                f"{config.disk_reserve_bytes} that stay free (diskReserveBytes)"
             )
         return ""
 
@@ -366,7 +377,10 @@ class Groups:
 
         async def close_files() -> None:
             del self._closing[name]
-            await asyncio.to_thread(found.close)
+            try:
+                await asyncio.to_thread(found.close)
+            except Exception as error:  # of a machine: its files are closed all the same
+                log_event(logger, logging.ERROR, "group not closed", group=name, exc_info=error)
             self.demand.add(replica.config, -1)  # its descriptors were in use until now
             self.demand.maps = (self.demand.maps or 0) - found.maps_max
             self._changed()
@@ -386,6 +400,11 @@ class Groups:
         """See `ReplicaHost`."""
         replica = self.replicas.get(name)
         return b"" if replica is None else replica.core.identity
+
+    def member_ids(self, name: str) -> Collection[str]:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return () if replica is None else replica.core.membership.ids
 
     def why_not_open(self, name: str) -> str:
         """See `ReplicaHost`."""
@@ -411,6 +430,17 @@ class Groups:
                 log_event(logger, logging.ERROR, "group not closed", group=name, exc_info=error)
         if self._directory is not None:
             self._directory.close()
+
+
+def _make_first_files(opened: OpenedGroup) -> None:
+    """Make the first files of a log without entries: later, no write may find no room for them.
+
+    Raises `NoSpaceError`; then only this group fails, before it has promised anything.
+    """
+    log = opened.log
+    if log.end_index == log.before_begin_index:
+        for file in log.upcoming():
+            file.prepare()
 
 
 def _log_compatibility(group: GroupConfig, opened: OpenedGroup) -> None:

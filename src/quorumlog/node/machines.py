@@ -26,10 +26,10 @@ def machine_class(name: str) -> type[StateMachine]:
         raise ConfigError(f"stateMachine {name!r} is neither one of {known} nor module:Class")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # whatever the module does
         raise ConfigError(
-            f"stateMachine {name!r} cannot be imported: {error}; its module is looked for where "
-            "quorumlog is installed and in PYTHONPATH"
+            f"stateMachine {name!r} cannot be imported: {_said(error)}; its module is looked for "
+            "where quorumlog is installed and in PYTHONPATH"
         ) from error
     found = getattr(module, class_name, None)
     if found is None:
@@ -41,6 +41,10 @@ def machine_class(name: str) -> type[StateMachine]:
     if not isinstance(found, type) or not issubclass(found, StateMachine):
         raise ConfigError(f"stateMachine {name!r} is no subclass of quorumlog.machine.StateMachine")
     return found
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, ImportError) else describe_error(error)
 
 
 def _machines_in(module: ModuleType) -> list[str]:
@@ -59,16 +63,27 @@ def open_machine(
 ) -> StateMachine | None:
     """Return a replica's machine; None for a plain log. `given`: see `Attachments`.
 
-    Everything in its directory can be rebuilt from snapshot and log, so a directory that
-    cannot be opened is removed.
+    Everything in its directory can be rebuilt from snapshot and log, so a directory that is
+    damaged is removed. Raises `StorageError` if there is no such machine, or none can be opened.
     """
     if isinstance(given, StateMachine):
         return given
     if given is None and not config.state_machine:
         return None
-    made, directory = given or machine_class(config.state_machine), f"{group_directory}/{DIRECTORY}"
+    directory = f"{group_directory}/{DIRECTORY}"
     try:
-        return made.open(directory)
+        return _open(config, directory, given or machine_class(config.state_machine))
+    except StorageError:
+        raise
+    except BaseException as error:  # a program's: it is one group's failure, whatever it is
+        raise StorageError(
+            f"the state machine of group {config.group} cannot be opened: {describe_error(error)}"
+        ) from error
+
+
+def _open(config: GroupConfig, directory: str, made: type[StateMachine]) -> StateMachine:
+    try:
+        return _opened(made, directory)
     except TRANSIENT_ERRORS:
         raise
     except StorageError as error:
@@ -81,7 +96,14 @@ def open_machine(
             reason=str(error),
         )
         remove_tree(directory)
-        return made.open(directory)
+        return _opened(made, directory)
+
+
+def _opened(made: type[StateMachine], directory: str) -> StateMachine:
+    machine: object = made.open(directory)
+    if not isinstance(machine, StateMachine):
+        raise TypeError(f"{made.__qualname__}.open gave {machine!r}; it must give a StateMachine")
+    return machine
 
 
 def rebuild_machine(
@@ -98,6 +120,6 @@ def rebuild_machine(
         log_event(logger, logging.WARNING, text, group=config.group, reason=describe_error(error))
     directory = f"{group_directory}/{DIRECTORY}"
     remove_tree(directory)
-    made = (given or machine_class(config.state_machine)).open(directory)
+    made = _opened(given or machine_class(config.state_machine), directory)
     made.recover()
     return made

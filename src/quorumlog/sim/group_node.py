@@ -4,7 +4,7 @@ Its groups share one disk worker and journal, one turn and the heartbeats betwee
 a real node do. Its connections are ordered, as TCP's are, and begin with introductions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
@@ -228,6 +228,11 @@ class GroupNode(SimulatedProcess):
             done()
 
         found.executor.end("deleted", idle)
+
+    def member_ids(self, name: str) -> Collection[str]:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return () if replica is None else replica.core.membership.ids
 
     def change(self, config: GroupConfig) -> None:
         """See `ReplicaHost`."""

@@ -9,12 +9,17 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorumlog.log_events import log_event
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.node.replica.context import ReplicaContext
-from quorumlog.node.replica.machine_jobs import MachineControl, MachineJob, damage_of_machine
+from quorumlog.node.replica.machine_jobs import (
+    MachineControl,
+    MachineError,
+    MachineJob,
+    damage_of_machine,
+)
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.snapshot_requests import SnapshotRequests
 from quorumlog.node.replica.snapshotter import Snapshotter, SnapshotTrailer
@@ -71,6 +76,14 @@ class RecoveryControl(MachineControl, Protocol):
     def applied(self) -> None:
         """The machine may hold more than before."""
         ...
+
+
+def _applied_index(machine: StateMachine) -> int:
+    applied: object = machine.applied_index
+    if isinstance(applied, int) and applied >= -1:
+        return applied
+    name = type(machine).__name__
+    raise MachineError(f"{name}.applied_index is {applied!r}; it must be an index, or -1")
 
 
 class MachineRecovery:
@@ -164,7 +177,7 @@ class MachineRecovery:
             newest = self._snapshotter.find_newest()
             with damage_of_machine():
                 machine.recover()
-                return machine.applied_index, CommandResults.of(machine.kept()), newest
+                return _applied_index(machine), CommandResults.of(machine.kept()), newest
 
         def done(found: tuple[int, CommandResults, SnapshotMeta | None]) -> None:
             self._is_recovering = False
@@ -372,4 +385,7 @@ class MachineRecovery:
         if self._rebuild is not None and self._environment.rebuild_machine is not None:
             # so that the next start finds no bad state
             machine = self._environment.rebuild_machine(machine)
-        machine.close()
+        try:
+            machine.close()
+        except SystemExit as error:  # as it is, it would end the event loop
+            raise RuntimeError(describe_error(error)) from error

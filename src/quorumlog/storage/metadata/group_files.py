@@ -29,6 +29,14 @@ TOMBSTONES_MAX: Final = 4_096
 REFUSED_MAX: Final = 1_024
 """Groups that were never here and must not be made here; the oldest are forgotten first."""
 _RECORD_FILES = frozenset((RECORD_NAME, RECORD_NAME + COPY))
+_UNMADE_FILES = _RECORD_FILES | {f"{name}.new" for name in _RECORD_FILES}
+"""What the creation of a group may leave that ended before its record was durable."""
+NAMED_MAX: Final = 3
+"""Files that an error names."""
+
+
+class OccupiedError(StorageError):
+    """The directory of a new group is not empty: what is in it is somebody's."""
 
 
 class GroupFiles:
@@ -65,7 +73,7 @@ class GroupFiles:
         for name in files.names(self._deleted):
             record = self._read(f"{self._deleted}/{name}")
             if record is None or record.state is not GroupState.DELETED:
-                self._remove_tree(f"{self._deleted}/{name}")  # it was being forgotten
+                self._remove_tree(f"{self._deleted}/{name}")  # it was being forgotten or undone
                 continue
             tombstones.append(record)
         return hosted, sorted(tombstones, key=lambda record: record.deleted_ms)
@@ -91,8 +99,53 @@ class GroupFiles:
         return DualSlotFile(self._files, directory, RECORD_NAME, slot_size=SLOT_SIZE, mirrored=True)
 
     def save(self, record: GroupRecord) -> None:
-        """Make the record of a hosted group durable, in a directory that may be new."""
+        """Make the record of a group that is here durable."""
         self._write(f"{self._base}/{record.group}", record)
+
+    def create(self, record: GroupRecord) -> None:
+        """Make the record of a new group durable. Its directory is made, or is there and empty.
+
+        If it fails, all is as before. Raises `OccupiedError` when the directory holds anything.
+        """
+        directory = f"{self._base}/{record.group}"
+        is_new = not self._files.is_directory(directory)
+        strange = sorted(set(self._files.names(directory)) - _UNMADE_FILES)
+        if strange or (is_new and self._files.exists(directory)):
+            what = ", ".join(strange[:NAMED_MAX]) + (", …" if strange[NAMED_MAX:] else "")
+            raise OccupiedError(
+                f"{directory} is there already"
+                + (f", and not empty ({what})" if strange else ", and no directory")
+                + ": a new group begins with an empty directory; move it away, or name the group "
+                "otherwise"
+            )
+        try:
+            self._write(directory, record)
+        except StorageError:
+            self._remove_unmade(directory, is_new=is_new)
+            raise
+
+    def _remove_unmade(self, directory: str, *, is_new: bool) -> None:
+        """Remove what is there of a record that could not be written."""
+        try:
+            for name in _UNMADE_FILES.intersection(self._files.names(directory)):
+                self._files.remove(f"{directory}/{name}")
+            if is_new:
+                self._remove_tree(directory)
+        except StorageError as error:
+            logger.warning("%s cannot be removed: %s", directory, error)
+
+    def undo(self, record: GroupRecord) -> None:
+        """Remove the directory of a group that was just made and cannot be opened.
+
+        Nothing is remembered of it: that it was deleted would be learned by other members.
+        """
+        source, aside = f"{self._base}/{record.group}", f"{self._grave(record)}.undone"
+        self._make_deleted()
+        self._remove_tree(aside)
+        self._files.replace(source, aside)
+        self._files.sync_directory(self._deleted)
+        self._files.sync_directory(self._base)
+        self._remove_tree(aside)
 
     def _write(self, directory: str, record: GroupRecord) -> None:
         raw = record.encode()
@@ -140,15 +193,6 @@ class GroupFiles:
         """Remove a tombstone, and whatever is left of its group."""
         self._remove_tree(self._grave(record))
         self._files.sync_directory(self._deleted)
-
-    def remove_unmade(self, group: str) -> None:
-        """Remove the directory of a group whose record could not be written."""
-        directory = f"{self._base}/{group}"
-        try:
-            if not set(self._files.names(directory)) - _RECORD_FILES - {f"{RECORD_NAME}.new"}:
-                self._remove_tree(directory)
-        except StorageError as error:
-            logger.warning("%s cannot be removed: %s", directory, error)
 
     def _grave(self, record: GroupRecord) -> str:
         return f"{self._deleted}/{record.group}.{record.identity.hex() or 'file'}"
