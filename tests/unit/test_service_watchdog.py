@@ -13,14 +13,14 @@ from quorumlog.service.watchdog import VARIABLE
 
 TESTS = Path(__file__).parents[1]
 LOOP = """
-import asyncio, sys, threading, time
+import asyncio, os, sys, threading, time
 import uvloop
 from quorumlog.service.watchdog import watchdog_if_wanted
 
 def compute(seconds):
     until = time.thread_time() + seconds
     while time.thread_time() < until:
-        pass
+        sum(range(10_000))
 
 def sleep_on_the_loop():
     time.sleep(0.3)
@@ -28,11 +28,23 @@ def sleep_on_the_loop():
 def compute_on_the_loop():
     compute(0.3)
 
-async def short_turns(seconds):
-    until = asyncio.get_running_loop().time() + seconds
-    while asyncio.get_running_loop().time() < until:
+async def turns(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         compute(0.01)
         await asyncio.sleep(0.001)
+
+async def until_found(call):
+    until = time.monotonic() + 60
+    while not os.path.exists(os.environ["QUORUMLOG_LOOP_WATCHDOG"]) and time.monotonic() < until:
+        call()
+        await asyncio.sleep(0)
+
+def starve():
+    # all threads, on a processor that others use, too, who weigh a hundred times as much
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), {min(os.sched_getaffinity(0))})
+        os.setpriority(os.PRIO_PROCESS, int(task), 19)
 
 async def main():
     watchdog = watchdog_if_wanted()
@@ -86,13 +98,13 @@ def busy():
 
 
 def findings(process, path):
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
 def test_a_blocked_loop_is_found_with_its_place_in_the_code(started, name):
-    found = findings(*started(f"async def work():\n    {name}()"))
+    found = findings(*started(f"async def work():\n    await until_found({name})"))
     what = "was blocked for" if name.startswith("sleep") else "used the processor for"
     assert f"the loop {what} 0." in found
     assert f"in {name}" in found
@@ -100,17 +112,26 @@ def test_a_blocked_loop_is_found_with_its_place_in_the_code(started, name):
 
 @pytest.mark.parametrize("name", ["sleep_on_the_loop", "compute_on_the_loop"])
 def test_a_blocked_loop_is_found_on_a_busy_machine_as_well(started, busy, name):
+    found = findings(*started(f"async def work():\n    await until_found({name})"))
+    assert f"in {name}" in found
+
+
+def test_a_wait_for_a_file_that_never_comes_is_found(started, tmp_path):
+    """A call into the system that blocks, as `fsync` does on a disk that hangs."""
+    os.mkfifo(tmp_path / "fifo")
     work = f"""
+def read_on_the_loop():
+    threading.Timer(0.3, lambda: open({str(tmp_path / "fifo")!r}, "w").close()).start()
+    open({str(tmp_path / "fifo")!r}).close()
+
 async def work():
-    for _ in range(3):
-        {name}()
-        await asyncio.sleep(0)
+    await until_found(read_on_the_loop)
 """
-    assert f"in {name}" in findings(*started(work))
+    assert "in read_on_the_loop" in findings(*started(work))
 
 
 def test_a_busy_machine_is_no_finding(started, busy):
-    assert findings(*started("async def work():\n    await short_turns(4)")) == ""
+    assert findings(*started("async def work():\n    await turns(3)")) == ""
 
 
 def test_other_threads_that_compute_are_no_finding(started, busy):
@@ -118,15 +139,35 @@ def test_other_threads_that_compute_are_no_finding(started, busy):
 async def work():
     for _ in range(2):
         threading.Thread(target=compute, args=(1.0,), daemon=True).start()
-    await short_turns(4)
+    await turns(3)
+"""
+    assert findings(*started(work)) == ""
+
+
+def test_a_process_that_gets_next_to_no_processor_is_no_finding(started, busy):
+    work = """
+async def work():
+    starve()
+    await turns(3)
+"""
+    assert findings(*started(work)) == ""
+
+
+def test_a_wait_for_a_thread_that_gets_no_processor_is_no_finding(started, busy):
+    """Neither for one that has still to start, nor for one that has the interpreter's lock."""
+    work = """
+async def work():
+    threading.Thread(target=compute, args=(0.1,), daemon=True).start()
+    starve()
+    for _ in range(5):
+        threading.Thread(target=compute, args=(0.001,), daemon=True).start()
+        await asyncio.sleep(0.001)
 """
     assert findings(*started(work)) == ""
 
 
 def test_a_process_that_is_stopped_for_a_while_is_no_finding(started):
-    process, path = started(
-        "async def work():\n    print('go', flush=True)\n    await short_turns(2)"
-    )
+    process, path = started("async def work():\n    print('go', flush=True)\n    await turns(1.5)")
     assert process.stdout.readline() == b"go\n"
     for _ in range(3):
         process.send_signal(signal.SIGSTOP)
