@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from default_signals import default_signals
 from quorumlog.local import LocalCluster
 from quorumlog.local.guard import node_pids
 
@@ -80,14 +81,13 @@ def test_a_cluster_that_is_there_is_only_loaded(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_it_leaves_no_node_and_no_file(number, tmp_path):
     """Also while a case has a second cluster."""
-    # where it is ignored, as beside a script, it would be in the new process, too
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "quorumlog", "bench", "--quick", "--json", "clients", "groups"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
+    with default_signals():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "quorumlog", "bench", "--quick", "--json", "clients", "groups"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+        )
     cases = (json.loads(line)["case"] for line in process.stdout)
     assert any(case == "5 groups, all led after" for case in cases)
     (directory,) = tmp_path.iterdir()

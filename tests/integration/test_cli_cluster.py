@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from default_signals import default_signals
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.guard import node_pids
 from quorumlog.local.ports import free_ports, unusable
@@ -114,28 +115,20 @@ def test_159_tail_shows_the_last_entries_and_stops_after_a_count(all_up):
     assert command("tail", "--from", "latest", *where) == (0, "", "")
 
 
-@pytest.fixture
-def ctrl_c():
-    """Whoever runs the tests in the background ignores Ctrl-C, and would hand that down."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c")
 def test_159_tail_follows_and_ctrl_c_ends_it_quietly(all_up):
-    tail = subprocess.Popen(
-        [sys.executable, "-m", "quorumlog", "tail", "-f", "-n", "1", "-d", all_up.directory],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with default_signals():
+        tail = subprocess.Popen(
+            [sys.executable, "-m", "quorumlog", "tail", "-f", "-n", "1", "-d", all_up.directory],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     try:
         assert tail.stdout.readline()
         command("append", "while-following", "-d", all_up.directory)
         assert tail.stdout.readline().split()[1] == "while-following"
         tail.send_signal(signal.SIGINT)
-        rest, stderr = tail.communicate(timeout=20)
+        rest, stderr = tail.communicate(timeout=60)
         assert (tail.returncode, rest, stderr) == (130, "", "")
     finally:
         tail.kill()
@@ -153,7 +146,7 @@ def test_159_a_reader_that_goes_away_is_no_failure(all_up):
     tail.stdout.readline()
     tail.stdout.close()
     stderr = tail.stderr.read()
-    tail.wait(timeout=20)
+    tail.wait(timeout=60)
     tail.stderr.close()
     assert stderr == b""
 
@@ -243,7 +236,7 @@ def test_159_who_waits_beyond_the_end_is_told_so(all_up):
             f"{appended['index']}\n"
         )
         command("append", "one", "two", *where)
-        out, err = tail.communicate(timeout=20)
+        out, err = tail.communicate(timeout=60)
         assert (tail.returncode, out.split(), err) == (0, [str(begin), "two"], "")
     finally:
         tail.kill()

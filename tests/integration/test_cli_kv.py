@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from default_signals import default_signals
 from quorumlog import Compare, Put, SyncClient, SyncKV
 from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster
@@ -122,7 +123,7 @@ def test_a_watch_prints_past_and_coming_changes_and_ends_after_so_many(where):
         printed("kv", "put", "w/2", "two", *where)
         assert watch.stdout.readline().split()[1:] == ["put", "w/2", "two"]
         printed("kv", "del", "w/2", *where)
-        out, err = watch.communicate(timeout=20)
+        out, err = watch.communicate(timeout=60)
         assert (watch.returncode, out.split()[1:], err) == (0, ["del", "w/2"], "")
     finally:
         watch.kill()
@@ -150,16 +151,15 @@ def test_a_watch_that_begins_in_the_future_says_that_it_waits(where):
 
 @processes
 def test_ctrl_c_ends_a_watch_quietly(where):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     printed("kv", "put", "c/1", "one", *where)
-    watch = watching("c/", "--from", "0", *where)
+    with default_signals():
+        watch = watching("c/", "--from", "0", *where)
     try:
         assert watch.stdout.readline()
         watch.send_signal(signal.SIGINT)
-        out, err = watch.communicate(timeout=20)
+        out, err = watch.communicate(timeout=60)
         assert (watch.returncode, out, err) == (130, "", "")
     finally:
-        signal.signal(signal.SIGINT, before)
         watch.kill()
         watch.wait()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from default_signals import default_signals
 from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster
 
@@ -51,18 +52,19 @@ def bodies(cluster):
 
 def consumed(cluster, position, last):
     """Start the consumer, read its lines up to a body, and interrupt it as Ctrl-C does."""
-    process = subprocess.Popen(
-        [sys.executable, str(EXAMPLES / "consume.py"), cluster.servers, "g", str(position)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with default_signals():
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / "consume.py"), cluster.servers, "g", str(position)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     try:
         lines = []
         while last not in lines:
             lines.append(process.stdout.readline().split()[1])
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert errors == ""

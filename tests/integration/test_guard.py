@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from default_signals import default_signals
 from quorumlog.local import LocalCluster, ending_in_order, guarded, guarded_directory
 from quorumlog.local.guard import node_pids
 
@@ -96,9 +97,11 @@ def test_a_signal_ends_a_block_in_order_and_then_the_process(number):
         "    finally:\n"
         "        print('closed', flush=True)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    words = [sys.executable, "-c", code]
+    with default_signals():
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
     assert process.stdout.readline() == "here\n"
     process.send_signal(number)
     assert process.communicate(timeout=SECONDS)[0] == "closed\n"
