@@ -10,6 +10,7 @@ from quorumlog.client import Client
 from quorumlog.client.connection import ServerConnection
 from quorumlog.model.errors import NetworkError
 from quorumlog.model.limits import Limits
+from quorumlog.transport import resolver as transport_resolver
 from quorumlog.transport.resolver import NAMES_MAX, Resolver, connect_to, literal
 from scripted_cluster import SOON_S, World, passed, soon
 
@@ -99,10 +100,44 @@ async def test_a_name_that_no_thread_was_there_for_is_looked_up_when_there_is_on
 ):
     resolver = Resolver()
     with monkeypatch.context() as limited:
+        limited.setattr(transport_resolver, "_threads", transport_resolver._Threads())
         limited.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(NO_THREAD))
         with pytest.raises(OSError, match="here: no thread to look it up: can't start new thread"):
             await resolver.resolve("here", 7, SOON_S)
     assert await soon(resolver.resolve("here", 7)) == [(socket.AF_INET, ("127.0.0.1", 7))]
+
+
+async def test_a_thread_that_has_ended_a_lookup_does_the_next(names, monkeypatch):
+    """The loop would wait for each new thread, and longer on a busy machine."""
+    threads = transport_resolver._Threads()
+    monkeypatch.setattr(transport_resolver, "_threads", threads)
+    on = []
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_, **__: on.append(threading.get_ident()) or [LOOPBACK]
+    )
+    for number in range(10):
+        await soon(Resolver().resolve(f"host{number}", 7))
+        await passed(lambda: threads._idle == 1)
+    assert len(on) == 10
+    assert len(set(on)) == 1
+
+
+async def test_so_many_threads_wait_for_lookups_and_no_more(names, monkeypatch):
+    threads = transport_resolver._Threads()
+    monkeypatch.setattr(transport_resolver, "_threads", threads)
+    asked = [asyncio.ensure_future(Resolver().resolve(f"slow{n}", 7)) for n in range(20)]
+    await passed(lambda: len(names.asked) == 20)
+    names.answer.set()
+    await asyncio.gather(*asked, return_exceptions=True)
+    await passed(lambda: threads._idle == transport_resolver.IDLE_THREADS_MAX)
+
+
+async def test_a_forked_child_looks_names_up_on_threads_of_its_own(names, monkeypatch):
+    await soon(Resolver().resolve("here", 7))
+    before = transport_resolver._threads
+    monkeypatch.setattr(before, "pid", before.pid - 1)  # as in a child
+    await soon(Resolver().resolve("here", 7))
+    assert transport_resolver._threads is not before
 
 
 async def test_of_the_names_that_are_remembered_the_oldest_is_forgotten(names, monkeypatch):

@@ -1,16 +1,20 @@
 """Looks up names of hosts on threads of its own, each name on one thread at a time.
 
 A lookup may hang for as long as a name server does not answer. On the loop's own threads a few such
-lookups would keep all others waiting, and each new attempt would occupy one more thread.
+lookups would keep all others waiting, and each new attempt would occupy one more thread. A thread
+that has ended its lookup is kept for the next: the loop stands still until a new one has started.
 """
 
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Final, TypeAlias, TypeVar
 
 from quorumlog.log_events import log_event, reason_of
 
@@ -23,6 +27,55 @@ NAMES_MAX = 64
 """Names that are looked up at a time; more fail at once."""
 KNOWN_MAX = 1_024
 """Names whose addresses are remembered; the one that was looked up longest ago is forgotten."""
+
+IDLE_THREADS_MAX: Final = 8
+"""Threads without a lookup that are kept, for all loops of the process."""
+
+
+class _Threads:
+    """Threads that run one call after the other, as many at a time as there are calls.
+
+    They are daemons: a call that hangs holds up no end of the process. `pid` is the process that
+    has them: a forked child has none of them.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Run a call that raises nothing. Raises `RuntimeError` if there is no thread for it."""
+        with self._lock:
+            is_one_idle = self._idle > 0
+            self._idle -= is_one_idle
+        if is_one_idle:
+            self._calls.put(call)
+        else:
+            threading.Thread(
+                target=self._work, args=(call,), name="quorumlog-name", daemon=True
+            ).start()
+
+    def _work(self, call: Callable[[], None]) -> None:
+        while True:
+            call()
+            del call  # and what it refers to
+            with self._lock:
+                if self._idle >= IDLE_THREADS_MAX:
+                    return
+                self._idle += 1
+            call = self._calls.get()
+
+
+_threads = _Threads()
+
+
+def _run_on_a_thread(call: Callable[[], None]) -> None:
+    global _threads  # noqa: PLW0603  (a forked child has threads of its own)
+    if _threads.pid != os.getpid():
+        _threads = _Threads()
+    _threads.run(call)
 
 
 def literal(host: str, port: int) -> Found | None:
@@ -66,9 +119,7 @@ class Resolver:
             loop = asyncio.get_running_loop()
             looking = loop.create_future()
             try:
-                threading.Thread(
-                    target=_work, args=(loop, looking, host), name="quorumlog-name", daemon=True
-                ).start()
+                _run_on_a_thread(partial(_work, loop, looking, host))
             except RuntimeError as error:  # the system allows no further thread for now
                 raise OSError(f"{host}: no thread to look it up: {error}") from error
             self._looking[host] = looking
