@@ -184,6 +184,8 @@ async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, 
             )
             assert changed.nodes == ["n0", "n1"]
             assert changed.after_restart == ["digestEntries"]
+            assert (await groups.alter("orders", {"cleanInterval": 555})).after_restart == []
+            await groups.alter("orders", {"mappedFileSizeForEntryData": 1 << 26})
             config = cluster.replica("n0", "orders").core.config
             assert config.election_timeout_min_ms == 700
             with pytest.raises(UnexpectedArgumentError, match="must exceed electionTimeoutMinMs"):
@@ -198,6 +200,9 @@ async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, 
             by_key = {one.key: one for one in described["n0"]}
             assert by_key["electionTimeoutMinMs"].source == "runtime"
             assert by_key["snapshotBytes"].source == "default"
+            of_files = by_key["mappedFileSizeForEntryData"]  # they keep the size they have
+            assert (of_files.applies, of_files.value) == ("new", str(1 << 26))
+            assert of_files.running == str(SMALL_SETTINGS[of_files.key])
             await groups.alter("orders", unset=["electionTimeoutMinMs"])
             assert cluster.replica("n2", "orders").core.config.election_timeout_min_ms == 500
 

@@ -1,7 +1,9 @@
 """`group describe`: what nodes whose configurations differ are shown as."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -98,3 +100,43 @@ def test_what_one_group_fails_with_is_a_line_and_the_others_go_on(
     assert lines[0].startswith(f"quorumlog: bad: {type(failure).__name__}")
     assert f"1 of 3 groups not {'made' if command == 'create' else 'deleted'}" in lines[-1]
     assert "Traceback" not in "".join(lines)
+
+
+def test_a_size_that_existing_files_do_not_have_is_shown_beside_theirs(describe):
+    size = Setting("mappedFileSizeForEntryData", "1073741824", "default", "1", "new", "67108864")
+    line = describe({"n0": [size], "n1": [size]}).splitlines()[2]
+    assert "67108864 (its files; new ones: 1073741824)" in line
+    assert line.rstrip().endswith("for new replicas")
+
+
+def test_deleted_groups_are_listed_with_columns_of_their_own(monkeypatch, capsys):
+    states = {"n0": "DELETED", "n1": "DELETED"}
+    former = replace(SUMMARY, group="old", states=states, deleted_ms=1_700_000_000_000, purged=True)
+    monkeypatch.setattr(group, "SyncClient", MagicMock())
+    monkeypatch.setattr(group, "summaries", lambda _: [former, SUMMARY])
+    assert main(["group", "list", "--deleted", "--servers", "127.0.0.1:1"]) == 0
+    here, there = capsys.readouterr().out.split("\n\n")
+    assert [line.split()[0] for line in here.splitlines()] == ["GROUP", "orders"]
+    names, row = there.splitlines()
+    assert names.split("  ")[0] == "DELETED GROUP"
+    assert row.split()[:4] == ["old", "07", "n0,", "n1"]
+    assert row.split()[-1] == "removed"
+    assert "2023-11-1" in row
+
+
+def test_a_change_of_a_files_size_says_that_files_keep_theirs(monkeypatch, capsys):
+    client = MagicMock()
+    client.return_value.__enter__.return_value.admin.groups.alter.return_value = GroupChange(
+        ["n0"], {}
+    )
+    monkeypatch.setattr(group, "SyncClient", client)
+    changed = ["group", "alter", "orders", "--set", "mappedFileSizeForEntryData=67108864"]
+    assert main([*changed, "--servers", "127.0.0.1:1"]) == 0
+    assert "for new replicas, as files keep their size: mapped" in capsys.readouterr().err
+
+
+def test_the_usage_of_a_command_for_several_groups_has_one_ellipsis(capsys):
+    assert main(["group", "create", "--help"]) == 0
+    usage = capsys.readouterr().out
+    assert "{GROUP}..." in usage
+    assert "...}" not in usage

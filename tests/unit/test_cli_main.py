@@ -128,3 +128,8 @@ def test_the_old_name_of_history_still_works_and_is_warned_of(capsys):
     assert old.splitlines()[:-1] == new.splitlines()[:-1]
     assert "--story is now called --history" in warned
     assert "--story" not in quiet
+
+
+def test_a_member_without_its_host_is_refused_before_anybody_is_asked(capsys):
+    assert main(["members", "add", "n3", "7104", "--servers", "127.0.0.1:1"]) == 1
+    assert "'7104' is not host:port, such as 127.0.0.1:7101" in capsys.readouterr().err

@@ -1,9 +1,12 @@
 """How entries look on a terminal and as JSON."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
+from quorumlog.cli import output
 from quorumlog.cli.output import (
     body_text,
     entry_object,
@@ -61,3 +64,49 @@ def test_a_table_in_a_pipe_is_plain_and_nothing_is_cut(capsys):
     assert "\x1b" not in out
     assert "x" * 300 in out
     assert out.splitlines()[0].split() == ["NODE", "TERM"]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Print to a terminal of 80 columns; return a function that gives the lines printed."""
+    written = io.StringIO()
+    monkeypatch.setattr(
+        output, "console", lambda: Console(file=written, width=80, color_system=None)
+    )
+    return lambda: written.getvalue().splitlines()
+
+
+NODES = ["NODE", "ADDRESS", ">TERM", "SETTINGS"]
+
+
+def test_a_table_that_nearly_fits_a_terminal_has_narrower_gaps(terminal):
+    print_table(NODES, [["n0", "a" * 30, "7", "b" * 36]])
+    [names, row] = terminal()
+    assert row == f"n0    {'a' * 30}     7  {'b' * 36}"
+    assert names.split() == ["NODE", "ADDRESS", "TERM", "SETTINGS"]
+
+
+def test_a_value_that_is_too_long_for_a_terminal_goes_on_in_the_next_line(terminal):
+    rows = [["n0", "127.0.0.1:7101", "7", "fileReservedHours=24 " + "x" * 90]]
+    print_table(NODES, rows)
+    names, *lines = terminal()
+    start = names.index("SETTINGS")
+    assert all(len(line) <= 80 for line in lines)
+    assert not any(line[:start].strip() for line in lines[1:])
+    shown = [line[start:].strip() for line in lines]
+    assert "".join(shown).replace("24", "24 ") == rows[0][3]
+
+
+def test_a_table_with_too_many_columns_for_a_terminal_is_printed_row_by_row(terminal):
+    columns = ["NODE", *(f">COLUMN {number:02}" for number in range(12))]
+    print_table(columns, [["n0", *(str(10**7 + number) for number in range(12))]] * 2)
+    lines = terminal()
+    assert lines[:3] == ["n0", "  COLUMN 00  10000000", "  COLUMN 01  10000001"]
+    assert lines[13:15] == ["n0", "  COLUMN 00  10000000"]
+    assert len(lines) == 26
+
+
+def test_a_table_without_rows_has_the_names_of_its_columns(terminal):
+    print_table(NODES, [])
+    [names] = terminal()
+    assert names.split() == ["NODE", "ADDRESS", "TERM", "SETTINGS"]

@@ -60,3 +60,26 @@ async def test_a_node_that_refused_a_group_is_chosen_again(cluster):
 async def test_a_member_named_twice_is_refused(cluster):
     with pytest.raises(UnexpectedArgumentError, match="a node twice: n0, n0, n1"):
         await cluster.create("g", members=["n0", "n0", "n1"])
+
+
+@pytest.mark.parametrize("members", [5, [1, 2], "n0,n1", b"n0", {"n0": 7101}, {0: "127.0.0.1:1"}])
+async def test_members_of_a_wrong_type_are_refused_in_words(cluster, members):
+    with pytest.raises(UnexpectedArgumentError, match=r"members are node ids|an address is a str"):
+        await cluster.create("g", members=members)
+
+
+async def test_a_number_of_replicas_of_a_wrong_type_is_refused_in_words(cluster):
+    with pytest.raises(UnexpectedArgumentError, match="replicas is a number of nodes, not '3'"):
+        await cluster.create("g", replicas="3")
+
+
+@pytest.mark.parametrize("unset", ["retentionBytes", 7, [7]])
+async def test_keys_to_unset_of_a_wrong_type_are_refused_in_words(cluster, unset):
+    with pytest.raises(UnexpectedArgumentError, match="unset is a sequence of keys"):
+        await cluster.alter("g", unset=unset)
+
+
+@pytest.mark.parametrize("identity", ["abc", "G" * 32, 7])
+async def test_what_is_no_identity_is_refused_before_anybody_is_asked(cluster, identity):
+    with pytest.raises(UnexpectedArgumentError, match="an identity is 32 hexadecimal digits"):
+        await cluster.delete("g", identity=identity)

@@ -151,7 +151,10 @@ def test_settings_override_the_file_are_kept_and_an_older_change_does_not_undo_t
     ("settings", "text"),
     [
         ({"cleanIntervall": "1"}, "did you mean cleanInterval"),
-        ({"cleanInterval": "soon"}, "Expected `int`"),
+        ({"cleanInterval": "soon"}, "cleanInterval is a whole number, not 'soon'"),
+        ({"scrubIntervalHours": "x"}, "scrubIntervalHours is a number, not 'x'"),
+        ({"enableDiskForceClean": "ja"}, "enableDiskForceClean is true or false, not 'ja'"),
+        ({"logLevel": "LOUD"}, "logLevel is one of '', 'DEBUG', .*, not 'LOUD'"),
         ({"cleanInterval": "0"}, "cleanInterval must be above 0"),
         ({"peers": PEERS}, "peers is no setting"),
         ({"dataStorePath": "/elsewhere"}, "directories of one machine"),

@@ -1,5 +1,6 @@
 """`quorumlog cluster`: a cluster of processes on this machine, in a directory."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -93,8 +94,7 @@ def up_command(
     groups = _groups_in(health) or cluster.groups
     for group in groups[:GROUPS_SHOWN]:
         print_line(f"group {group}: leader {leader_of(group, health) or 'not known yet'}")
-    if len(groups) > GROUPS_SHOWN:
-        print_line(f"and {counted(len(groups) - GROUPS_SHOWN, 'more group')}")
+    _print_more(groups)
     print_line(f"servers: {cluster.servers}")
 
 
@@ -113,20 +113,37 @@ def status_command(directory: ClusterDir, as_json: AsJson = False) -> None:
         _print_status_json(cluster)
         return
     running, health = cluster.running(), cluster.health()
-    groups = (_groups_in(health) or cluster.groups)[:GROUPS_SHOWN]
+    groups = _groups_in(health) or cluster.groups
+    roles = {
+        (node_id, group): _role_cell(node_id in running, health[node_id], group)
+        for node_id in cluster.node_ids
+        for group in groups[:GROUPS_SHOWN]
+    }
+    beside = groups if len(groups) == 1 else []
     print_table(
-        ["NODE", ">PID", "ADDRESS", "ADMIN", *(group.upper() for group in groups)],
+        ["NODE", ">PID", "ADDRESS", "ADMIN", *(group.upper() for group in beside)],
         [
             [
                 node_id,
                 str(running.get(node_id, "-")),
                 cluster.address(node_id),
                 cluster.admin_address(node_id),
-                *(_role_cell(node_id in running, health[node_id], group) for group in groups),
+                *(roles[node_id, group] for group in beside),
             ]
             for node_id in cluster.node_ids
         ],
     )
+    if beside:
+        return
+    print_line("")
+    print_table(
+        ["GROUP", *(node_id.upper() for node_id in cluster.node_ids)],
+        [
+            [group, *(roles[node_id, group] for node_id in cluster.node_ids)]
+            for group in groups[:GROUPS_SHOWN]
+        ],
+    )
+    _print_more(groups)
 
 
 @app.command(name="kill")
@@ -208,6 +225,12 @@ def _check_machines(cluster: LocalCluster, node_id: str) -> None:
     """Raise `ConfigError` unless a node to be started can import the state machines it needs."""
     for name in set(cluster.machines_of(node_id).values()) - {""}:
         machine_class(name)
+
+
+def _print_more(groups: Sequence[str]) -> None:
+    if len(groups) > GROUPS_SHOWN:
+        more = counted(len(groups) - GROUPS_SHOWN, "more group")
+        print_line(f"and {more}: 'quorumlog group list' names all")
 
 
 def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -25,12 +26,14 @@ from quorumlog.local import LocalCluster
 from quorumlog.log_events import describe_error
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.group_records import OF_NEW_REPLICAS
 from quorumlog.model.messages.groups import Setting
 from quorumlog.model.wording import counted
 
 AT_A_TIME = 32
 """Groups that are made or deleted at the same time."""
 CREATE_SECONDS = 60.0
+DELETED = "DELETED"
 REPORT_SECONDS = 2.0
 """Pause between two reports of how far it has come."""
 
@@ -40,7 +43,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
-Names = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names of the groups.")]
+Names = Annotated[list[str], typer.Argument(metavar="GROUP", help="Names of the groups.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -184,13 +187,15 @@ def list_command(
     _check_answered({node.node_id or node.address: node.error for node in nodes if node.error})
 
 
-def _print_groups(found: Sequence[GroupSummary]) -> None:
+def _print_groups(summaries: Sequence[GroupSummary]) -> None:
+    former = [one for one in summaries if set(one.states.values()) == {DELETED}]
+    found = [one for one in summaries if one not in former]
     print_table(
         ["GROUP", "MEMBERS", "LEADER", ">TERM", ">END", "FROM", "SETTINGS"],
         [
             [
                 one.group,
-                ",".join(one.members or one.states),
+                ", ".join(one.members or one.states),
                 _leader_cell(one),
                 "-" if one.term < 0 else str(one.term),
                 "-" if one.end_index < 0 else str(one.end_index),
@@ -200,11 +205,26 @@ def _print_groups(found: Sequence[GroupSummary]) -> None:
             for one in found
         ],
     )
+    if former:
+        print_line("")
+        print_table(
+            ["DELETED GROUP", "IDENTITY", "REMEMBERED BY", "DELETED AT", "FILES"],
+            [
+                [
+                    one.group,
+                    one.identity,
+                    ", ".join(one.states),
+                    datetime.fromtimestamp(one.deleted_ms / 1000)
+                    .astimezone()
+                    .isoformat(" ", "seconds"),
+                    Text("removed", QUIET_STYLE) if one.purged else "kept",
+                ]
+                for one in former
+            ],
+        )
 
 
 def _leader_cell(one: GroupSummary) -> Text:
-    if set(one.states.values()) == {"DELETED"}:
-        return Text("deleted", QUIET_STYLE)
     if one.leader_id is None:
         return Text("none", BAD_STYLE)
     return Text(one.leader_id)
@@ -221,6 +241,8 @@ def _object(one: GroupSummary) -> dict[str, object]:
         "states": one.states,
         "from_file": one.is_from_file,
         "settings": one.settings,
+        "deleted_ms": one.deleted_ms or None,
+        "purged": one.purged if one.deleted_ms else None,
     }
 
 
@@ -267,7 +289,7 @@ def _print_settings(
         [
             [
                 key,
-                _value_text({node: one.value for node, one in at.items()}),
+                _value_text({node: _value_of(one) for node, one in at.items()}),
                 "/".join(sorted({one.source for one in at.values()})),
                 keys[key].default,
                 _applies_text(at),
@@ -294,6 +316,13 @@ def _configuration(
     }
 
 
+def _value_of(one: Setting) -> str:
+    """Return a value; of what only new replicas take, that of the files there are as well."""
+    if one.applies != "new" or one.value == one.running:
+        return one.value
+    return f"{one.running} (its files; new ones: {one.value})"
+
+
 def _value_text(by_node: dict[str, str]) -> str:
     if len(set(by_node.values())) == 1:
         return next(iter(by_node.values()))
@@ -301,11 +330,17 @@ def _value_text(by_node: dict[str, str]) -> str:
 
 
 def _applies_text(at: dict[str, Setting]) -> str:
+    applies = next(iter(at.values())).applies
     waiting = [node for node, one in at.items() if one.value != one.running]
-    if waiting:
+    if waiting and applies != "new":
         return f"after a restart of {', '.join(waiting)}"
-    texts = {"now": "now", "restart": "after restart", "never": "never"}
-    return texts.get(next(iter(at.values())).applies, "?")
+    texts = {
+        "now": "now",
+        "restart": "after restart",
+        "new": "for new replicas",
+        "never": "never",
+    }
+    return texts.get(applies, "?")
 
 
 @app.command(name="alter")
@@ -332,6 +367,9 @@ def alter_command(
         changed = client.admin.groups.alter(group, _settings(settings), unset=unset or ())
     print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
     _print_pending(group, changed)
+    of_files = sorted(OF_NEW_REPLICAS & {*_settings(settings), *(unset or ())})
+    if of_files:
+        print_note(f"counts for new replicas, as files keep their size: {', '.join(of_files)}")
     if changed.after_restart:
         print_note(f"counts after a restart of the nodes: {', '.join(changed.after_restart)}")
 

@@ -18,7 +18,7 @@ from quorumlog.cli.output import (
 from quorumlog.cli.status import answered, answering, leader_lags
 from quorumlog.cli.target import Target, find_target
 from quorumlog.client import SyncClient
-from quorumlog.model.config import check_name
+from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.messages.client import StatusResponse
 from quorumlog.model.wording import entries_text
@@ -96,6 +96,7 @@ def add_command(
     of this cluster.
     """
     check_name("member id", node, dash=False)
+    parse_address(address)
     target = find_target(directory, servers, group, min(timeout, TIMEOUT_SECONDS))
     with target.client() as client:
         _check_newcomer(client, target, node, address)

@@ -7,6 +7,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Final, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +21,10 @@ from quorumlog.model.membership import Membership
 
 PIPE_WIDTH = 10_000
 """Columns of a table that goes to a pipe or file: nothing is cut there."""
+GAP_COLUMNS: Final = 3
+"""Between two columns; one less in a terminal that is too narrow for that."""
+WORDS_COLUMNS: Final = 14
+"""The least width of a column of words in a narrow terminal; values go on in the next line."""
 BAD_STYLE = "bold red"
 GOOD_STYLE = "green"
 QUIET_STYLE = "dim"
@@ -48,14 +53,51 @@ def flush_every_line() -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print columns under their names; a name that starts with `>` is a column of numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for name in columns:
-        numbers = name.startswith(">")
-        table.add_column(name.lstrip(">"), justify="right" if numbers else "left")
+    """Print columns under their names; a name that starts with `>` is a column of numbers.
+
+    What does not fit into a terminal beside each other is printed below each other: a value is
+    continued on the next line, or never cut.
+    """
+    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    screen = console()
+    natural = [
+        max(len(name.lstrip(">")), *(cell.cell_len for cell in column), 0)
+        for name, column in zip(columns, zip(*cells, strict=True), strict=bool(cells))
+    ] or [len(name.lstrip(">")) for name in columns]
+    for gap in (GAP_COLUMNS, GAP_COLUMNS - 1):
+        if sum(natural) + gap * (len(columns) - 1) <= screen.width:
+            screen.print(_table(columns, cells, gap, natural))
+            return
+    least = [
+        width if number == 0 or name.startswith(">") else min(width, WORDS_COLUMNS)
+        for number, (name, width) in enumerate(zip(columns, natural, strict=True))
+    ]
+    if sum(least) + (GAP_COLUMNS - 1) * (len(columns) - 1) <= screen.width:
+        screen.print(_table(columns, cells, GAP_COLUMNS - 1, least))
+        return
+    for row in cells:
+        _print_block(screen, columns, row)
+
+
+def _table(
+    columns: Sequence[str], rows: Iterable[Sequence[Text]], gap: int, least: Sequence[int]
+) -> Table:
+    """Return a table whose columns are at least so wide; words that are longer are continued."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name, width in zip(columns, least, strict=True):
+        side: Literal["left", "right"] = "right" if name.startswith(">") else "left"
+        table.add_column(name.lstrip(">"), justify=side, overflow="fold", min_width=width)
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    console().print(table)
+        table.add_row(*row)
+    return table
+
+
+def _print_block(screen: Console, columns: Sequence[str], row: Sequence[Text]) -> None:
+    """Print one row of a table with a line for each of its columns."""
+    screen.print(row[0], style="bold", soft_wrap=True)
+    width = max(len(name.lstrip(">")) for name in columns[1:])
+    for name, cell in zip(columns[1:], row[1:], strict=True):
+        screen.print(Text(f"  {name.lstrip('>'):{width}}  ") + cell, soft_wrap=True)
 
 
 def console() -> Console:

@@ -36,7 +36,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="The group's directory of each replica, ours or DLedger's."
+            metavar="DIR", help="The group's directory of each replica, ours or DLedger's."
         ),
     ],
     archive: Annotated[

@@ -1,5 +1,6 @@
 """`quorumlog status`: the replicas of a group."""
 
+from collections import defaultdict
 from typing import Annotated
 
 import typer
@@ -28,21 +29,10 @@ from quorumlog.cli.target import Target, find_target
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.messages.client import StatusResponse
 
-HEALTH = "HEALTH"
-COLUMNS = (
-    "NODE",
-    "ADDRESS",
-    "ROLE",
-    ">TERM",
-    ">END",
-    ">COMMITTED",
-    ">DURABLE",
-    ">LAG",
-    "VOTES",
-    "FLUSH",
-)
+LEFT_OUT = {"VOTES": "yes", "FLUSH": "sync"}
+"""Columns that are only shown if a replica has another value there, by their usual value."""
 MACHINE_COLUMNS = ("MACHINE", ">APPLIED", ">SNAPSHOT")
-"""Further columns of a group that has a state machine."""
+"""Columns of a group that has a state machine."""
 
 
 def status_command(
@@ -70,11 +60,7 @@ def status_command(
             print_json(replica_object(status, lags.get(status.node_id)))
         return
     print_line(f"group {target.group}")
-    has_machine = any(status.state_machine for status in replicas)
-    print_table(
-        (*COLUMNS, *(MACHINE_COLUMNS if has_machine else ()), HEALTH),
-        [_row(status, lags.get(status.node_id), has_machine) for status in replicas],
-    )
+    _print_replicas(replicas, lags)
     for status in replicas:
         if not answered(status):
             print_line(f"{status.node_id or status.address}: {status.text}")
@@ -201,26 +187,36 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
     }
 
 
-def _row(status: StatusResponse, lag: int | None, has_machine: bool) -> list[str | Text]:
-    node = status.node_id or "?"
+def _print_replicas(replicas: list[StatusResponse], lags: dict[str, int]) -> None:
+    rows = [_row(status, lags.get(status.node_id)) for status in replicas]
+    known = [row for status, row in zip(replicas, rows, strict=True) if answered(status)]
+    left_out = {name for name, usual in LEFT_OUT.items() if all(r[name] == usual for r in known)}
+    if not any(status.state_machine for status in replicas):
+        left_out.update(MACHINE_COLUMNS)
+    columns = [name for name in known[0] if name not in left_out]
+    print_table(columns, [[row[name] for name in columns] for row in rows])
+
+
+def _row(status: StatusResponse, lag: int | None) -> dict[str, str | Text]:
+    """Return what the table shows of a replica, by column."""
+    place: dict[str, str | Text] = {"NODE": status.node_id or "?", "ADDRESS": status.address}
     if not answered(status):
-        empty = len(COLUMNS) - 2 + has_machine * len(MACHINE_COLUMNS)
-        return [node, status.address, *["-"] * empty, Text("no answer", BAD_STYLE)]
+        return defaultdict(lambda: "-", place, HEALTH=Text("no answer", BAD_STYLE))
     leads = status.role == Role.LEADER.value
-    return [
-        node,
-        status.address,
-        Text(status.role, GOOD_STYLE if leads else QUIET_STYLE),
-        str(status.term),
-        str(status.end_index),
-        str(status.committed_index),
-        str(status.durable_index),
-        "?" if lag is None else str(lag),
-        vote_text(status),
-        status.flush if status.flush == "sync" else Text(f"{status.flush} (unsafe)", BAD_STYLE),
-        *(_machine_cells(status) if has_machine else ()),
-        _health_cell(status),
-    ]
+    safe = status.flush == "sync"
+    return {
+        **place,
+        "ROLE": Text(status.role, GOOD_STYLE if leads else QUIET_STYLE),
+        ">TERM": str(status.term),
+        ">END": str(status.end_index),
+        ">COMMITTED": str(status.committed_index),
+        ">DURABLE": str(status.durable_index),
+        ">LAG": "?" if lag is None else str(lag),
+        "VOTES": vote_text(status),
+        "FLUSH": status.flush if safe else Text(f"{status.flush} (unsafe)", BAD_STYLE),
+        **dict(zip(MACHINE_COLUMNS, _machine_cells(status), strict=True)),
+        "HEALTH": _health_cell(status),
+    }
 
 
 def _machine_cells(status: StatusResponse) -> list[str | Text]:

@@ -82,7 +82,9 @@ class Alteration:
                 return None
             raise self._partly_made(answers)
         taken = [one for one in answers.values() if isinstance(one, AlterGroupResponse)]
-        return changed(answers, sorted({key for one in taken for key in one.after_restart}))
+        touched = {*self._settings, *self._unset}
+        waiting = {key for one in taken for key in one.after_restart}
+        return changed(answers, sorted(waiting & touched))
 
     def _wanted(self, present: Settings) -> Settings:
         wanted = {**present, **self._settings}

@@ -59,6 +59,8 @@ class GroupSummary:
         is_from_file: whether configuration files name it.
         end_index: the end of the longest log.
         silent: node id → why it did not answer, of its members.
+        deleted_ms: when it was deleted, in Unix milliseconds; 0: it was not.
+        purged: whether all nodes that remember it as deleted have removed its files.
     """
 
     group: str
@@ -71,6 +73,8 @@ class GroupSummary:
     is_from_file: bool
     end_index: int
     silent: dict[str, str] = field(default_factory=dict)
+    deleted_ms: int = 0
+    purged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,12 @@ def hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, 
     """Return node id → the group as that node has it. Raises `RequestError` unless it is one."""
     found = {node.node_id: info for node in nodes if (info := node.find(name)) is not None}
     if identity:
+        here = sorted({info.identity.hex() for info in found.values()})
         found = {node: info for node, info in found.items() if info.identity.hex() == identity}
+        if here and not found:
+            raise UnknownGroupError(
+                f"group {name!r} has the identity {' or '.join(here)}, not {identity}"
+            )
     if not found:
         raise UnknownGroupError(f"no node that answered has a group {name!r}")
     known = {info.identity for info in found.values()} - {b""}
@@ -193,4 +202,6 @@ def summary_of(
         is_from_file=newest.is_from_file,
         end_index=max(info.end_index for _, info in found),
         silent={node: silent[node] for node in newest.peers if node in silent},
+        deleted_ms=newest.deleted_ms,
+        purged=all(info.purged for _, info in found if info.state == "DELETED"),
     )

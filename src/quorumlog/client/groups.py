@@ -7,6 +7,7 @@ began (decision 0040): a group exists at all its members in the end, or at none.
 import asyncio
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -61,6 +62,7 @@ NODES_MAX = 1_024
 POLL_S = 0.02
 """Pause before members are asked again whether a new group has a leader; it doubles."""
 POLL_MAX_S = 0.5
+IDENTITY = re.compile(rf"[0-9a-f]{{{2 * IDENTITY_BYTES}}}")
 FRESH_S = 5.0
 """How long the number of groups on each node is believed when several groups are made."""
 
@@ -204,6 +206,7 @@ class Groups:
                 later. TIMEOUT: it is made, and has no leader yet.
         """
         _name(name)
+        _check_choice(members, replicas)
         chosen = await self._choose(members, replicas)
         counted = [node_id for node_id in chosen if node_id in self._counts]
         self._counts.update(counted)  # at once: others are being chosen for meanwhile
@@ -355,7 +358,8 @@ class Groups:
                 (NETWORK_ERROR); or others went on changing the group until the client's time was
                 over (CHANGE_IN_PROGRESS). Its `outcome` says whether nothing is changed.
         """
-        alteration = Alteration(_name(name), _texts(settings), tuple(unset), self._alter_each)
+        keys = _keys(unset)
+        alteration = Alteration(_name(name), _texts(settings), keys, self._alter_each)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._requester.limit_ms(None) / 1_000
         backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
@@ -398,10 +402,11 @@ class Groups:
             UnknownGroupError: no node that answered has it.
             RequestError: NETWORK_ERROR: no majority of its members answered; nothing is deleted.
         """
+        _check_identity(identity)
         nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
-        request = DeleteGroupRequest(group=name, identity=b"", purge=purge)
-        if not any(node.find(name) for node in nodes):
-            return await self._purge_deleted(name, nodes, purge=purge)
+        here = {info.identity.hex() for node in nodes if (info := node.find(name)) is not None}
+        if not here or (purge and identity and identity not in here):
+            return await self._purge_deleted(name, nodes, identity, purge=purge)
         found = hosting(nodes, name, identity)
         newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
         members = members_of(newest, nodes)
@@ -417,15 +422,20 @@ class Groups:
         return changed(await self._ask_each(members, request, Response), [])
 
     async def _purge_deleted(
-        self, name: str, nodes: Sequence[NodeGroups], *, purge: bool
+        self, name: str, nodes: Sequence[NodeGroups], identity: str, *, purge: bool
     ) -> GroupChange:
-        """Remove the files of a group that was deleted already."""
+        """Remove the files of the groups of a name that were deleted already, or of one of them."""
         former = [
             (node, info)
             for node in nodes
             for info in node.groups
             if info.group == name and info.state == "DELETED"
         ]
+        if former and purge and identity:
+            former = [one for one in former if one[1].identity.hex() == identity]
+            if not former:
+                text = f"no node that answered knows a group {name!r} of identity {identity}"
+                raise UnknownGroupError(text)
         if not former or not purge:
             was = " any more: it was deleted" if former else ""
             raise UnknownGroupError(f"no node that answered has a group {name!r}{was}")
@@ -450,6 +460,37 @@ def _name(name: str, kind: str = "group") -> str:
     return name
 
 
+def _check_choice(members: object, replicas: object) -> None:
+    """Raise `UnexpectedArgumentError` for what does not choose the members of a group."""
+    if members is not None and (
+        not isinstance(members, Sequence | Mapping)
+        or isinstance(members, str | bytes)
+        or not all(isinstance(node_id, str) for node_id in members)
+    ):
+        raise UnexpectedArgumentError(
+            f"members are node ids, as a sequence of str or as a mapping to addresses, not "
+            f"{members!r}"
+        )
+    if replicas is not None and (not isinstance(replicas, int) or isinstance(replicas, bool)):
+        raise UnexpectedArgumentError(f"replicas is a number of nodes, not {replicas!r}")
+
+
+def _keys(unset: Iterable[str]) -> tuple[str, ...]:
+    keys = () if isinstance(unset, str) or not isinstance(unset, Iterable) else tuple(unset)
+    if (unset and not keys) or not all(isinstance(key, str) for key in keys):
+        raise UnexpectedArgumentError(f"unset is a sequence of keys, not {unset!r}")
+    return keys
+
+
+def _check_identity(identity: object) -> None:
+    digits = 2 * IDENTITY_BYTES
+    if identity and not (isinstance(identity, str) and IDENTITY.fullmatch(identity)):
+        raise UnexpectedArgumentError(
+            f"an identity is {digits} hexadecimal digits, as `quorumlog group describe` and "
+            f"`group list --json` show it, not {identity!r}"
+        )
+
+
 def _texts(settings: Mapping[str, object] | None) -> Settings:
     """Return the settings of a call as they are sent."""
     for key, value in (settings or {}).items():
@@ -461,6 +502,10 @@ def _texts(settings: Mapping[str, object] | None) -> Settings:
 
 
 def _address(address: str) -> None:
+    if not isinstance(address, str):
+        raise UnexpectedArgumentError(
+            f"an address is a str such as 127.0.0.1:7101, not {address!r}"
+        )
     try:
         parse_address(address)
     except ConfigError as error:

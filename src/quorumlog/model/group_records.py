@@ -3,8 +3,9 @@ changed of a group's configuration, and which groups were deleted (decision 0040
 """
 
 import zlib
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +28,8 @@ OF_ONE_NODE: Final = frozenset({"dataStorePath", "readOnlyDataStoreDirs"})
 """Keys that name directories of one machine: only its own configuration file has them."""
 FOUNDING: Final = frozenset({"kind", "storeType", "stateMachine", "originalCompatible"})
 """Keys that a group keeps from its creation on."""
+OF_NEW_REPLICAS: Final = frozenset({"mappedFileSizeForEntryData", "mappedFileSizeForEntryIndex"})
+"""Keys that a replica takes when its files are made; those that exist keep their sizes."""
 LIVE: Final = frozenset(
     {
         "check_point_interval",
@@ -148,7 +151,20 @@ def config_of(record: GroupRecord, base: GroupConfig | None = None) -> GroupConf
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"group {record.group}: {error}") from error
+        raise ConfigError(f"group {record.group}: {_said(error, fields, kind)}") from error
+
+
+def _said(error: msgspec.ValidationError, fields: Mapping[str, object], kind: type) -> str:
+    """Return what is wrong with a value, in words for those who gave it as text."""
+    key = str(error).rpartition("$.")[2].rstrip("`")
+    wanted = next((f.type for f in msgspec.structs.fields(kind) if f.encode_name == key), None)
+    if get_origin(wanted) is Literal:
+        choices = ", ".join(repr(choice) for choice in get_args(wanted))
+        return f"{key} is one of {choices}, not {fields[key]!r}"
+    kinds = {int: "a whole number", float: "a number", bool: "true or false"}
+    if wanted in kinds:
+        return f"{key} is {kinds[wanted]}, not {fields[key]!r}"
+    return str(error)
 
 
 def check_settings(group: str, settings: Settings) -> None:
@@ -196,18 +212,20 @@ def running(before: GroupConfig, after: GroupConfig) -> GroupConfig:
 
 
 def waiting_for_restart(now: GroupConfig, configured: GroupConfig) -> list[str]:
-    """Return the keys whose configured values a replica does not use yet."""
+    """Return the keys whose configured values a replica does not use before its next start."""
     return [
         key_of(name)
         for name in now.__struct_fields__
-        if getattr(now, name) != getattr(configured, name)
+        if getattr(now, name) != getattr(configured, name) and applies(name) == "restart"
     ]
 
 
 def applies(name: str) -> str:
-    """Return when a change of a field of `GroupConfig` counts: now, restart or never."""
+    """Return when a change of a field of `GroupConfig` counts: now, restart, new or never."""
     if key_of(name) in FOUNDING | FIXED:
         return "never"
+    if key_of(name) in OF_NEW_REPLICAS:
+        return "new"
     return "now" if name in LIVE else "restart"
 
 

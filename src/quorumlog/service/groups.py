@@ -217,6 +217,13 @@ def _settings(node: Node, name: str) -> list[Setting]:
         return []
     by_file = catalog.file_config(name)
     used = replica.config if replica is not None else config
+    if replica is not None and all(replica.log.file_sizes):
+        data_bytes, index_bytes = replica.log.file_sizes
+        used = msgspec.structs.replace(
+            used,
+            mapped_file_size_for_entry_data=data_bytes,
+            mapped_file_size_for_entry_index=index_bytes,
+        )
     found = []
     for field in GroupConfig.__struct_fields__:
         key, value, default = key_of(field), getattr(config, field), getattr(NOT_CREATED, field)

@@ -91,9 +91,11 @@ class Setting(msgspec.Struct, frozen=True, array_like=True):
     """`default`, `file` (the configuration file of the node), or `runtime`."""
     default: str
     applies: str
-    """`now`, `restart`, or `never`: it can only be chosen when the group is made."""
+    """`now`, `restart`, `new` (replicas whose files are made from then on), or `never`: it can only
+    be chosen when the group is made."""
     running: str
-    """The value that counts at present; another one than `value` waits for a restart."""
+    """The value that counts at present; another one than `value` waits for a restart, or is that
+    of files that were made earlier."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True, array_like=True):

@@ -78,8 +78,8 @@ class FileLog:
         tail_cache_bytes: int,
         journaled: JournaledGroup,
     ) -> None:
-        self._data = data
-        self._index = index
+        self._data, self._index = data, index
+        self.file_sizes = data.file_size, index.file_size
         self._metadata = metadata
         self._reader = DiskReader(data, index, recovered.log_start)
         self._quarantine = Quarantine(data, index, self._reader, metadata)

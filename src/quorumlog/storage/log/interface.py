@@ -57,6 +57,11 @@ class Log(Protocol):
         ...
 
     @property
+    def file_sizes(self) -> tuple[int, int]:
+        """Bytes of a data file and of an index file; 0: there are no files."""
+        ...
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all entries kept."""
         ...

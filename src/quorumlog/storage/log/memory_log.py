@@ -28,6 +28,7 @@ class MemoryLog:
     """See `Log`; positions count as if everything lay in one endless file."""
 
     damaged = DamagedRanges()
+    file_sizes = (0, 0)
 
     def __init__(self) -> None:
         self.before_begin_index = -1
