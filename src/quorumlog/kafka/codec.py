@@ -9,6 +9,7 @@ each struct with tagged fields.
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -16,7 +17,7 @@ import msgspec
 from kafka.protocol import admin, consumer, metadata, producer
 
 from quorumlog.kafka.frames import ReceivedFrame
-from quorumlog.kafka.primitives import Cursor
+from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
 
 Message: TypeAlias = Any
@@ -49,14 +50,16 @@ def _messages() -> dict[tuple[int, bool], Any]:
 _MESSAGES: Final = _messages()
 
 
-def decode_request(frame: ReceivedFrame, header: RequestHeader) -> Message:
+def decode_request(
+    frame: ReceivedFrame, header: RequestHeader, elements_max: int = ELEMENTS_MAX
+) -> Message:
     """Return the body of a request as kafka-python's object. Tagged fields are ignored.
 
     Produce and Fetch are read by `produce` and `fetch`. Raises `RemoteProtocolError` unless the
-    frame is exactly that request.
+    frame is exactly that request, `ManyElementsError` if it has more than `elements_max` elements.
     """
     read = _request_reader(header.api_key, header.version)
-    return read_body(frame, header, lambda cursor, _: read(cursor))
+    return read_body(frame, header, lambda cursor, _: read(cursor), elements_max)
 
 
 def encode_response(header: RequestHeader, values: Mapping[str, Any]) -> bytes:
@@ -92,21 +95,34 @@ def refuse_version(header: RequestHeader) -> bytes | None:
     key = header.api_key
     if key not in SPOKEN:
         return None
-    answer = _MESSAGES[key, False]
-    version = min(max(header.version, 0), answer.max_version)
-    values = _error_values(answer._struct, version) or {}
+    version = min(max(header.version, 0), _MESSAGES[key, False].max_version)
+    more = {}
     if key == ApiKey.API_VERSIONS:
-        version, values = 0, {**values, "api_keys": api_versions()}
-    return encode_response(msgspec.structs.replace(header, version=version), values)
+        version, more = 0, {"api_keys": api_versions()}
+    spoken = msgspec.structs.replace(header, version=version)
+    return error_response(spoken, UNSUPPORTED_VERSION, more)
 
 
-def _error_values(fields: Any, version: int) -> dict[str, Any] | None:
+def error_response(
+    header: RequestHeader, error_code: int, more: Mapping[str, Any] = MappingProxyType({})
+) -> bytes:
+    """Return the answer that a whole request failed, with `more` fields.
+
+    An answer that has error codes only in its elements has one nameless element.
+    """
+    fields = _MESSAGES[header.api_key, False]._struct
+    values = _error_values(fields, header.version, error_code) or {}
+    return encode_response(header, {**values, **more})
+
+
+def _error_values(fields: Any, version: int, error_code: int) -> dict[str, Any] | None:
     """Return values of a struct with an error code in it, or in one element of an array."""
     present = fields.untagged_fields(version)
     if any(field.name == "error_code" for field in present):
-        return {"error_code": UNSUPPORTED_VERSION}
+        return {"error_code": error_code}
     for field in present:
-        values = _error_values(field, version) if field.is_struct_array() else None
+        is_array = field.is_struct_array()
+        values = _error_values(field, version, error_code) if is_array else None
         if values is not None:
             return {field.name: [values]}
     return None

@@ -22,7 +22,13 @@ from typing import Final
 import msgspec
 
 from quorumlog.kafka.frames import ReceivedFrame
-from quorumlog.kafka.primitives import Cursor, MalformedError, count_bytes, string_bytes
+from quorumlog.kafka.primitives import (
+    ELEMENTS_MAX,
+    Cursor,
+    MalformedError,
+    count_bytes,
+    string_bytes,
+)
 from quorumlog.kafka.requests import RequestHeader, answer_head, read_body
 from quorumlog.model.block import Buffer
 
@@ -127,9 +133,14 @@ class FetchedTopic(msgspec.Struct, frozen=True):
     partitions: list[FetchedPartition]
 
 
-def read_fetch(frame: ReceivedFrame, header: RequestHeader) -> FetchRequest:
-    """Return the request in a frame. Raises `RemoteProtocolError` if it is none."""
-    return read_body(frame, header, _read)
+def read_fetch(
+    frame: ReceivedFrame, header: RequestHeader, elements_max: int = ELEMENTS_MAX
+) -> FetchRequest:
+    """Return the request in a frame. Raises `RemoteProtocolError` if it is none.
+
+    Raises `ManyElementsError` if it has more than `elements_max` elements.
+    """
+    return read_body(frame, header, _read, elements_max)
 
 
 def _read(cursor: Cursor, header: RequestHeader) -> FetchRequest:

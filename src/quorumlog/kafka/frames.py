@@ -19,6 +19,8 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 SPARE_BYTES: Final = 64
 """Bytes before each frame, at least those of an entry's header."""
 _LENGTH_SIZE: Final = 4
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN")
 
 
 class ReceivedFrame(msgspec.Struct, frozen=True, gc=False):
@@ -79,9 +81,17 @@ class FrameReader(FrameReceiver):
             raise RemoteProtocolError(
                 f"a frame states the length {length}; 1 to {self.frame_bytes_max} are taken"
             )
+        raise RemoteProtocolError(_not_kafka(begin, self.frame_bytes_max))
+
+
+def _not_kafka(begin: bytes, length_max: int) -> str:
+    """Return what a connection is taken for that begins with these bytes."""
+    if begin.startswith(_TLS_HANDSHAKE):
+        what = "a TLS handshake; set security.protocol=PLAINTEXT"
+    elif begin in _HTTP_METHODS:
+        what = "an HTTP request; metrics and health have a port of their own"
+    else:
         shown = begin.decode("ascii", "backslashreplace")
-        raise RemoteProtocolError(
-            f"a connection begins with the bytes {shown!r}, which are not the length of a first "
-            f"request (1 to {self.frame_bytes_max}): this port speaks the Kafka protocol, "
-            "without TLS"
-        )
+        what = f"the bytes {shown!r}, which are not the length of a first request (1 to "
+        what += f"{length_max})"
+    return f"a connection begins with {what}: this port speaks the Kafka protocol, without TLS"

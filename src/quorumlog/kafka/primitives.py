@@ -26,18 +26,23 @@ class MalformedError(Exception):
         self.place = place
 
 
+class ManyElementsError(Exception):
+    """A request has more elements than are to be read here; elsewhere it may be read."""
+
+
 class Cursor:
     """Reads one value after the other from `place` on, to the end of `data`.
 
-    Raises `MalformedError`, or `IndexError` or `struct.error` where the bytes end early.
+    Raises `MalformedError`, or `IndexError` or `struct.error` where the bytes end early, and
+    `ManyElementsError` beyond `elements_max` elements, if that is below `ELEMENTS_MAX`.
     """
 
-    __slots__ = ("_left", "data", "place")
+    __slots__ = ("_elements_max", "_left", "data", "place")
 
-    def __init__(self, data: memoryview, place: int) -> None:
+    def __init__(self, data: memoryview, place: int, elements_max: int = ELEMENTS_MAX) -> None:
         self.data = data
         self.place = place
-        self._left = ELEMENTS_MAX
+        self._left = self._elements_max = elements_max
 
     def fixed(self, form: struct.Struct) -> tuple[Any, ...]:
         """Return values of fixed size."""
@@ -159,6 +164,8 @@ class Cursor:
             raise MalformedError(f"{count} {what} cannot be in the {left} bytes that follow", begin)
         self._left -= count
         if self._left < 0:
+            if self._elements_max < ELEMENTS_MAX:
+                raise ManyElementsError
             raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", begin)
 
     def _stop_of(self, length: int, what: str) -> int:

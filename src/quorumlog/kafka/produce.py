@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from quorumlog.kafka.frames import ReceivedFrame
-from quorumlog.kafka.primitives import Cursor, count_bytes, string_bytes
+from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor, count_bytes, string_bytes
 from quorumlog.kafka.requests import RequestHeader, answer_head, read_body
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
@@ -55,9 +55,14 @@ class ProducedPartition(msgspec.Struct, frozen=True, gc=False):
     error_message: str | None = None
 
 
-def read_produce(frame: ReceivedFrame, header: RequestHeader) -> ProduceRequest:
-    """Return the request in a frame. Raises `RemoteProtocolError` if it is none."""
-    return read_body(frame, header, _read)
+def read_produce(
+    frame: ReceivedFrame, header: RequestHeader, elements_max: int = ELEMENTS_MAX
+) -> ProduceRequest:
+    """Return the request in a frame. Raises `RemoteProtocolError` if it is none.
+
+    Raises `ManyElementsError` if it has more than `elements_max` elements.
+    """
+    return read_body(frame, header, _read, elements_max)
 
 
 def _read(cursor: Cursor, header: RequestHeader) -> ProduceRequest:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from quorumlog.kafka.frames import ReceivedFrame
-from quorumlog.kafka.primitives import Cursor, MalformedError
+from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor, MalformedError
 from quorumlog.model.errors import RemoteProtocolError
 
 _FIXED: Final = struct.Struct(">hhi")
@@ -131,14 +131,18 @@ def read_header(frame: ReceivedFrame) -> RequestHeader:
 
 
 def read_body(
-    frame: ReceivedFrame, header: RequestHeader, read: Callable[[Cursor, RequestHeader], Value]
+    frame: ReceivedFrame,
+    header: RequestHeader,
+    read: Callable[[Cursor, RequestHeader], Value],
+    elements_max: int = ELEMENTS_MAX,
 ) -> Value:
     """Return what `read` makes of the body of a request with this header.
 
     Raises `RemoteProtocolError`, with the request and the place in it, if the body is no such
-    request, or if bytes are left over.
+    request, or if bytes are left over; `ManyElementsError` if it has more than `elements_max`
+    elements, and may be read with another bound.
     """
-    cursor = Cursor(frame.buffer, header.body)
+    cursor = Cursor(frame.buffer, header.body, elements_max)
     try:
         value = read(cursor, header)
         left = len(frame.buffer) - cursor.place

@@ -45,6 +45,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     """Unread answers of all clients together; one client may have half of it."""
     unread_ms: int = 30_000
     """A client that lags with reading by this long, at `frame_bytes_per_second_min`, is closed."""
+    kafka_request_bytes_max: int = 256 * MIB
+    """Requests of all Kafka clients, unfinished or waiting for their answers, each with 1 KiB on
+    top; above it those that hold most are not read."""
+    kafka_connections_max: int = 1_024
+    """Connections of Kafka clients one node accepts at a time."""
     connections_max: int = 4_096
     """Client and peer connections one node accepts at a time."""
     requests_in_flight_max: int = 1_024

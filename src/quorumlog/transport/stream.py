@@ -185,13 +185,7 @@ class StreamConnection(asyncio.BufferedProtocol):
                     self._on_frame(self, frame)
         except RemoteProtocolError as error:
             self._counters.garbage += 1
-            log_event(
-                logger,
-                logging.WARNING,
-                "closing a connection",
-                remote=self.remote_address,
-                reason=str(error),
-            )
+            self._tell_garbage(str(error))
             self.close(str(error))
         except Exception as error:
             text, remote = "handling bytes failed", self.remote_address
@@ -202,6 +196,16 @@ class StreamConnection(asyncio.BufferedProtocol):
         unfinished = self._unfinished
         if unfinished is not None and (unfinished.began or decoder.is_mid_frame):
             self._account(unfinished, taken)
+
+    def _tell_garbage(self, reason: str) -> None:
+        """Write into the log why the connection is about to be closed."""
+        log_event(
+            logger,
+            logging.WARNING,
+            "closing a connection",
+            remote=self.remote_address,
+            reason=reason,
+        )
 
     @property
     def is_member(self) -> bool:

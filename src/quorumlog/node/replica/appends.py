@@ -222,6 +222,12 @@ class Appends:
         return None
 
     @property
+    def has_room(self) -> bool:
+        """Whether an append is not refused for those that wait here, or for the disk."""
+        queued = self._environment.disk.queued_bytes
+        return not self._is_full() and queued < self._limits.disk_queue_bytes_max
+
+    @property
     def _requests(self) -> int:
         staged = len(self.pending) + len(self._proposals) + self.levels.held
         return staged + len(self._repeated) + len(self._deferred) + self._lookups

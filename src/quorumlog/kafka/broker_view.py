@@ -1,0 +1,104 @@
+"""What the Kafka server asks of the node's broker: topics, where their partitions are, commands."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from quorumlog.node.replica.replica import Replica
+
+
+class GroupLeader(NamedTuple):
+    """The broker that leads a partition group, and its leader epoch; -1 if they are not known."""
+
+    broker_id: int
+    epoch: int
+
+
+class PartitionView(Protocol):
+    """One partition: its number in the topic, and the channel of the group that it is."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the topic."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """The partition group that holds it."""
+        ...
+
+    @property
+    def channel(self) -> int:
+        """Its channel in the log of the group."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the leader of the group has opened it."""
+        ...
+
+
+class TopicView(Protocol):
+    """One topic; `configs` are those that were set."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def topic_id(self) -> bytes:
+        """Its id, 16 bytes."""
+        ...
+
+    @property
+    def partitions(self) -> Sequence[PartitionView]:
+        """Its partitions, by their numbers."""
+        ...
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """Its configs that were set."""
+        ...
+
+
+class BrokerView(Protocol):
+    """The broker of this node, as the Kafka server sees it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it knows all topics; until then requests are held."""
+        ...
+
+    @property
+    def topics(self) -> Mapping[str, TopicView]:
+        """All topics by name."""
+        ...
+
+    @property
+    def topics_by_id(self) -> Mapping[bytes, TopicView]:
+        """All topics by id."""
+        ...
+
+    def in_sync_of(self, group: str) -> tuple[int, ...]:
+        """Return the brokers whose replica of a group is in sync."""
+        ...
+
+    def replicas_of(self, group: str) -> tuple[int, ...]:
+        """Return the brokers that have a replica of a group."""
+        ...
+
+    def leader_of(self, group: str) -> GroupLeader:
+        """Return who leads a group."""
+        ...
+
+    def replica(self, group: str) -> Replica | None:
+        """Return this node's replica of a group."""
+        ...
+
+    def when_changed(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called with each change; returns what ends that."""
+        ...
+
+    async def execute(self, command: Any, timeout_ms: int) -> Any:
+        """Have the leader of the cluster group carry out a command. Raises `RequestError`."""
+        ...

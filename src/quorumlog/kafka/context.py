@@ -1,0 +1,130 @@
+"""What a handler of requests knows: who asks, what the node has, and how to answer."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from quorumlog.kafka.broker_view import BrokerView
+from quorumlog.kafka.client_lines import ClientLines
+from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.producer_ids import ProducerIds
+from quorumlog.kafka.requests import ApiKey, RequestHeader
+from quorumlog.kafka.rooms import Rooms
+from quorumlog.kafka.topic_policies import TopicPolicies
+from quorumlog.model.block import Buffer
+from quorumlog.model.config import NodeConfig
+from quorumlog.node.executor import ThreadExecutor
+
+TIMEOUT_MS_MAX: Final = 300_000
+"""The longest that a request waits for anything, whatever the client says."""
+Answer: TypeAlias = Mapping[str, Any] | bytes | Sequence[Buffer]
+"""The fields of an answer, by the names of `codec.encode_response`; or a whole frame, in one piece
+or several."""
+Value = TypeVar("Value")
+
+
+class HeldRequests(Protocol):
+    """Requests of a connection that wait."""
+
+    def changed(self) -> None:
+        """Start what may be started now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all connections of a node share. `now`: seconds of a clock that never goes back."""
+
+    broker: BrokerView
+    config: NodeConfig
+    executor: ThreadExecutor
+    counters: KafkaCounters
+    lines: ClientLines
+    producer_ids: ProducerIds
+    now: Callable[[], float]
+    defer: Callable[[Callable[[], object]], object]
+    """Calls a function at the end of the present turn of the loop."""
+    rooms: Rooms
+    policies: TopicPolicies
+    answer_bytes_max: Callable[[], int]
+    """Returns how many bytes an answer may have now, as others are not read yet."""
+    held: set[HeldRequests] = field(default_factory=set)
+    """Those whose requests wait until the broker knows all topics."""
+
+
+class RequestContext:
+    """One request on its way to its answer.
+
+    `address`: host and port of the client. `owner`: the connection, which takes turns with others
+    on threads.
+    """
+
+    __slots__ = ("address", "error", "header", "owner", "services")
+
+    def __init__(
+        self, services: Services, header: RequestHeader, address: str, owner: object
+    ) -> None:
+        self.services = services
+        self.header = header
+        self.address = address
+        self.owner = owner
+        self.error = ErrorCode.NONE
+
+    @property
+    def broker(self) -> BrokerView:
+        """The broker of this node."""
+        return self.services.broker
+
+    @property
+    def config(self) -> NodeConfig:
+        """The configuration of this node."""
+        return self.services.config
+
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself."""
+        return self.header.client_id or ""
+
+    @staticmethod
+    def within_ms(timeout_ms: int) -> int:
+        """Return how long to wait for a client that would wait `timeout_ms`, in milliseconds."""
+        return max(0, min(timeout_ms, TIMEOUT_MS_MAX))
+
+    def note_error(self, error: ErrorCode, text: str, **where: str | int) -> None:
+        """Count an error that the answer has, and have a line about it in the node's log.
+
+        A client has one line a minute. `where`: such as the topic.
+        """
+        if self.error is ErrorCode.NONE:
+            self.error = error
+        self.services.lines.warn(
+            "request of a Kafka client failed",
+            self.client_id,
+            self.address,
+            request=ApiKey(self.header.api_key).name,
+            error=error.name,
+            reason=text,
+            **where,
+        )
+
+    async def on_thread(self, work: Callable[[], Value]) -> Value:
+        """Return what `work` returns, or raise what it raises; it runs on a thread.
+
+        For what takes more than some milliseconds, such as the answer about thousands of
+        partitions.
+        """
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Value] = loop.create_future()
+
+        def done(value: Value) -> None:
+            if not result.done():
+                result.set_result(value)
+
+        def failed(error: Exception) -> None:
+            if not result.done():
+                result.set_exception(error)
+
+        self.services.executor.run(work, done, failed, self.owner)
+        return await result

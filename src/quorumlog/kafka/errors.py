@@ -1,0 +1,101 @@
+"""Kafka's error codes, and which of them stands for each of our response codes."""
+
+from enum import IntEnum
+from typing import Final
+
+from quorumlog.model.codes import ResponseCode
+from quorumlog.records.batch import BatchFault
+
+
+class ErrorCode(IntEnum):
+    """Kafka's numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    REASSIGNMENT_IN_PROGRESS = 60
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    UNKNOWN_TOPIC_ID = 100
+
+
+_NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
+_OF_CODE: Final[dict[int, ErrorCode]] = {
+    ResponseCode.SUCCESS: ErrorCode.NONE,
+    ResponseCode.NOT_LEADER: _NOT_LEADER,
+    ResponseCode.LEADER_TRANSFERRING: _NOT_LEADER,
+    ResponseCode.LEADER_NOT_READY: _NOT_LEADER,
+    ResponseCode.UNKNOWN_GROUP: _NOT_LEADER,
+    ResponseCode.NODE_STOPPING: _NOT_LEADER,
+    ResponseCode.TERM_CHANGED: _NOT_LEADER,
+    ResponseCode.TIMEOUT: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseCode.WAIT_QUORUM_ACK_TIMEOUT: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseCode.WAIT_ALL_ACK_TIMEOUT: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseCode.LEADER_PENDING_FULL: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseCode.OUT_OF_ORDER: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseCode.NETWORK_ERROR: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseCode.DISK_ERROR: ErrorCode.KAFKA_STORAGE_ERROR,
+    ResponseCode.DISK_FULL: ErrorCode.KAFKA_STORAGE_ERROR,
+    ResponseCode.INDEX_OUT_OF_RANGE: ErrorCode.OFFSET_OUT_OF_RANGE,
+    ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: ErrorCode.OFFSET_OUT_OF_RANGE,
+    ResponseCode.UNKNOWN_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ResponseCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ResponseCode.SEQUENCE_GAP: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ResponseCode.SEQUENCE_MISMATCH: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ResponseCode.UNKNOWN_PRODUCER: ErrorCode.UNKNOWN_PRODUCER_ID,
+    ResponseCode.UNEXPECTED_ARGUMENT: ErrorCode.INVALID_REQUEST,
+    ResponseCode.UNSUPPORTED: ErrorCode.INVALID_REQUEST,
+    ResponseCode.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
+    ResponseCode.INCONSISTENT_TERM: ErrorCode.FENCED_LEADER_EPOCH,
+}
+_OF_FAULT: Final[dict[BatchFault, ErrorCode]] = {
+    BatchFault.CORRUPT: ErrorCode.CORRUPT_MESSAGE,
+    BatchFault.INVALID: ErrorCode.INVALID_RECORD,
+    BatchFault.MAGIC: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    BatchFault.CODEC: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    BatchFault.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+}
+
+
+def error_of(code: int) -> ErrorCode:
+    """Return Kafka's code for one of ours."""
+    return _OF_CODE.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def error_of_fault(fault: BatchFault) -> ErrorCode:
+    """Return Kafka's code for what is wrong with a record batch."""
+    return _OF_FAULT[fault]

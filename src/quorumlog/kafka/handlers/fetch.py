@@ -1,0 +1,281 @@
+"""Fetch: record batches of partitions, as soon as there are enough of them."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.kafka.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    fetch_answer,
+    read_fetch,
+)
+from quorumlog.kafka.pending_request import PendingRequest
+from quorumlog.model.block import Buffer
+from quorumlog.model.codes import ResponseCode
+from quorumlog.node.replica.partition_reads import PartitionRead, ReadBatches
+from quorumlog.node.replica.replica import Replica
+
+GATHERED_BYTES_MAX: Final = 4 * 1024
+"""Batches below this are copied together: each buffer of a write has a price."""
+_NO_SESSION: Final = 0
+
+
+class _Asked(NamedTuple):
+    """One partition of a request, and where its answer goes."""
+
+    slot: list[FetchedPartition]
+    number: int
+    partition: int
+    read: PartitionRead
+
+
+def start_fetch(request: PendingRequest) -> None:
+    """Answer a Fetch once there are enough bytes, or its wait is over.
+
+    Raises `RemoteProtocolError` if it is none.
+    """
+    request.read(read_fetch, lambda parsed: _Fetching(request, parsed).start())
+
+
+class _Fetching:
+    """One Fetch under way."""
+
+    __slots__ = (
+        "_asked",
+        "_ends",
+        "_has_error",
+        "_is_looking",
+        "_parsed",
+        "_request",
+        "_room",
+        "_timer",
+        "_topics",
+    )
+
+    def __init__(self, request: PendingRequest, parsed: FetchRequest) -> None:
+        self._request = request
+        self._parsed = parsed
+        self._topics: list[FetchedTopic] = []
+        self._asked: dict[Replica, list[_Asked]] = {}
+        self._has_error = self._is_looking = False
+        self._ends: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._room = 0
+
+    def start(self) -> None:
+        """Answer now, or when there is enough."""
+        parsed, request = self._parsed, self._request
+        if parsed.session_id != _NO_SESSION:
+            error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            request.context.note_error(error, "fetch sessions are declined")
+            request.answered(fetch_answer(request.header, [], error))
+            return
+        for topic in parsed.topics:
+            self._resolve(topic)
+        wait_ms = request.context.within_ms(parsed.wait_ms_max)
+        if self._has_error or not self._asked or not wait_ms or self._has_enough():
+            self._read()
+        else:
+            self._wait(wait_ms)
+
+    # -- what is asked for ------------------------------------------------------------------
+
+    def _resolve(self, asked: FetchTopic) -> None:
+        """Find the replicas of the partitions of a topic; those that are not here are answered."""
+        broker = self._request.context.broker
+        found: list[FetchedPartition] = []
+        self._topics.append(FetchedTopic(asked.name, asked.topic_id, found))
+        if asked.topic_id is not None:
+            topic = broker.topics_by_id.get(asked.topic_id)
+            unknown, name = ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id.hex()
+        else:
+            topic = broker.topics.get(asked.name or "")
+            unknown, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, asked.name or ""
+        for one in asked.partitions:
+            if topic is None:
+                self._refuse(found, one, unknown, f"there is no topic {name}")
+                continue
+            if not 0 <= one.partition < len(topic.partitions):
+                text = f"there is no partition {one.partition} of topic {topic.name}"
+                self._refuse(found, one, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+                continue
+            partition = topic.partitions[one.partition]
+            replica = broker.replica(partition.group)
+            error, text = _refusal(replica, one)
+            if replica is None or error is not ErrorCode.NONE:
+                self._refuse(found, one, error, text)
+                continue
+            read = PartitionRead(partition.channel, one.offset, max(0, one.bytes_max))
+            asked_here = self._asked.setdefault(replica, [])
+            asked_here.append(_Asked(found, len(found), one.partition, read))
+            found.append(FetchedPartition(one.partition))
+
+    def _refuse(
+        self, found: list[FetchedPartition], asked: FetchPartition, error: ErrorCode, text: str
+    ) -> None:
+        self._has_error = True
+        self._request.context.note_error(error, text, partition=asked.partition)
+        found.append(self._failed(asked.partition, error))
+
+    def _failed(
+        self, partition: int, error: ErrorCode, high_watermark: int = -1, log_start: int = -1
+    ) -> FetchedPartition:
+        aborted = () if self._parsed.reads_committed else None
+        return FetchedPartition(
+            partition, error, high_watermark, high_watermark, log_start, aborted
+        )
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    def _has_enough(self) -> bool:
+        """Whether the answer has the bytes that the client wants, or cannot have any."""
+        wanted = self._parsed.bytes_min
+        if wanted <= 0:
+            return True
+        for replica, asked in self._asked.items():
+            reads = replica.partition_reads
+            if reads.refusal() is not None:
+                return True
+            for one in asked:
+                read = one.read
+                known = reads.partition(read.channel)
+                if known is None or not known.log_start <= read.offset <= known.next_offset:
+                    return True
+                if read.offset < known.next_offset:
+                    if wanted <= 1:
+                        return True
+                    bytes_max = min(read.bytes_max, wanted)
+                    most = PartitionRead(read.channel, read.offset, bytes_max)
+                    wanted -= reads.available(most)
+                    if wanted <= 0:
+                        return True
+        return False
+
+    def _wait(self, wait_ms: int) -> None:
+        self._request.cancel = self._end_waiting
+        for replica, asked in self._asked.items():
+            channels = [one.read.channel for one in asked]
+            self._ends.append(replica.partition_reads.wait(channels, self._grown))
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(wait_ms / 1_000, self._guard, self._timed_out)
+
+    def _grown(self) -> None:
+        """A partition has grown; look at the end of the turn, in which others may grow, too."""
+        if not self._is_looking:
+            self._is_looking = True
+            self._request.context.services.defer(partial(self._guard, self._look))
+
+    def _look(self) -> None:
+        self._is_looking = False
+        if self._timer is not None and self._has_enough():
+            self._end_waiting()
+            self._read()
+
+    def _timed_out(self) -> None:
+        self._end_waiting()
+        self._read()
+
+    def _end_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        ends, self._ends = self._ends, []
+        for end in ends:
+            end()
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self._end_waiting()
+            self._request.failed(error)
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read from one group after the other, and answer."""
+        most = self._request.context.services.answer_bytes_max()
+        self._room = max(0, min(self._parsed.bytes_max, most))
+        self._read_next(iter(list(self._asked.items())))
+
+    def _read_next(self, left: Iterator[tuple[Replica, list[_Asked]]]) -> None:
+        found = next(left, None)
+        if found is None:
+            self._finish()
+            return
+        replica, asked = found
+
+        def answer(results: list[ReadBatches]) -> None:
+            def take() -> None:
+                for one, result in zip(asked, results, strict=True):
+                    self._take(one, result)
+                self._read_next(left)
+
+            self._guard(take)
+
+        owner = self._request.context.owner
+        replica.partition_reads.read([one.read for one in asked], self._room, answer, owner)
+
+    def _take(self, asked: _Asked, result: ReadBatches) -> None:
+        if result.code is not ResponseCode.SUCCESS:
+            error = error_of(result.code)
+            self._request.context.note_error(error, result.text, partition=asked.partition)
+            asked.slot[asked.number] = self._failed(
+                asked.partition, error, result.high_watermark, result.log_start
+            )
+            return
+        self._room -= sum(map(len, result.batches))
+        asked.slot[asked.number] = FetchedPartition(
+            asked.partition,
+            ErrorCode.NONE,
+            result.high_watermark,
+            result.high_watermark,
+            result.log_start,
+            () if self._parsed.reads_committed else None,
+            records=gathered(result.batches),
+        )
+
+    def _finish(self) -> None:
+        self._request.answered(fetch_answer(self._request.header, self._topics))
+
+
+def _refusal(replica: Replica | None, asked: FetchPartition) -> tuple[ErrorCode, str]:
+    """Return why a partition cannot be read here; NONE: it can, as far as epochs say."""
+    if replica is None:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"partition {asked.partition} is not led here"
+    refused = replica.partition_reads.refusal()
+    if refused is not None:
+        return error_of(refused[0]), refused[1]
+    epoch = replica.core.term
+    if 0 <= asked.leader_epoch < epoch:
+        text = f"leader epoch {asked.leader_epoch} is over; it is {epoch}"
+        return ErrorCode.FENCED_LEADER_EPOCH, text
+    if asked.leader_epoch > epoch:
+        text = f"leader epoch {asked.leader_epoch} is not known here; it is {epoch}"
+        return ErrorCode.UNKNOWN_LEADER_EPOCH, text
+    return ErrorCode.NONE, ""
+
+
+def gathered(batches: Sequence[memoryview]) -> list[Buffer]:
+    """Return the bytes of batches in fewer buffers: small ones in a row are joined."""
+    if len(batches) <= 1:
+        return list(batches)
+    buffers: list[Buffer] = []
+    small: list[memoryview] = []
+    for batch in batches:
+        if len(batch) < GATHERED_BYTES_MAX:
+            small.append(batch)
+            continue
+        if small:
+            buffers.append(b"".join(small))
+            small = []
+        buffers.append(batch)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers

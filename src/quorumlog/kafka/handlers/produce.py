@@ -1,0 +1,293 @@
+"""Produce: record batches of a request become entries of the groups that hold their partitions."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from quorumlog.kafka.context import TIMEOUT_MS_MAX
+from quorumlog.kafka.errors import ErrorCode, error_of, error_of_fault
+from quorumlog.kafka.pending_request import PendingRequest
+from quorumlog.kafka.produce import (
+    ProducedPartition,
+    ProduceRequest,
+    produce_answer,
+    read_produce,
+)
+from quorumlog.kafka.topic_policies import TopicPolicy
+from quorumlog.model.block import HEADER_SIZE, Block
+from quorumlog.model.codes import ResponseCode, Role, WriteLevel
+from quorumlog.model.messages.client import AppendResponse
+from quorumlog.node.replica.replica import Replica
+from quorumlog.records.batch import BatchHeader, RecordBatchError, check_batch
+from quorumlog.topics.produced_batch import ProducedBatch, block_around
+
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
+_NO_TRANSACTIONS: Final = "transactions are not offered; produce without a transactional id"
+_NO_ROOM: Final = "group {} had no room for the batch within {} ms; nothing was appended"
+
+
+class _Refusal(NamedTuple):
+    """Why a batch is not appended."""
+
+    error: ErrorCode
+    text: str
+
+
+class _Target(NamedTuple):
+    """Where a batch is to go."""
+
+    replica: Replica
+    group: str
+    channel: int
+    policy: TopicPolicy
+
+
+def start_produce(request: PendingRequest) -> None:
+    """Append the batches of a request; it is answered when they have reached their level.
+
+    Raises `RemoteProtocolError` if it is none.
+    """
+    request.read(read_produce, lambda parsed: _Production(request, parsed).go_on())
+
+
+class _Production:
+    """One Produce under way: its batches go to their groups one after the other.
+
+    If a group has no room, this one and all later batches wait until it has, and so do the later
+    requests of the connection; that ends with the time-out of the request.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_awaited",
+        "_left",
+        "_next",
+        "_parsed",
+        "_places",
+        "_request",
+        "_timer",
+        "_used",
+    )
+
+    def __init__(self, request: PendingRequest, parsed: ProduceRequest) -> None:
+        self._request = request
+        self._parsed = parsed
+        self._places = [
+            (name, partition, begin, end)
+            for name, places in parsed.topics
+            for partition, begin, end in places
+        ]
+        self._answers: list[ProducedPartition | None] = [None] * len(self._places)
+        self._left = len(self._places)
+        self._next = 0
+        self._used = 0
+        """Up to where the frame's memory belongs to a batch that was proposed."""
+        self._awaited = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def go_on(self) -> bool:
+        """Append what has room; False: a group has none yet. See `rooms.Waiting`."""
+        if not self._places:
+            self._finish()
+            return True
+        try:
+            while self._next < len(self._places):
+                if not self._append(self._next):
+                    return False
+                self._next += 1
+        except Exception as error:
+            self._end_waiting()
+            self._left = -1  # what was proposed is answered to nobody
+            self._request.failed(error)
+            return True
+        if self._awaited:
+            self._end_waiting()
+            self._request.wait_alone(is_alone=False)
+        return True
+
+    # -- one batch --------------------------------------------------------------------------
+
+    def _append(self, number: int) -> bool:
+        """Append one batch, or answer it with an error; False: its group has no room."""
+        name, partition, begin, end = self._places[number]
+        target = self._target(name, partition)
+        if isinstance(target, _Refusal):
+            self._refuse(number, target)
+            return True
+        buffer = self._request.frame.buffer
+        try:
+            header = check_batch(buffer[begin:end], target.policy.batch_bytes_max)
+        except RecordBatchError as error:
+            self._refuse(number, _Refusal(error_of_fault(error.fault), str(error)))
+            return True
+        if header.is_transactional:
+            self._refuse(number, _Refusal(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS))
+            return True
+        level = self._level(target)
+        if isinstance(level, _Refusal):
+            self._refuse(number, level)
+            return True
+        if not self._has_room(target):
+            return False
+        self._propose(number, target, header, level)
+        return True
+
+    def _target(self, name: str, number: int) -> _Target | _Refusal:
+        services = self._request.context.services
+        broker = services.broker
+        topic = broker.topics.get(name)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            text = f"there is no partition {number} of topic {name!r}"
+            return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        partition = topic.partitions[number]
+        group = partition.group
+        replica = broker.replica(group)
+        if replica is None or not partition.is_open:
+            text = f"partition {number} of {name} is not led here, or is not open yet"
+            return _Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        return _Target(replica, group, partition.channel, services.policies.of(topic))
+
+    def _level(self, target: _Target) -> WriteLevel | _Refusal:
+        acks, policy = self._parsed.acks, target.policy
+        if acks == ACKS_NONE:
+            return WriteLevel.ONE_WAY
+        if acks == ACKS_LEADER:
+            return max(policy.acks_one, policy.least_level)
+        if acks != ACKS_ALL:
+            return _Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are known")
+        least = max(WriteLevel.REPLICATION, policy.least_level)
+        if policy.in_sync_min <= 1:
+            return least
+        broker = self._request.context.broker
+        in_sync = len(broker.in_sync_of(target.group))
+        if in_sync < policy.in_sync_min:
+            text = f"{in_sync} replicas are in sync; min.insync.replicas is {policy.in_sync_min}"
+            return _Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+        replicas = len(broker.replicas_of(target.group))
+        if policy.in_sync_min > replicas // 2 + 1:
+            return WriteLevel.ALL
+        return least
+
+    def _propose(
+        self, number: int, target: _Target, header: BatchHeader, level: WriteLevel
+    ) -> None:
+        _, partition, begin, end = self._places[number]
+        block = self._block(target.channel, begin, end)
+        produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
+        reads, rooms = target.replica.partition_reads, self._request.context.services.rooms
+
+        def answer(response: AppendResponse, _: Sequence[bytes]) -> None:
+            # raises nothing: a replica calls it in the middle of what it does
+            if response.code == ResponseCode.SUCCESS:
+                known = reads.partition(target.channel)
+                self._answered(
+                    number,
+                    ProducedPartition(
+                        partition,
+                        ErrorCode.NONE,
+                        produced.base_offset,
+                        produced.append_time,
+                        -1 if known is None else known.log_start,
+                    ),
+                )
+            else:
+                self._refuse(number, _Refusal(error_of(response.code), response.text))
+            rooms.freed()
+
+        self._request.is_in_log = True
+        target.replica.propose(block, answer, produced, level)
+
+    def _block(self, channel: int, begin: int, end: int) -> Block:
+        """Return the entry of a batch: around it where it lies, if the bytes before are free."""
+        buffer = self._request.frame.buffer
+        if begin - HEADER_SIZE >= self._used:
+            self._used = end
+            return block_around(buffer, begin, end, channel)
+        copied = memoryview(bytearray(HEADER_SIZE + end - begin))
+        copied[HEADER_SIZE:] = buffer[begin:end]
+        return block_around(copied, HEADER_SIZE, len(copied), channel)
+
+    # -- waiting for room -------------------------------------------------------------------
+
+    def _has_room(self, target: _Target) -> bool:
+        """Whether the group has room; if not, wait for it."""
+        group, replica = target.group, target.replica
+        rooms = self._request.context.services.rooms
+        is_first = self._awaited == group or not rooms.is_awaited(group)
+        if replica.core.role is not Role.LEADER or (is_first and replica.appends.has_room):
+            return True
+        if self._awaited != group:
+            if self._awaited:
+                rooms.forget(self._awaited, self)
+            self._await_room(group)
+        return False
+
+    def _await_room(self, group: str) -> None:
+        request = self._request
+        services = request.context.services
+        services.rooms.wait(group, self)
+        self._awaited = group
+        if self._timer is None:
+            services.counters.waited_for_room += 1
+            timeout_ms = request.context.within_ms(self._parsed.timeout_ms)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(timeout_ms / 1_000, self._timed_out)
+            request.cancel = self._abandon
+            request.wait_alone(is_alone=True)
+
+    def _end_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._awaited:
+            self._request.context.services.rooms.forget(self._awaited, self)
+            self._awaited = ""
+
+    def _timed_out(self) -> None:
+        """Refuse the batches that were not appended."""
+        text = _NO_ROOM.format(self._awaited, min(self._parsed.timeout_ms, TIMEOUT_MS_MAX))
+        self._end_waiting()
+        first, self._next = self._next, len(self._places)
+        for number in range(first, len(self._places)):
+            self._refuse(number, _Refusal(ErrorCode.REQUEST_TIMED_OUT, text))
+        self._request.wait_alone(is_alone=False)
+
+    def _abandon(self) -> None:
+        """Append no more batches: the connection has ended."""
+        self._end_waiting()
+        first, self._next = self._next, len(self._places)
+        for number in range(first, len(self._places)):
+            error = ErrorCode.REQUEST_TIMED_OUT
+            self._answered(number, ProducedPartition(self._places[number][1], error))
+
+    # -- out --------------------------------------------------------------------------------
+
+    def _refuse(self, number: int, refusal: _Refusal) -> None:
+        name, partition, _, _ = self._places[number]
+        self._request.context.note_error(
+            refusal.error, refusal.text, topic=name, partition=partition
+        )
+        error = ProducedPartition(partition, refusal.error, error_message=refusal.text)
+        self._answered(number, error)
+
+    def _answered(self, number: int, answer: ProducedPartition) -> None:
+        self._answers[number] = answer
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        request, parsed = self._request, self._parsed
+        if parsed.acks == ACKS_NONE:
+            if request.context.error is not ErrorCode.NONE:
+                request.close_connection(f"a Produce with acks=0 failed: {request.context.error}")
+            request.answered(())
+            return
+        answers = iter(self._answers)
+        topics = [
+            (name, [found for _ in places if (found := next(answers)) is not None])
+            for name, places in parsed.topics
+        ]
+        request.answered([produce_answer(request.header, topics)])

@@ -1,0 +1,162 @@
+"""Connections of Kafka clients on a port of their own, and what they share."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from quorumlog.kafka.broker_view import BrokerView
+from quorumlog.kafka.client_lines import ClientLines
+from quorumlog.kafka.connection import KafkaConnection
+from quorumlog.kafka.context import Services
+from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.kafka.frames import FRAME_BYTES_MAX
+from quorumlog.kafka.memory import KafkaMemory
+from quorumlog.kafka.producer_ids import Allocate, ProducerIds
+from quorumlog.kafka.rooms import Rooms
+from quorumlog.kafka.topic_policies import TopicPolicies
+from quorumlog.model.config import NodeConfig
+from quorumlog.node.executor import ThreadExecutor
+from quorumlog.transport.acceptor import Acceptor
+from quorumlog.transport.budget import RequestMemory
+from quorumlog.transport.shared_resources import SharedResources
+from quorumlog.transport.stream import TransportCounters
+
+logger = logging.getLogger(__name__)
+
+CHECK_S: Final = 1.0
+"""Pause between checks for frames that do not arrive and answers that are not read."""
+ANSWER_BYTES_MIN: Final = 64 * 1024
+"""Bytes of records that an answer may have in any case."""
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of records in an answer, whatever the client asks for; one batch may be larger."""
+STOP_TURNS: Final = 100
+"""The most turns of the loop to wait until all aborted connections have reported their end."""
+
+
+class KafkaListener:
+    """Serves Kafka clients at an address, with what `broker` knows.
+
+    `allocate`: see `producer_ids.Allocate`. `defer` calls a function at the end of the turn.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        config: NodeConfig,
+        broker: BrokerView,
+        allocate: Allocate,
+        executor: ThreadExecutor,
+        defer: Callable[[Callable[[], object]], object],
+    ) -> None:
+        bytes_max = config.limits.kafka_request_bytes_max
+        self._limits = msgspec.structs.replace(
+            config.limits, receive_bytes_max=bytes_max, frame_bytes_max=FRAME_BYTES_MAX
+        )
+        self.counters = KafkaCounters()
+        self.transport_counters = TransportCounters()
+        total = RequestMemory(bytes_max)
+        self.shared = SharedResources(self._limits, lambda hello: False, appends=total)
+        self._services = Services(
+            broker=broker,
+            config=config,
+            executor=executor,
+            counters=self.counters,
+            lines=ClientLines(logger, time.monotonic),
+            producer_ids=ProducerIds(allocate),
+            now=time.monotonic,
+            defer=defer,
+            rooms=Rooms(defer),
+            policies=TopicPolicies(),
+            answer_bytes_max=self._answer_bytes_max,
+        )
+        self._memory = KafkaMemory(total, self.counters.count_pause)
+        self.connections: set[KafkaConnection] = set()
+        self._unproven: dict[KafkaConnection, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._end_watch: Callable[[], None] | None = None
+        self._acceptor = Acceptor(host, port, self._has_room, self._make, self.transport_counters)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before the start if any port will do."""
+        return self._acceptor.port
+
+    async def start(self) -> None:
+        """Start to listen. Raises `ConfigError` when the address cannot be used."""
+        await self._acceptor.start()
+        self._end_watch = self._services.broker.when_changed(self._broker_changed)
+        self._check_later()
+
+    async def stop(self) -> None:
+        """Listen no more and end all connections."""
+        self._acceptor.stop()
+        if self._end_watch is not None:
+            self._end_watch()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.abort("the node is stopping")
+        for _ in range(STOP_TURNS):
+            if not self.connections:
+                break
+            await asyncio.sleep(0)
+
+    def _answer_bytes_max(self) -> int:
+        """Return a quarter of what unread answers may still take."""
+        left = self._limits.send_bytes_max - self.shared.budgets.answers.used
+        return max(ANSWER_BYTES_MIN, min(ANSWER_BYTES_MAX, left // 4))
+
+    def _broker_changed(self) -> None:
+        """Handle the requests that came before the broker knew all topics."""
+        if self._services.broker.is_complete:
+            for queue in list(self._services.held):
+                self._services.held.discard(queue)
+                queue.changed()
+
+    def _has_room(self) -> bool:
+        """Whether there is room for one more connection; if need be, an unproven one is closed."""
+        count = len(self.connections) + self._acceptor.set_up
+        if count < self._limits.kafka_connections_max:
+            return True
+        while self._unproven:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            if not oldest.answered:
+                self.transport_counters.ended_for_places += 1
+                oldest.abort("others need its place, and none of its requests was answered")
+                return True
+        return False
+
+    def _make(self) -> KafkaConnection:
+        connection = KafkaConnection(
+            self._services,
+            self._memory,
+            self._limits,
+            self.transport_counters,
+            on_lost=self._lost,
+            shared=self.shared,
+        )
+        self.connections.add(connection)
+        self._unproven[connection] = None
+        return connection
+
+    def _lost(self, connection: KafkaConnection) -> None:
+        self.connections.discard(connection)
+        self._unproven.pop(connection, None)
+
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self._check_later()
+        now = self.shared.now()
+        for connection in list(self.shared.unfinished):
+            if connection.is_late(now):
+                self.transport_counters.late_frames += 1
+                connection.abort("a frame did not arrive in time")
+        self.shared.budgets.answers.check()

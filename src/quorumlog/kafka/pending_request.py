@@ -1,0 +1,124 @@
+"""A request of a Kafka client on its way to its answer, as its handler sees it."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from quorumlog.kafka.context import RequestContext
+from quorumlog.kafka.frames import ReceivedFrame
+from quorumlog.kafka.memory import REQUEST_BYTES
+from quorumlog.kafka.primitives import ELEMENTS_MAX, ManyElementsError
+from quorumlog.kafka.requests import ApiKey, RequestHeader
+from quorumlog.model.block import Buffer
+
+ELEMENTS_ON_LOOP_MAX = 1_000
+"""Elements of a request that is read on the loop, where each takes up to 4 µs; one with more is
+read on a thread."""
+Value = TypeVar("Value")
+
+
+class Owner(Protocol):
+    """Those that keep a request in order with the others of its connection."""
+
+    def answered(self, request: "PendingRequest") -> None:
+        """A request has its answer."""
+        ...
+
+    def failed(self, request: "PendingRequest", error: Exception) -> None:
+        """Handling a request has raised an exception."""
+        ...
+
+    def changed(self) -> None:
+        """Start what may be started now."""
+        ...
+
+    def close_connection(self, reason: str) -> None:
+        """End the connection."""
+        ...
+
+
+class PendingRequest:
+    """A request that is not answered yet.
+
+    `is_alone`: no other request may start before its answer. `cancel` is called if the connection
+    ends before. `is_in_log`: its memory is also that of entries that wait for a majority.
+    """
+
+    __slots__ = (
+        "_owner",
+        "answer",
+        "cancel",
+        "context",
+        "frame",
+        "header",
+        "is_alone",
+        "is_in_log",
+        "is_released",
+    )
+
+    def __init__(self, owner: Owner, frame: ReceivedFrame, context: RequestContext) -> None:
+        self._owner = owner
+        self.frame = frame
+        self.header: RequestHeader = context.header
+        self.context = context
+        self.answer: Sequence[Buffer] | None = None
+        self.is_alone = not self.is_produce
+        self.is_in_log = self.is_released = False
+        self.cancel: Callable[[], object] | None = None
+
+    @property
+    def is_produce(self) -> bool:
+        """Whether it is a Produce."""
+        return self.header.api_key == ApiKey.PRODUCE
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is answered."""
+        return self.frame.size + REQUEST_BYTES
+
+    def answered(self, buffers: Sequence[Buffer]) -> None:
+        """Give the answer, a frame in any number of parts; nothing: the client wants none."""
+        self.answer = buffers
+        self._owner.answered(self)
+
+    def failed(self, error: Exception) -> None:
+        """Say that handling it has raised an exception."""
+        self._owner.failed(self, error)
+
+    def wait_alone(self, *, is_alone: bool) -> None:
+        """Have all later requests wait for this one, or let them go on."""
+        self.is_alone = is_alone
+        self._owner.changed()
+
+    def close_connection(self, reason: str) -> None:
+        """End the connection: the client cannot be told otherwise."""
+        self._owner.close_connection(reason)
+
+    def read(
+        self,
+        read: Callable[[ReceivedFrame, RequestHeader, int], Value],
+        then: Callable[[Value], object],
+    ) -> None:
+        """Call `then` with what `read` makes of the request, which is on a thread if it is long.
+
+        Raises what either of them raises on the loop; from a thread, that is told by `failed`.
+        """
+        frame, header = self.frame, self.header
+        try:
+            value = read(frame, header, ELEMENTS_ON_LOOP_MAX)
+        except ManyElementsError:
+            is_alone = self.is_alone
+            self.is_alone = True
+
+            def done(value: Value) -> None:
+                self.is_alone = is_alone
+                try:
+                    then(value)
+                except Exception as error:
+                    self.failed(error)
+                self._owner.changed()
+
+            self.context.services.executor.run(
+                lambda: read(frame, header, ELEMENTS_MAX), done, self.failed, self.context.owner
+            )
+        else:
+            then(value)

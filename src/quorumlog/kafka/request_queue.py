@@ -1,0 +1,251 @@
+"""The requests of one connection, which are handled and answered in the order in which they came.
+
+A request waits until all before it are answered; a Produce only until all before it are under way
+and are Produce requests, too: the next batch may be proposed before the earlier one is answered.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from quorumlog.kafka.codec import decode_request, encode_response, error_response, refuse_version
+from quorumlog.kafka.context import RequestContext, Services
+from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.kafka.frames import ReceivedFrame
+from quorumlog.kafka.handlers.fetch import start_fetch
+from quorumlog.kafka.handlers.produce import start_produce
+from quorumlog.kafka.handlers.registry import HANDLERS
+from quorumlog.kafka.memory import KafkaMemory
+from quorumlog.kafka.pending_request import PendingRequest
+from quorumlog.kafka.requests import ApiKey, read_header
+from quorumlog.log_events import log_event
+from quorumlog.model.block import Buffer
+from quorumlog.model.errors import RemoteProtocolError, RequestError
+
+logger = logging.getLogger(__name__)
+
+REQUESTS_MAX: Final = 256
+"""Requests of a connection that wait for their answers; it is not read above."""
+BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of these requests; a connection is not read above."""
+_UNKNOWN_KEY: Final = "{} is not spoken here; ApiVersions says what is"
+
+
+class Connection(Protocol):
+    """What a queue needs of its connection."""
+
+    @property
+    def remote_address(self) -> str:
+        """Host and port of the client."""
+        ...
+
+    @property
+    def is_read_by_client(self) -> bool:
+        """Whether the client reads its answers, so that another one may be made."""
+        ...
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send an answer."""
+        ...
+
+    def queue_changed(self) -> None:
+        """There are more requests, or fewer, or they wait for something else."""
+        ...
+
+    def memory_changed(self) -> None:
+        """See `memory.Holder`."""
+        ...
+
+    def malformed(self, error: RemoteProtocolError) -> None:
+        """Close the connection: the client has sent what is no request."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+        ...
+
+
+class RequestQueue:
+    """Requests of one connection."""
+
+    def __init__(self, services: Services, memory: KafkaMemory, connection: Connection) -> None:
+        self._services = services
+        self._memory = memory
+        self._connection = connection
+        self._waiting: deque[PendingRequest] = deque()
+        self._under_way: deque[PendingRequest] = deque()
+        self._bytes = 0
+        self._is_starting = False
+        self.is_closed = False
+        self.client_id = ""
+
+    # -- bounds -----------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the client waits for nothing."""
+        return not (self._waiting or self._under_way)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests are to be read now."""
+        count = len(self._waiting) + len(self._under_way)
+        if count >= REQUESTS_MAX or self._bytes > BYTES_MAX:
+            return True
+        under_way = self._under_way
+        return bool(under_way) and under_way[-1].is_alone and under_way[-1].is_produce
+
+    # -- in ---------------------------------------------------------------------------------
+
+    def add(self, frame: ReceivedFrame) -> None:
+        """Take a request. Raises `RemoteProtocolError` if the frame is none."""
+        header = read_header(frame)
+        self.client_id = header.client_id or self.client_id
+        connection = self._connection
+        context = RequestContext(self._services, header, connection.remote_address, connection)
+        request = PendingRequest(self, frame, context)
+        self._waiting.append(request)
+        self._bytes += request.size
+        self._memory.hold(connection, request.size)
+        self._start()
+        connection.queue_changed()
+
+    def changed(self) -> None:
+        """Start what may be started now."""
+        self._start()
+        self._connection.queue_changed()
+
+    def _start(self) -> None:
+        if self._is_starting or self.is_closed:
+            return
+        self._is_starting = True
+        try:
+            while self._waiting and self._may_start(self._waiting[0]):
+                request = self._waiting.popleft()
+                self._under_way.append(request)
+                self._begin(request)
+        finally:
+            self._is_starting = False
+
+    def _may_start(self, request: PendingRequest) -> bool:
+        under_way = self._under_way
+        if under_way and (request.is_alone or under_way[-1].is_alone):
+            return False
+        if not self._connection.is_read_by_client:
+            return False
+        if request.header.api_key == ApiKey.API_VERSIONS or self._services.broker.is_complete:
+            return True
+        self._services.held.add(self)
+        return False
+
+    def _begin(self, request: PendingRequest) -> None:
+        header = request.header
+        try:
+            if not header.is_spoken:
+                self._refuse_version(request)
+            elif header.api_key == ApiKey.PRODUCE:
+                start_produce(request)
+            elif header.api_key == ApiKey.FETCH:
+                start_fetch(request)
+            else:
+                request.read(decode_request, partial(self._handle, request))
+        except Exception as error:
+            self.failed(request, error)
+
+    def _refuse_version(self, request: PendingRequest) -> None:
+        header = request.header
+        refused = refuse_version(header)
+        if refused is None:
+            raise RemoteProtocolError(_UNKNOWN_KEY.format(header.name))
+        request.context.note_error(ErrorCode.UNSUPPORTED_VERSION, f"{header.name} is not spoken")
+        request.answered([refused])
+
+    def _handle(self, request: PendingRequest, message: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(request, message))
+        request.cancel = task.cancel
+
+    async def _answer(self, request: PendingRequest, message: Any) -> None:
+        """Answer a request, whatever its handler raises."""
+        header = request.header
+        try:
+            answer = await HANDLERS[header.api_key](request.context, message)
+            if isinstance(answer, Mapping):
+                answer = encode_response(header, answer)
+        except Exception as error:
+            self.failed(request, error)
+        else:
+            request.answered([answer] if isinstance(answer, bytes) else answer)
+
+    # -- out --------------------------------------------------------------------------------
+
+    def answered(self, request: PendingRequest) -> None:
+        """Send what is answered, in order, and start what waited for it."""
+        if self.is_closed:
+            self._release(request)
+            return
+        under_way = self._under_way
+        while under_way and (answer := under_way[0].answer) is not None:
+            done = under_way.popleft()
+            self._release(done)
+            header = done.header
+            name = ApiKey(header.api_key).name
+            self._services.counters.count_request(name, done.context.error.name)
+            if answer:
+                self._connection.send(answer)
+        self._start()
+        self._connection.queue_changed()
+
+    def _release(self, request: PendingRequest) -> None:
+        if request.is_released:
+            return
+        request.is_released = True
+        self._bytes -= request.size
+        self._memory.release(self._connection, request.size)
+
+    def failed(self, request: PendingRequest, error: Exception) -> None:
+        """See `pending_request.Owner`: answer with an error; a client that errs is cut off."""
+        if self.is_closed:
+            self._release(request)
+            return
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if isinstance(error, RemoteProtocolError):
+            self._connection.malformed(error)
+            return
+        if isinstance(error, RequestError):
+            code = error_of(error.code)
+            request.context.note_error(code, str(error))
+        else:
+            request.context.error = code
+            log_event(
+                logger,
+                logging.ERROR,
+                "handling a request of a Kafka client failed",
+                exc_info=error,
+                client=self.client_id,
+                remote=self._connection.remote_address,
+                request=request.header.name,
+            )
+        request.answered([error_response(request.header, code)])
+
+    def close_connection(self, reason: str) -> None:
+        """End the connection."""
+        self._connection.close(reason)
+
+    def close(self) -> None:
+        """The connection has ended: nothing is answered any more.
+
+        What was proposed holds its memory until it is answered.
+        """
+        self.is_closed = True
+        self._services.held.discard(self)
+        requests = (*self._waiting, *self._under_way)
+        self._waiting.clear()
+        self._under_way.clear()
+        for request in requests:
+            if request.cancel is not None:
+                request.cancel()
+            if not request.is_in_log or request.answer is not None:
+                self._release(request)
