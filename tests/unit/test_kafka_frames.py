@@ -164,3 +164,17 @@ def test_any_bytes_are_frames_or_refused(raw):
         return
     whole = b"".join(framed(body_of(frame)) for frame in frames)
     assert raw.startswith(whole)
+
+
+def test_a_large_frame_that_came_whole_is_still_to_be_taken_after_a_pause():
+    reader = FrameReader()
+    reader.frame_bytes_max = FRAME_BYTES_MAX
+    raw = framed(bytes(4 * DIRECT_BYTES_MIN))
+    reader.receive_data(raw[:100])
+    assert reader.next_frame() is None
+    reader.receive_data(raw[100:])
+    reader.set_aside()
+    assert reader.has_aside
+    reader.take_up()
+    assert body_of(reader.next_frame()) == raw[4:]
+    assert not reader.has_aside

@@ -96,9 +96,10 @@ class FrameReceiver(ABC):
 
     @property
     def has_aside(self) -> bool:
-        """Whether `set_aside` kept more than a part of a header."""
-        has_more = len(self._aside) >= self.header_size
-        return has_more or (self._payload is not None and self._aside != b"")
+        """Whether `set_aside` kept more than a part of a header, or left a large frame whole."""
+        if self._payload is None:
+            return len(self._aside) >= self.header_size
+        return self._aside != b"" or self._filled == self._total
 
     @property
     def has_unread(self) -> bool:
