@@ -67,6 +67,13 @@ class PartitionGroup:
         )
         return found
 
+    def find(self, channel, timestamp):
+        """Return the answer of the leader to a look-up by time."""
+        (found,) = self.call(
+            lambda replica, answer: replica.partition_times.find(channel, timestamp, answer)
+        )
+        return found
+
     def values(self, channel):
         """Return (base offset, count) of all batches of a partition."""
         found, offset = [], 0

@@ -80,8 +80,10 @@ class Model:
                 for time in (-1, 10, 25, 50, 51):
                     since = [batch for batch in expected if batch.newest_time >= time]
                     assert list(self.index.batches_since(channel, offset, time)) == since
-                newest = max(expected, key=lambda one: one.newest_time, default=None)
-                assert self.index.newest_from(channel, offset) == newest
+                for end in {offset, (begin + offset) // 2, self.next_offsets.get(channel, 0)}:
+                    before = [batch for batch in expected if batch.base_offset < end]
+                    newest = max(before, key=lambda one: one.newest_time, default=None)
+                    assert self.index.newest_within(channel, offset, end) == newest
 
 
 @pytest.mark.parametrize("seed", range(40))

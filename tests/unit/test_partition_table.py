@@ -171,7 +171,7 @@ def test_b7_the_end_of_each_leader_epoch_is_known(leader):
         leader.append(3, count)
     partition = leader.table.partitions[3]
     ends = {epoch: partition.end_of_epoch(epoch) for epoch in range(11)}
-    assert ends[0] is None
+    assert ends[0] == (0, 0)
     assert [ends[1], ends[3], ends[4], ends[8], ends[9], ends[10]] == [
         (1, 3),
         (1, 3),
@@ -190,7 +190,7 @@ def test_the_oldest_of_many_epochs_are_forgotten(leader):
         leader.append(3)
     partition = leader.table.partitions[3]
     assert len(partition.epochs) == EPOCHS_MAX
-    assert partition.end_of_epoch(2) is None
+    assert partition.end_of_epoch(2) == (2, 2)
     assert partition.end_of_epoch(3) == (3, 3)
 
 

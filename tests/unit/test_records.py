@@ -208,6 +208,26 @@ def test_c3_a_batch_that_unpacks_to_too_much_is_not_read():
             first_since(packed(codec, records), 0, 50)
 
 
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        (b"\x00" * 60, "ends before its fields"),
+        (b"\x0c\x00\x00\x06\x01\x01\x00" * 3, "offset delta 3"),
+        (b"\x0c\x00\x00\x01\x01\x01\x00" * 3, "offset delta -1"),
+    ],
+)
+def test_c3_records_that_do_not_fit_their_batch_are_not_believed(records, text):
+    with pytest.raises(RecordBatchError, match=text):
+        first_since(packed(Codec.NONE, records), 0, 100)
+
+
+def test_c3_a_batch_of_too_many_records_is_not_walked_through(monkeypatch):
+    monkeypatch.setattr(timestamps, "RECORDS_MAX", 3)
+    assert first_since(batch_of([1, 2, 3]), 0, 3) == (2, 3)
+    with pytest.raises(RecordBatchError, match="the count 4 is above 3"):
+        first_since(batch_of([1, 2, 3, 4]), 0, 3)
+
+
 def test_c3_blocks_of_snappy_together_are_bounded(monkeypatch):
     monkeypatch.setattr(timestamps, "UNPACKED_MAX", 10_000)
     block = bytes(cramjam.snappy.compress_raw(bytes(4_000)))

@@ -14,6 +14,9 @@ from quorumlog.records.batch import HEADER_SIZE, BatchFault, Codec, RecordBatchE
 
 UNPACKED_MAX: Final = 64 * 1024 * 1024
 """Bytes that the records of a batch may have once they are unpacked; a few bytes can claim more."""
+RECORDS_MAX: Final = 1_000_000
+"""Records that are walked through in a batch, as its header and a few bytes can claim any number;
+it takes about a second."""
 _UNPACKED_LEAST: Final = 256 * 1024
 _GROWTH: Final = 8
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -44,18 +47,23 @@ def first_since(batch: memoryview, offset: int, time_ms: int) -> Found | None:
 def first_newest(batch: memoryview, offset: int) -> Found:
     """Return the first of the records with the largest timestamp of a batch, from an offset on.
 
-    There must be one. Raises `RecordBatchError` if the records cannot be read.
+    Raises `RecordBatchError` if the records cannot be read, or there is none.
     """
     header = batch_header(batch)
     if header.is_log_append_time:
         return max(header.base_offset, offset), header.max_timestamp
     records = (found for found in _records(batch) if found[0] >= offset)
-    return max(records, key=lambda found: (found[1], -found[0]))
+    newest = max(records, key=lambda found: (found[1], -found[0]), default=None)
+    if newest is None:
+        raise _unreadable(f"none has an offset from {offset} on")
+    return newest
 
 
 def _records(batch: memoryview) -> Iterator[Found]:
     """Yield offset and timestamp of each record."""
     header = batch_header(batch)
+    if header.count > RECORDS_MAX:
+        raise _unreadable(f"the count {header.count} is above {RECORDS_MAX}")
     data = _unpacked(header.codec, batch[HEADER_SIZE : header.size_bytes])
     place = 0
     for _ in range(header.count):
@@ -63,7 +71,11 @@ def _records(batch: memoryview) -> Iterator[Found]:
         if size < 0 or place + size > len(data):
             raise _unreadable(f"a record of {size} bytes ends outside its batch")
         time_delta, following = _varint(data, place + 1)
-        offset_delta, _ = _varint(data, following)
+        offset_delta, following = _varint(data, following)
+        if following > place + size:
+            raise _unreadable(f"a record of {size} bytes ends before its fields do")
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise _unreadable(f"a record with the offset delta {offset_delta}")
         yield header.base_offset + offset_delta, header.first_timestamp + time_delta
         place += size
 

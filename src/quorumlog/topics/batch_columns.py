@@ -55,6 +55,11 @@ class ChannelRows(Protocol):
         """Offset of the first record."""
         ...
 
+    @property
+    def newest_time(self) -> int:
+        """The newest time of them all."""
+        ...
+
     def __len__(self) -> int:
         """How many batches."""
         ...
@@ -71,14 +76,18 @@ class ChannelRows(Protocol):
         """Return the next batch, from one on, that has a record not older than a time."""
         ...
 
-    def newest_from(self, row: int) -> int:
-        """Return the first of the batches from one on that have the newest time."""
+    def newest_within(self, row: int, stop: int) -> int:
+        """Return the first of the batches from one on, before another, that have the newest time.
+
+        There must be one.
+        """
         ...
 
 
 class SealedRows(msgspec.Struct, frozen=True):
     """See `ChannelRows`: columns of equal length."""
 
+    newest_time: int
     base_offsets: npt.NDArray[np.int64]
     indexes: npt.NDArray[np.int64]
     times: npt.NDArray[np.int64]
@@ -113,14 +122,9 @@ class SealedRows(msgspec.Struct, frozen=True):
         """See `ChannelRows`."""
         return next_since(self.times, row, time_ms)
 
-    def newest_from(self, row: int) -> int:
+    def newest_within(self, row: int, stop: int) -> int:
         """See `ChannelRows`."""
-        return row + int(self.times[row:].argmax())
-
-    def until(self, last_index: int) -> "SealedRows":
-        """Return the batches up to an index of the log."""
-        stop = int(self.indexes.searchsorted(last_index, side="right"))
-        return SealedRows(*(getattr(self, name)[:stop] for name, _ in _BATCH_COLUMNS))
+        return row + int(self.times[row:stop].argmax())
 
 
 def next_since(times: npt.NDArray[np.int64], row: int, time_ms: int) -> int | None:
@@ -160,17 +164,21 @@ class SealedBatches:
             return None
         start = int(starts[place])
         stop = int(starts[place + 1]) if place + 1 < len(starts) else self.count
-        return SealedRows(*(columns[name][start:stop] for name, _ in _BATCH_COLUMNS))
+        newest_time = int(columns["newest_times"][place])
+        return SealedRows(newest_time, *(columns[name][start:stop] for name, _ in _BATCH_COLUMNS))
 
     @classmethod
     def of(
         cls, first_index: int, last_index: int, rows: Mapping[int, Sequence[SealedRows]]
     ) -> "SealedBatches":
-        """Return the batches of a run; `rows` are parts of it by channel, each list ascending."""
-        channels = sorted(channel for channel in rows if sum(map(len, rows[channel])))
+        """Return the batches of a run.
+
+        `rows` are parts of it by channel, each list ascending, and none of them empty.
+        """
+        channels = sorted(rows)
         parts = [part for channel in channels for part in rows[channel]]
         counts = [sum(map(len, rows[channel])) for channel in channels]
-        newest = [max(int(p.times.max()) for p in rows[channel] if len(p)) for channel in channels]
+        newest = [max(part.newest_time for part in rows[channel]) for channel in channels]
         columns: _Columns = {
             "channels": np.array(channels, dtype="<u4"),
             "starts": np.cumsum([0, *counts], dtype="<u4")[:-1],

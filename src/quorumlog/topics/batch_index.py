@@ -61,6 +61,11 @@ class _NewestRows:
         """See `ChannelRows`."""
         return self._base_offsets[0]
 
+    @property
+    def newest_time(self) -> int:
+        """See `ChannelRows`."""
+        return int(np.frombuffer(self._times, dtype=np.int64).max())
+
     def __len__(self) -> int:
         """See `ChannelRows`."""
         return len(self._indexes)
@@ -106,13 +111,17 @@ class _NewestRows:
         """See `ChannelRows`."""
         return next_since(np.frombuffer(self._times, dtype=np.int64), row, time_ms)
 
-    def newest_from(self, row: int) -> int:
+    def newest_within(self, row: int, stop: int) -> int:
         """See `ChannelRows`."""
-        return row + int(np.frombuffer(self._times, dtype=np.int64)[row:].argmax())
+        return row + int(np.frombuffer(self._times, dtype=np.int64)[row:stop].argmax())
 
-    def until(self, last_index: int) -> SealedRows:
-        """Return a copy of the batches up to an index of the log."""
-        return SealedRows(*map(np.array, self._columns)).until(last_index)
+    def until(self, last_index: int) -> SealedRows | None:
+        """Return a copy of the batches up to an index of the log; None: there are none."""
+        stop = bisect_right(self._indexes, last_index)
+        if not stop:
+            return None
+        columns = [np.array(column[:stop]) for column in self._columns]
+        return SealedRows(max(self._times[:stop]), *columns)
 
 
 class BatchIndex:
@@ -214,7 +223,8 @@ class BatchIndex:
                 if (found := merged.rows_of(channel)) is not None:
                     rows[channel] = [found]
         for channel, newest in self._newest.items():
-            rows.setdefault(channel, []).append(newest.until(last_index))
+            if (found := newest.until(last_index)) is not None:
+                rows.setdefault(channel, []).append(found)
         return SealedBatches.of(first, last_index, rows)
 
     def seal(self, columns: SealedBatches) -> list[SealedBatches]:
@@ -257,6 +267,8 @@ class BatchIndex:
     def batches_since(self, channel: int, offset: int, time_ms: int) -> Iterator[PlacedBatch]:
         """Yield those of the same batches that have a record not older than a time."""
         for rows in self._parts(channel, offset):
+            if rows.newest_time < time_ms:
+                continue
             row = rows.next_since(max(0, rows.row_of(offset)), time_ms)
             while row is not None:
                 batch = rows.batch(row)
@@ -264,15 +276,19 @@ class BatchIndex:
                     yield batch
                 row = rows.next_since(row + 1, time_ms)
 
-    def newest_from(self, channel: int, offset: int) -> PlacedBatch | None:
-        """Return the first of the same batches that have the newest time; None: there are none."""
+    def newest_within(self, channel: int, offset: int, end: int) -> PlacedBatch | None:
+        """Return the first of the same batches, before offset `end`, that have the newest time.
+
+        None: there are none.
+        """
         found: PlacedBatch | None = None
         for rows in self._parts(channel, offset):
-            row = rows.row_of(offset)
+            row, stop = rows.row_of(offset), rows.row_of(end - 1) + 1
             if row >= 0 and rows.batch(row).last_offset < offset:
                 row += 1
-            if row < len(rows):
-                batch = rows.batch(rows.newest_from(max(0, row)))
+            row = max(0, row)
+            if row < stop and (found is None or rows.newest_time > found.newest_time):
+                batch = rows.batch(rows.newest_within(row, stop))
                 if found is None or batch.newest_time > found.newest_time:
                     found = batch
         return found

@@ -68,14 +68,20 @@ class Partition(msgspec.Struct, frozen=True, array_like=True):
     append_time: int = -1
     epochs: tuple[tuple[int, int], ...] = ()
 
-    def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
+    def epoch_at(self, offset: int) -> int | None:
+        """Return the newest epoch that began at or before an offset; None: none is known."""
+        place = bisect_right(self.epochs, offset, key=lambda pair: pair[1])
+        return self.epochs[place - 1][0] if place else None
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to one, and the offset after its last record.
 
-        None if no record of such an epoch is known.
+        If no record of such an epoch is known, all that are known came after it.
         """
         place = bisect_right(self.epochs, epoch, key=lambda pair: pair[0])
         if not place:
-            return None
+            first = self.epochs[0][1] if self.epochs else self.next_offset
+            return epoch, max(first, self.log_start)
         is_last = place == len(self.epochs)
         return self.epochs[place - 1][0], self.next_offset if is_last else self.epochs[place][1]
 

@@ -84,6 +84,19 @@ class PartitionReads:
             return ResponseCode.LEADER_NOT_READY, text
         return None
 
+    def epoch_end(self, channel: int, epoch: int) -> tuple[int, int] | None:
+        """Return the largest leader epoch up to one that has records, and where these end.
+
+        What is not committed does not count. The epoch of this leader ends at the high watermark,
+        one after it at -1, being -1. None: there is no partition on this channel.
+        """
+        partition, term = self.partition(channel), self._context.core.term
+        if partition is None:
+            return None
+        if epoch >= term:
+            return (term, partition.next_offset) if epoch == term else (-1, -1)
+        return partition.end_of_epoch(epoch)
+
     # -- waiting ------------------------------------------------------------------------------
 
     def wait(self, channels: Iterable[int], call: Callable[[], None]) -> Callable[[], None]:

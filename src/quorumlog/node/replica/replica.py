@@ -59,6 +59,8 @@ from quorumlog.node.replica.log_writer import LogWriter
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.maintenance import Maintenance
 from quorumlog.node.replica.partition_reads import PartitionReads
+from quorumlog.node.replica.partition_times import PartitionTimes
+from quorumlog.node.replica.partitions import Partitions
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.placement import Placement
@@ -132,7 +134,7 @@ class Replica:
             seconds=context.histograms.fetch_seconds,
             readers=ConsumerPositions(environment.now_ms),
         )
-        self.partition_reads = PartitionReads(context, tables)
+        self.partitions = Partitions(context, tables)
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
         self.transactions = OpenTransactions(context, tables, requests, self.appends.propose)
@@ -248,6 +250,16 @@ class Replica:
     def tables(self) -> Tables:
         """What is derived from the log (to be read only)."""
         return self.derived.tables
+
+    @property
+    def partition_reads(self) -> PartitionReads:
+        """Reads of partitions by offset."""
+        return self.partitions.reads
+
+    @property
+    def partition_times(self) -> PartitionTimes:
+        """Look-up of offsets of partitions by time."""
+        return self.partitions.times
 
     @property
     def counters(self) -> ReplicaCounters:
@@ -466,7 +478,7 @@ class Replica:
         self.maintenance.changed()
         self.applier.committed(effect.index)
         self.fetches.committed()
-        self.partition_reads.committed()
+        self.partitions.committed()
         self.pending_requests.committed(effect.index)
 
     def _role_changed(self, effect: fx.RoleChanged, _: _Item) -> None:
@@ -475,7 +487,7 @@ class Replica:
         self.applier.role_changed(effect.term, effect.role)
         self.transactions.role_changed(effect.role)
         self.fetches.role_changed()
-        self.partition_reads.role_changed()
+        self.partitions.role_changed()
 
     def _membership_changed(self, effect: fx.MembershipChanged, _: _Item) -> None:
         _log_membership(self.config.group, effect)

@@ -1,0 +1,176 @@
+"""Look-up of offsets by time: the first record of a partition that is not older than a time.
+
+Which batches may hold it is known from the newest time of each, whatever order the times are in. A
+batch that may is read and searched on a thread (`quorumlog.records.timestamps`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeAlias
+
+import msgspec
+
+from quorumlog.log_events import describe_error
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import CorruptionError, IndexRemovedError
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.partition_reads import PartitionReads
+from quorumlog.node.replica.tables import Tables
+from quorumlog.records.batch import RecordBatchError, batch_header
+from quorumlog.records.timestamps import first_newest, first_since
+from quorumlog.storage.log.bodies import read_bodies
+from quorumlog.topics.batch_columns import PlacedBatch
+from quorumlog.topics.partition_table import Partition
+
+LATEST: Final = -1
+"""Instead of a time: the high watermark."""
+EARLIEST: Final = -2
+"""Instead of a time: the log start offset."""
+MAX_TIMESTAMP: Final = -3
+"""Instead of a time: the first of the records with the largest timestamp."""
+BATCHES_SEARCHED_MAX: Final = 8
+"""Batches that one look-up reads. It needs a second one only if the records of the first that are
+new enough lie before the log start, or a client stated a newer time than its records have."""
+NOTHING: Final = -1
+
+
+class FoundOffset(msgspec.Struct, frozen=True):
+    """The answer to a look-up; offset, timestamp and leader epoch are -1 where there is none."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    offset: int = NOTHING
+    timestamp: int = NOTHING
+    leader_epoch: int = NOTHING
+
+
+Answer: TypeAlias = Callable[[FoundOffset], None]
+
+
+class PartitionTimes:
+    """The part of a replica that finds offsets by time. Its methods run on the loop's thread."""
+
+    def __init__(self, context: ReplicaContext, tables: Tables, reads: PartitionReads) -> None:
+        self._context = context
+        self._tables = tables
+        self._reads = reads
+
+    def find(self, channel: int, timestamp: int, answer: Answer, client: object = None) -> None:
+        """Answer with the first record whose timestamp is not below one.
+
+        `timestamp` is in milliseconds since 1970, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`. If
+        there is no such record, the answer has no offset. A batch whose records cannot be read,
+        as it is no batch in truth or unpacks to too much, is taken for one record with the newest
+        time that it states.
+        """
+        refused = self._reads.refusal()
+        partition = self._reads.partition(channel)
+        if refused is not None:
+            answer(FoundOffset(*refused))
+        elif partition is None:
+            text = f"there is no partition on channel {channel}"
+            answer(FoundOffset(ResponseCode.UNKNOWN_PARTITION, text))
+        elif timestamp == EARLIEST:
+            answer(_offset(partition, partition.log_start))
+        elif timestamp == LATEST:
+            answer(_offset(partition, partition.next_offset))
+        elif timestamp < MAX_TIMESTAMP:
+            text = f"{timestamp} is no timestamp, nor is it {LATEST}, {EARLIEST} or {MAX_TIMESTAMP}"
+            answer(FoundOffset(ResponseCode.UNEXPECTED_ARGUMENT, text))
+        elif self._tables.is_incomplete:
+            text = f"batches of channel {channel} cannot be read here yet"
+            answer(FoundOffset(ResponseCode.DISK_ERROR, text))
+        elif timestamp == MAX_TIMESTAMP:
+            self._search(partition, self._newest(channel, partition), None, answer, client)
+        else:
+            batches = self._since(channel, partition, timestamp)
+            self._search(partition, batches, timestamp, answer, client)
+
+    def _since(self, channel: int, partition: Partition, time_ms: int) -> list[PlacedBatch]:
+        """Return the batches of which the first that has such a record holds what is asked for."""
+        found = self._tables.batches.batches_since(channel, partition.log_start, time_ms)
+        first = islice(found, BATCHES_SEARCHED_MAX)
+        return [batch for batch in first if batch.base_offset < partition.next_offset]
+
+    def _newest(self, channel: int, partition: Partition) -> list[PlacedBatch]:
+        """Return the batches one of which has the newest record, in the order of their offsets.
+
+        The newest time of a batch that begins before the log start may be that of a record there.
+        """
+        batches, begin, end = self._tables.batches, partition.log_start, partition.next_offset
+        found, first = list[PlacedBatch](), next(batches.batches_from(channel, begin), None)
+        if first is not None and first.base_offset < begin:
+            found.append(first)
+            begin = first.last_offset + 1
+        newest = batches.newest_within(channel, begin, end)
+        return found if newest is None else [*found, newest]
+
+    def _search(
+        self,
+        partition: Partition,
+        batches: Sequence[PlacedBatch],
+        time_ms: int | None,
+        answer: Answer,
+        client: object,
+    ) -> None:
+        """Search batches on a thread; `time_ms` None: for the newest record."""
+        if not batches:
+            answer(FoundOffset())
+            return
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, CorruptionError):
+                self._context.damage_found(error)
+            is_removed = isinstance(error, IndexRemovedError)
+            code = ResponseCode.INDEX_OUT_OF_RANGE if is_removed else ResponseCode.DISK_ERROR
+            answer(FoundOffset(code, f"reading failed: {describe_error(error)}"))
+
+        begin = partition.log_start
+        if time_ms is None:
+            work = partial(self._newest_in, batches, begin)
+        else:
+            work = partial(self._first_in, batches, begin, time_ms)
+        self._context.environment.executor.run(work, answer, failed, client)
+
+    # -- on a thread --------------------------------------------------------------------------
+
+    def _first_in(self, batches: Sequence[PlacedBatch], begin: int, time_ms: int) -> FoundOffset:
+        for number, batch in enumerate(batches, 1):
+            data = self._read(batch)
+            try:
+                found = first_since(data, begin, time_ms)
+            except RecordBatchError:
+                found = max(batch.base_offset, begin), batch.newest_time
+            if found is None and number == BATCHES_SEARCHED_MAX:
+                found = max(batch.base_offset, begin), batch.newest_time
+            if found is not None:
+                return FoundOffset(
+                    offset=found[0],
+                    timestamp=found[1],
+                    leader_epoch=batch_header(data).leader_epoch,
+                )
+        return FoundOffset()
+
+    def _newest_in(self, batches: Sequence[PlacedBatch], begin: int) -> FoundOffset:
+        best = FoundOffset()
+        for batch in batches:
+            data = self._read(batch)
+            try:
+                offset, timestamp = first_newest(data, begin)
+            except RecordBatchError:
+                offset, timestamp = max(batch.base_offset, begin), batch.newest_time
+            if best.offset == NOTHING or timestamp > best.timestamp:
+                epoch = batch_header(data).leader_epoch
+                best = FoundOffset(offset=offset, timestamp=timestamp, leader_epoch=epoch)
+        return best
+
+    def _read(self, batch: PlacedBatch) -> memoryview:
+        (body,) = read_bodies(self._context.log, [batch.index], batch.size_bytes)
+        return body
+
+
+def _offset(partition: Partition, offset: int) -> FoundOffset:
+    """Return an offset of a partition without a timestamp."""
+    epoch = partition.epoch_at(offset)
+    return FoundOffset(offset=offset, leader_epoch=NOTHING if epoch is None else epoch)
