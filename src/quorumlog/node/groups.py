@@ -272,6 +272,7 @@ class Groups:
             rebuild_machine=None if isinstance(given, StateMachine) else rebuild,
             append_hook=attached.append_hook,
             role_changed=attached.role_changed,
+            applied=attached.applied,
         )
         kind = Replica if environment.tracer is None else TracedReplica
         replica = kind(group, core, opened, environment, self._config.limits, machine)
