@@ -65,6 +65,8 @@ def _scalar(random, kind, name):
             return {random.randint(0, 30)}
         case _ if "timeout" in name or "wait" in name:
             return random.choice((0, 1, -1))  # else each request would wait
+        case _ if name == "isolation_level":
+            return random.randint(0, 1)
         case _:
             edge = 1 << (BITS[kind] - 1)
             return random.choice((0, 0, 1, -1, 2, edge - 1, -edge))

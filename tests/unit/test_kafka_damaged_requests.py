@@ -97,7 +97,7 @@ def failures(listener):
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 async def test_a_damaged_request_is_answered_or_ends_its_connection(node, key):
-    seeded = random.Random(int(key))  # noqa: S311  (a test is to be repeatable)
+    seeded = random.Random(int(key))
     listener = node.listener
     for _ in range(ROUNDS):
         for _, version, frame in requests(seeded, [key]):
@@ -116,7 +116,7 @@ async def test_a_damaged_request_is_answered_or_ends_its_connection(node, key):
 
 
 async def test_well_formed_requests_of_every_version_are_answered(node):
-    seeded = random.Random(1)  # noqa: S311  (a test is to be repeatable)
+    seeded = random.Random(1)
     for key, version, frame in requests(seeded, KEYS):
         stranger = Stranger(node.listener)
         stranger.send(frame)
