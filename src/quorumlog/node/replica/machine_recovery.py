@@ -369,8 +369,6 @@ class MachineRecovery:
             applied_index=self._machine.applied,
         )
         self._control.loaded()
-        if self._machine.machine is not None:
-            self._environment.applied(self._machine.machine)
         self._snapshotter.loaded(meta, trailer)
         self._context.update_eligibility()
 

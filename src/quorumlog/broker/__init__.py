@@ -1,1 +1,0 @@
-"""Brokers: what nodes that hold topics share through the group `__cluster`."""
