@@ -43,8 +43,5 @@ def reason_of(error: OSError) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return an error in words: what it is called, and what it says."""
-    try:
-        text = str(error)
-    except Exception:  # an exception of a program that cannot say what it is
-        text = ""
+    text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

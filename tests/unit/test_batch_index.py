@@ -70,10 +70,39 @@ class Model:
     def of(self, channel):
         return [batch for at, batch in self.batches if at == channel]
 
+    def check_space(self, channel, kept, begin):
+        """What retention asks, for one place in a partition."""
+        end = self.next_offsets.get(channel, 0)
+        offset, stop = sorted((self.choice.randint(begin, end), end))
+        rest = [batch for batch in kept if batch.last_offset >= offset]
+        sizes = [batch.size_bytes for batch in rest]
+        first = rest[0].index if rest else None
+        assert self.index.extent_of(channel, offset, stop) == (first, sum(sizes))
+        index = self.choice.randint(-1, self.end)
+        after = [batch.base_offset for batch in rest if batch.index > index]
+        assert self.index.offset_after(channel, offset, index) == (after[0] if after else None)
+        room = self.choice.randint(0, sum(sizes))
+        sums = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+        kept_from = [one.base_offset for one, size in zip(rest, sums, strict=True) if size > room]
+        found = self.index.offset_at_bytes(channel, offset, room)
+        assert found == (kept_from[0] if kept_from else None)
+
+    def check_needed(self):
+        starts = {at: self.choice.randint(0, 60) for at in range(5) if self.choice.random() < 0.7}
+        needed = [
+            batch.index
+            for channel, batch in self.batches
+            if channel in starts and batch.last_offset >= starts[channel]
+        ]
+        assert self.index.first_needed(starts, self.begin) == min(needed, default=None)
+
     def check(self):
+        for _ in range(3):
+            self.check_needed()
         for channel in range(5):
             kept = self.of(channel)
             begin = kept[0].base_offset if kept else self.next_offsets.get(channel, 0)
+            self.check_space(channel, kept, begin)
             for offset in range(begin, self.next_offsets.get(channel, 0) + 2):
                 expected = [batch for batch in kept if batch.last_offset >= offset]
                 assert list(self.index.batches_from(channel, offset)) == expected

@@ -1,5 +1,8 @@
 """Configuration: what is accepted, and how errors read."""
 
+import re
+
+import msgspec
 import pytest
 
 from quorumlog.model.config import (
@@ -239,3 +242,43 @@ def test_where_metrics_are_sent_is_checked():
     for changes in ({"trace_every": 5}, {"trace_every": -1, "metrics_grpc_exporter_target": "c:1"}):
         with pytest.raises(ConfigError, match="traceEvery must be 0"):
             node(**changes)
+
+
+CLUSTER = {"group": "__cluster", "kind": "cluster", "peers": "n0-127.0.0.1:7101"}
+
+
+def broker_config(groups=(CLUSTER,), **keys):
+    document = {"selfId": "n0", "storeBaseDir": "d", "groups": list(groups), **keys}
+    return msgspec.convert(document, NodeConfig)
+
+
+def test_a_broker_has_the_cluster_group_and_an_address_for_clients():
+    config = broker_config(kafkaListen="127.0.0.1:9092")
+    assert config.kafka_address == "127.0.0.1:9092"
+    assert config.auto_create_topics
+    assert config.cluster_group.state_machine == "cluster"
+    other = broker_config(kafkaListen="127.0.0.1:9092", kafkaAdvertised="example.org:19092")
+    assert other.kafka_address == "example.org:19092"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"groups": [{"group": "g", "peers": "n0-127.0.0.1:1"}]}, 'kind = "cluster"'),
+        ({"kafkaListen": "0.0.0.0:9092"}, "without TLS only loopback addresses"),
+        ({"kafkaListen": "0.0.0.0:9092", "insecure": True}, "set kafkaAdvertised"),
+        ({"kafkaListen": "", "kafkaAdvertised": "a:1"}, "no meaning without kafkaListen"),
+        ({"kafkaAdvertised": "a:0"}, "must have a port"),
+        ({"kafkaListen": "nowhere"}, "is not host:port"),
+        ({"groups": [{**CLUSTER, "kind": "log"}]}, "__cluster, and no other"),
+        ({"groups": [{**CLUSTER, "group": "g"}]}, "__cluster, and no other"),
+        ({"groups": [{**CLUSTER, "stateMachine": "kv"}]}, "no stateMachine of yours"),
+        (
+            {"groups": [{"group": "g", "peers": "n0-h:1", "stateMachine": "cluster"}]},
+            "only __cluster has the stateMachine",
+        ),
+    ],
+)
+def test_an_impossible_broker_is_refused_in_words(keys, words):
+    with pytest.raises((ConfigError, msgspec.ValidationError), match=re.escape(words)):
+        broker_config(**{"kafkaListen": "127.0.0.1:9092", **keys})

@@ -132,6 +132,13 @@ def test_log_append_time_does_not_go_back_in_a_partition(leader):
         leader.propose_all([produced], [raw])
         found.append(produced.append_time)
     assert found == [5_000, 5_000, 6_000]
+    raws = [batch_of([1]), batch_of([2])]
+    together = [ProducedBatch(3, batch_header(raw), gets_append_time=True) for raw in raws]
+    times = iter([8_000, 7_000])
+    leader.context.environment.wall_ms = lambda: next(times)
+    leader.propose_all(together, raws)
+    found += [one.append_time for one in together]
+    assert found[3:] == [8_000, 8_000]
     stored = [batch_header(entry.body) for entry in leader.stored()]
     assert [header.max_timestamp for header in stored] == found
     assert all(header.is_log_append_time for header in stored)

@@ -5,7 +5,13 @@ import pytest
 from quorumlog.storage.files.os_files import Space
 from quorumlog.storage.files.space import DiskState, read_disk_state, used_ratio
 from quorumlog.storage.log.interface import Segment
-from quorumlog.storage.log.retention import HOUR_MS, RetentionInputs, last_to_remove, mark_pause_ms
+from quorumlog.storage.log.retention import (
+    HOUR_MS,
+    RetentionInputs,
+    last_to_remove,
+    last_unneeded,
+    mark_pause_ms,
+)
 from store_access import config
 
 CALM = DiskState()
@@ -165,3 +171,24 @@ def test_the_reserve_is_kept_whatever_the_ratio():
     found = read_disk_state(Nearly(), "base", [], config(disk_reserve_bytes=300 << 20))
     assert "less than" in found.full_text
     assert found.is_tight
+
+
+@pytest.mark.parametrize(
+    ("offered_from", "peers", "lag", "expected"),
+    [
+        (20, 1 << 40, 0, 19),
+        (19, 1 << 40, 0, 9),
+        (10, 1 << 40, 0, 9),
+        (9, 1 << 40, 0, None),
+        (1 << 40, 1 << 40, 0, 29),
+        (1 << 40, 15, 99, 19),  # a live peer lags by more than it may
+        (1 << 40, 15, 150, 9),
+    ],
+)
+def test_files_in_which_no_partition_offers_anything_go_whatever_their_age(
+    offered_from, peers, lag, expected
+):
+    files = [segment for segment, _ in segments(0, 0, 0)]
+    inputs = RetentionInputs(lambda index: None, 5, False, offered_from - 1, peers)
+    settings = config(follower_retention_bytes=lag)
+    assert last_unneeded(files, 300, settings, inputs) == expected

@@ -12,7 +12,16 @@ from quorumlog.model.codes import PushType, ResponseCode, VoteResult
 from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
 from quorumlog.model.group_records import GroupRecord
 from quorumlog.model.limits import Limits
-from quorumlog.model.messages import admin, base, client, groups, machine, peer, transactions
+from quorumlog.model.messages import (
+    admin,
+    base,
+    client,
+    cluster,
+    groups,
+    machine,
+    peer,
+    transactions,
+)
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND, UNATTACHED_KINDS
@@ -141,6 +150,11 @@ MESSAGES = [
         news=[groups.GroupNews(groups.Knowledge.ABSENT, GroupRecord(group="g"))],
     ),
     groups.GroupInvitation(local_id="n0", remote_id="n1", record=GroupRecord(group="g")),
+    cluster.Leading(local_id="n0", remote_id="n1", groups=[cluster.LedGroup("pg-0", 3, ["n0"])]),
+    cluster.ClusterCommand(local_id="n0", remote_id="n1", number=4, timeout_ms=1_000),
+    cluster.ClusterAnswer(
+        local_id="n1", remote_id="n0", number=4, code=ResponseCode.SUCCESS, index=9
+    ),
 ]
 ATTACHED = [one for one in MESSAGES if KIND_OF_MESSAGE[type(one)] not in UNATTACHED_KINDS]
 
@@ -158,7 +172,7 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for module in (admin, base, client, groups, machine, peer, transactions)
+        for module in (admin, base, client, cluster, groups, machine, peer, transactions)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, base.Message)
     }
@@ -167,6 +181,7 @@ def test_every_message_has_a_kind():
         peer.NodeMessage,
         peer.PeerMessage,
         base.Request,
+        cluster.ClusterMessage,
     }
     assert {type(message) for message in MESSAGES} == set(MESSAGE_OF_KIND.values())
 

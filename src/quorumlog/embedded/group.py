@@ -39,6 +39,7 @@ from quorumlog.model.block import (
     parse_block,
 )
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
+from quorumlog.model.config import open_to_clients
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError, UnsupportedError, error_for
 from quorumlog.model.limits import Limits
@@ -160,6 +161,7 @@ class EmbeddedGroup:
         self, bodies: Sequence[bytes], channel: int = 0, level: Level = "replication"
     ) -> tuple[AppendResponse, Sequence[bytes]]:
         replica, limits = self._replica(), self._limits
+        open_to_clients(self.name)
         batch_sizes(bodies, limits)
         data = memoryview(bytearray(encode_block(bodies, channel=channel)))
         block = parse_block(data, count=len(bodies), entry_bytes_max=limits.entry_bytes_max)
@@ -206,6 +208,7 @@ class EmbeddedGroup:
 
     async def _query(self, question: bytes, linearizable: bool) -> Queried:
         replica = self._replica()
+        open_to_clients(self.name)
         answered: asyncio.Future[tuple[ResponseCode, str, int, bytes]] = self._calls.new()
 
         def answer(code: ResponseCode, text: str, applied_index: int, found: bytes) -> None:

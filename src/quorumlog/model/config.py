@@ -7,7 +7,7 @@ style. `dledger_keys` lists the keys of DLedger's that are refused.
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,12 +21,18 @@ from quorumlog.model.config_keys import (
     unknown_keys,
 )
 from quorumlog.model.config_ranges import check_numbers
-from quorumlog.model.errors import ConfigError
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
 HEADER_PATTERN = re.compile(r"\s*[a-z0-9_.-]+\s*:[ -~]*")
+PARTITION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of a data file of a group that holds partitions, unless the configuration says less."""
 HOUR_MS = 3_600_000
+CLUSTER_GROUP = "__cluster"
+"""The group that holds what brokers share: topics, where their partitions are, and configs."""
+CLUSTER_MACHINE = "cluster"
+"""Its state machine, which no other group has."""
 OWN_PREFIX = "quorumlog."
 """How the names begin of what a node keeps in its own directory, beside those of its groups."""
 JOURNAL_NAME = f"{OWN_PREFIX}journal"
@@ -53,12 +59,28 @@ def check_name(kind: str, name: str, *, dash: bool = True) -> None:
         )
 
 
+def open_to_clients(group: str) -> str:
+    """Return the name of a group that clients append to, and whose machine they ask.
+
+    Raises `UnexpectedArgumentError` if it is the one that only brokers use.
+    """
+    if group == CLUSTER_GROUP:
+        raise UnexpectedArgumentError(
+            f"group {group} belongs to the brokers: make and alter topics by the Kafka protocol"
+        )
+    return group
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Split `host:port` (IPv6 hosts in brackets). Raises `ConfigError` when it is not one."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"{text!r} is not host:port, such as 127.0.0.1:7101")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def is_written_alike(one: str, other: str) -> bool:
@@ -102,11 +124,13 @@ class GroupConfig(
     group: str
     peers: str
     """`id-host:port` joined by `;`, the node's own id among them."""
-    kind: Literal["log", "partitions"] = "log"
+    kind: Literal["log", "partitions", "cluster"] = "log"
     """What its entries are: those of any client, or record batches of partitions of topics, which
-    come by the Kafka protocol. What the group was founded with counts."""
+    come by the Kafka protocol, or commands of brokers (`CLUSTER_GROUP` alone). What the group was
+    founded with counts."""
     store_type: Literal["FILE", "MEMORY"] = "FILE"
     mapped_file_size_for_entry_data: int = 1024 * 1024 * 1024
+    """Bytes of a data file; a group of kind partitions has files of at most 256 MiB."""
     mapped_file_size_for_entry_index: int = 32 * 5 * 1024 * 1024
     flush: Literal["sync", "async"] = "sync"
     """sync: acknowledged means fsynced on a majority. async: written only (unsafe)."""
@@ -181,7 +205,7 @@ class GroupConfig(
 
     def __post_init__(self) -> None:
         """Check values and their relations."""
-        check_name("group", self.group)
+        self._check_kind()
         parse_peers(self.peers)
         where = f"group {self.group}:"
         self._check_disk(where)
@@ -195,6 +219,21 @@ class GroupConfig(
         if self.mapped_file_size_for_entry_index % INDEX_RECORD_SIZE:
             raise ConfigError(f"{where} mappedFileSizeForEntryIndex must be a multiple of 32")
         self._check_machine(where)
+
+    def _check_kind(self) -> None:
+        if (self.group == CLUSTER_GROUP) != (self.kind == "cluster"):
+            raise ConfigError(
+                f'group {self.group}: the group {CLUSTER_GROUP}, and no other, has kind = "cluster"'
+            )
+        if self.kind != "cluster":
+            check_name("group", self.group)
+            if self.state_machine == CLUSTER_MACHINE:
+                raise ConfigError(
+                    f"group {self.group}: only {CLUSTER_GROUP} has the stateMachine "
+                    f"{CLUSTER_MACHINE!r}"
+                )
+        elif not self.state_machine:
+            msgspec.structs.force_setattr(self, "state_machine", CLUSTER_MACHINE)
 
     def _check_disk(self, where: str) -> None:
         expired, forced = (
@@ -219,8 +258,9 @@ class GroupConfig(
     def _check_machine(self, where: str) -> None:
         if self.state_machine and self.store_type == "MEMORY":
             raise ConfigError(f"{where} a stateMachine needs storeType FILE, for its snapshots")
-        if self.state_machine and self.kind != "log":
-            raise ConfigError(f"{where} a group of kind {self.kind} has no stateMachine")
+        machines = {"log": self.state_machine, "cluster": CLUSTER_MACHINE}
+        if self.state_machine != machines.get(self.kind, ""):
+            raise ConfigError(f"{where} a group of kind {self.kind} has no stateMachine of yours")
 
     def check_preferred(self, members: Collection[str]) -> None:
         """Raise `ConfigError` if a preferred leader is none of the members of the group."""
@@ -230,6 +270,12 @@ class GroupConfig(
                 f"group {self.group}: preferredLeaderIds names {', '.join(unknown)}; the group has "
                 f"the members {', '.join(sorted(members))}"
             )
+
+    @property
+    def data_file_bytes(self) -> int:
+        """Bytes of a data file. What no partition offers is given back by whole files."""
+        size = self.mapped_file_size_for_entry_data
+        return min(size, PARTITION_FILE_BYTES_MAX) if self.kind == "partitions" else size
 
     @property
     def reserved_ms(self) -> int:
@@ -293,6 +339,18 @@ class NodeConfig(
     """One of this number of appends is traced, and sent to the same receiver; 0: none."""
     journal_directory: str = ""
     """Where the journal of all groups is; empty: `quorumlog.journal` in `store_base_dir`."""
+    kafka_listen: str = ""
+    """`host:port` for clients that speak the Kafka protocol; empty: none. The node is a broker
+    then, and its groups include `CLUSTER_GROUP`."""
+    kafka_advertised: str = ""
+    """`host:port` that these clients are told to connect to; empty: `kafka_listen`."""
+    kafka_rack: str = ""
+    """Where the broker is, as clients are told: a rack, a zone."""
+    auto_create_topics: bool = True
+    """Whether this node creates a topic that a client asks for and that does not exist."""
+    partition_groups: dict[str, str | int | float | bool] = {}
+    """Keys of a group's configuration, and their values, for the partition groups that this node
+    has made while it leads `CLUSTER_GROUP`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     insecure: bool = False
     """Allow listening beyond the loopback addresses although there is no TLS."""
@@ -315,12 +373,48 @@ class NodeConfig(
             group.check_preferred(group.members)
             known.update(group.members)
         self._check_paths()
+        self._check_broker()
         host, _ = parse_address(self.listen_address)
-        if not self.insecure and host not in ("localhost", "::1") and not host.startswith("127."):
+        if not self.insecure and not _is_loopback(host):
             raise ConfigError(
                 f"listen {self.listen_address}: without TLS only loopback addresses are allowed; "
                 "set insecure = true to listen there all the same"
             )
+
+    def _check_broker(self) -> None:
+        if not self.kafka_listen:
+            if self.kafka_advertised:
+                raise ConfigError("kafkaAdvertised has no meaning without kafkaListen")
+            return
+        if self.cluster_group is None:
+            raise ConfigError(
+                f"kafkaListen: brokers share topics in the group {CLUSTER_GROUP}: add [[groups]] "
+                f'with group = "{CLUSTER_GROUP}", kind = "cluster" and peers = all brokers'
+            )
+        host, _ = parse_address(self.kafka_listen)
+        if not self.insecure and not _is_loopback(host):
+            raise ConfigError(
+                f"kafkaListen {self.kafka_listen}: without TLS only loopback addresses are allowed"
+                "; set insecure = true to listen there all the same"
+            )
+        advertised, port = parse_address(self.kafka_address)
+        if advertised in ("0.0.0.0", "::"):  # noqa: S104  (it is refused)
+            raise ConfigError(
+                f"kafkaListen {self.kafka_listen}: no client can connect to {advertised}; set "
+                "kafkaAdvertised to the address that clients shall use"
+            )
+        if self.kafka_advertised and not port:
+            raise ConfigError("kafkaAdvertised must have a port")
+
+    @property
+    def cluster_group(self) -> GroupConfig | None:
+        """The configuration of `CLUSTER_GROUP`, if this node has it."""
+        return next((group for group in self.groups if group.kind == "cluster"), None)
+
+    @property
+    def kafka_address(self) -> str:
+        """`host:port` that Kafka's clients are told to connect to."""
+        return self.kafka_advertised or self.kafka_listen
 
     def _check_exporter(self) -> None:
         target = self.metrics_grpc_exporter_target

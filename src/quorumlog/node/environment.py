@@ -157,7 +157,8 @@ class Environment:
     the reason when the replica has stopped permanently. `is_same_place` says whether two
     addresses lead to the same place (None: the names are not resolved yet); `is_here` says, without
     a lookup, whether this node is at an address. `append_hook` changes bodies before they are
-    appended (None: there is none); `role_changed` hears of each role that the replica takes.
+    appended (None: there is none); `role_changed` hears of each role that the replica takes, and
+    `applied` of the machine when it has applied entries or loaded a snapshot.
     `tracer` says which appends are traced (None: none is). `seal_limits` say when batches of
     partitions are sealed.
     """
@@ -183,5 +184,6 @@ class Environment:
     is_here: Callable[[str], bool] = lambda address: False
     append_hook: AppendHook | None = None
     role_changed: RoleListener = lambda change: None
+    applied: Callable[[StateMachine], None] = lambda machine: None
     tracer: Tracer | None = None
     seal_limits: SealLimits = DEFAULT_SEAL_LIMITS

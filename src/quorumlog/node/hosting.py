@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 
 from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.messages.cluster import ClusterMessage
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.deleted_groups import LifecycleEnvironment
 from quorumlog.node.descriptors import Demand, DescriptorPlan, plan_for, present_limit
@@ -51,6 +52,8 @@ class Hosting:
         attachments: Mapping[str, Attachments],
     ) -> None:
         self.configured: Callable[[Iterable[GroupConfig]], None] = lambda configs: None
+        self.cluster_received: Callable[[ClusterMessage, memoryview], None] = lambda *_: None
+        """Takes what brokers send to this one."""
         self.catalog = GroupCatalog(config)
         self.groups = Groups(self.catalog, replicas, environment, new_timer, changed, attachments)
         self._environment = environment
@@ -124,6 +127,10 @@ class Hosting:
         environment = self._environment
         pause_ms = max(0, min(due_ms - environment.wall_ms(), CHECK_MS))
         self._due_timer.wake_at(environment.now_ms() + pause_ms)
+
+    def take_cluster_message(self, message: ClusterMessage, attachment: memoryview) -> None:
+        """Pass a message of another broker to whoever takes it at present."""
+        self.cluster_received(message, attachment)
 
     # -- what peers are asked and told ----------------------------------------------------------
 

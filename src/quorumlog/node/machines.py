@@ -6,13 +6,16 @@ from types import ModuleType
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.config import GroupConfig
+from quorumlog.model.config import CLUSTER_MACHINE, GroupConfig
 from quorumlog.model.errors import TRANSIENT_ERRORS, ConfigError, StorageError
 from quorumlog.storage.files.os_files import remove_tree
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN = {"kv": "quorumlog.machine.kv:KeyValueMachine"}
+BUILT_IN = {
+    "kv": "quorumlog.machine.kv:KeyValueMachine",
+    CLUSTER_MACHINE: "quorumlog.machine.cluster.machine:ClusterMachine",
+}
 """Machines that the configuration names without a module."""
 DIRECTORY = "machine"
 """Directory of a replica's machine within the group's directory."""

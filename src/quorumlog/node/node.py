@@ -34,7 +34,7 @@ from quorumlog.node.peer_turns import PeerTurns
 from quorumlog.node.places import Places, is_here
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.request_bounds import RequestBounds
-from quorumlog.node.timers import TimerQueue
+from quorumlog.node.timers import Timer, TimerQueue
 from quorumlog.node.turn import Turn
 from quorumlog.node.watermark_lines import WatermarkLines
 from quorumlog.storage.files.os_files import OsFileSystem
@@ -160,6 +160,10 @@ class Node:
         """Where members reach this node, as far as it knows."""
         known = self.catalog.known_addresses()
         return known.get(self.config.self_id, self.config.listen_address)
+
+    def new_timer(self) -> Timer:
+        """Return another timer; what it raises ends the node."""
+        return self._timers.new()
 
     def _groups_changed(self) -> None:
         """A group has come or gone: what depends on all of them is set anew."""
@@ -291,6 +295,7 @@ class Node:
             self.links.incoming_closed,
             self.links.knows,
             self.hosting.sync.received,
+            self.hosting.take_cluster_message,
         )
         return self._peer_inbox(hello, events)
 
@@ -393,14 +398,8 @@ class Node:
             replica.peer_lost(peer_id)
 
     def inbox_of(self, hello: Hello) -> ConnectionHandler:
-        """See `LinkWatcher`.
-
-        A node that shares no group with this one yet has no link to it, and answers on this one.
-        """
-        sync = self.hosting.sync.received
-        return self._peer_inbox(
-            hello, ConnectionEvents(is_known=self.links.knows, groups_received=sync)
-        )
+        """See `LinkWatcher`."""
+        return self._peer_inbox(hello)
 
     def introductions(self, peer_id: str, group: str | None = None) -> list[Introduction]:
         """See `LinkWatcher`."""

@@ -10,6 +10,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import is_written_alike
 from quorumlog.model.membership import Membership
 from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.cluster import ClusterMessage
 from quorumlog.model.messages.groups import GroupInvitation, GroupsAnswer, GroupsQuery
 from quorumlog.model.messages.peer import (
     HeartBeats,
@@ -58,6 +59,10 @@ class ConnectionEvents:
     is_known: Callable[[str], bool] = field(default=lambda peer_id: True)
     groups_received: Callable[[NodeMessage], None] = field(default=lambda message: None)
     """For what nodes tell each other about the groups that they have."""
+    cluster_received: Callable[[ClusterMessage, memoryview], None] = field(
+        default=lambda message, attachment: None
+    )
+    """For what brokers tell each other."""
 
 
 class PeerHandler:
@@ -120,6 +125,10 @@ class PeerHandler:
             return
         if isinstance(message, GroupsQuery | GroupsAnswer | GroupInvitation):
             self._events.groups_received(message)
+            return
+        if isinstance(message, ClusterMessage):
+            if self._events.is_known(self._peer_id):
+                self._events.cluster_received(message, frame.attachment)
             return
         if not isinstance(message, HeartBeats):
             # no group here has a node as its leader that is no member

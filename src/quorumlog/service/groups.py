@@ -194,7 +194,7 @@ def _deleted_info(record: GroupRecord) -> GroupInfo:
         group=record.group,
         identity=record.identity,
         state="DELETED",
-        peers=record.former_members(),
+        peers={},
         founders={},
         leader_id=None,
         term=-1,

@@ -9,6 +9,7 @@ import threading
 
 import uvloop
 
+from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
@@ -87,11 +88,14 @@ async def _serve(config: NodeConfig) -> int:
         loop.add_signal_handler(number, stop.set)
     watchdog = watchdog_if_wanted()
     outlets = MetricOutlets(config)
-    node = Node(config, requests_of)
+    broker = None if config.cluster_group is None else Broker(config)
+    node = Node(config, requests_of, {} if broker is None else broker.attachments)
     node.hosting.configured = lambda configs: set_group_levels(
         {config.group: config.log_level for config in configs}
     )
     await node.start()
+    if broker is not None:
+        broker.start(node)
     garbage = GarbageCollection(loop)
     garbage.start()
     try:
@@ -118,6 +122,8 @@ async def _serve(config: NodeConfig) -> int:
         watchdog.stop()
     if not node.failure.done():
         await node.prepare_stop()
+    if broker is not None:
+        broker.stop()
     # it waits for threads: the loop must not, others follow this node
     await asyncio.to_thread(outlets.stop)
     await node.stop(clean=not node.failure.done())

@@ -11,7 +11,7 @@ import msgspec
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.config import check_name, open_to_clients, parse_address
 from quorumlog.model.errors import (
     ConfigError,
     RequestError,
@@ -88,6 +88,8 @@ answered. More queries that wait for an index are refused."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 _FULL = "too many bytes of {} of all clients wait for their answers here; try again later"
+
+
 _WAITING = (FetchRequest, QueryRequest, WatchLeaderRequest)
 """Requests that may wait for something to happen."""
 GROUPS_NAMED_MAX = 8
@@ -283,7 +285,7 @@ class ClientRequests:
     # -- requests ---------------------------------------------------------------------------
 
     def _append(self, connection: Connection, frame: Frame, request: AppendRequest) -> None:
-        replica = self._replica(request.group)
+        replica = self._replica(open_to_clients(request.group))
         size = len(frame.attachment) + REQUEST_BYTES
         if self._bounds.appends.has_taken_too_much(size) and replica.core.role is Role.LEADER:
             raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("appends"))
@@ -337,7 +339,7 @@ class ClientRequests:
         self._answer(connection, frame, response, [encoded])
 
     def _query(self, connection: Connection, frame: Frame, request: QueryRequest) -> None:
-        replica = self._replica(request.group)
+        replica = self._replica(open_to_clients(request.group))
         if request.wait_ms < 0:
             raise UnexpectedArgumentError(f"waitMs {request.wait_ms} is below 0")
         size, own = len(frame.attachment) + QUERY_BYTES, self._waiting_query_bytes

@@ -72,6 +72,14 @@ class TimeMarks:
         found = bisect_left(self.pairs, (index, 0))
         return self.pairs[found][1] if found < len(self.pairs) else None
 
+    def last_before(self, time_ms: int) -> int:
+        """Return the index of the last mark that states less than a time; -1: there is none.
+
+        Everything up to it was in the log before that time.
+        """
+        found = bisect_left(self.pairs, time_ms, key=lambda pair: pair[1])
+        return self.pairs[found - 1][0] if found else -1
+
     def removed(self, before_begin_index: int) -> None:
         """Forget marks that no kept entry needs; the newest stays, as time goes on from it."""
         found = bisect_left(self.pairs, (before_begin_index + 1, 0))

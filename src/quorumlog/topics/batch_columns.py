@@ -34,6 +34,8 @@ _BATCH_COLUMNS: Final = (
     ("counts", "<u4"),
     ("sizes", "<u4"),
 )
+_NEVER: Final = 1 << 62
+"""An offset after all others."""
 _Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
@@ -83,6 +85,18 @@ class ChannelRows(Protocol):
         """
         ...
 
+    def row_after(self, index: int) -> int:
+        """Return the first batch whose entry comes after an index; their number: none does."""
+        ...
+
+    def sum_bytes(self, row: int, stop: int) -> int:
+        """Return the bytes of the batches from one on, before another."""
+        ...
+
+    def row_at_bytes(self, row: int, size_bytes: int) -> int:
+        """Return the first batch such that those from `row` up to and with it have more bytes."""
+        ...
+
 
 class SealedRows(msgspec.Struct, frozen=True):
     """See `ChannelRows`: columns of equal length."""
@@ -126,6 +140,18 @@ class SealedRows(msgspec.Struct, frozen=True):
         """See `ChannelRows`."""
         return row + int(self.times[row:stop].argmax())
 
+    def row_after(self, index: int) -> int:
+        """See `ChannelRows`."""
+        return int(self.indexes.searchsorted(index, side="right"))
+
+    def sum_bytes(self, row: int, stop: int) -> int:
+        """See `ChannelRows`."""
+        return int(self.sizes[row:stop].sum(dtype=np.int64))
+
+    def row_at_bytes(self, row: int, size_bytes: int) -> int:
+        """See `ChannelRows`."""
+        return row_at_bytes(self.sizes, row, size_bytes)
+
 
 def next_since(times: npt.NDArray[np.int64], row: int, time_ms: int) -> int | None:
     """See `ChannelRows`; `times` are the newest times of its batches."""
@@ -134,6 +160,12 @@ def next_since(times: npt.NDArray[np.int64], row: int, time_ms: int) -> int | No
         return None
     found = int(is_newer.argmax())
     return row + found if is_newer[found] else None
+
+
+def row_at_bytes(sizes: npt.NDArray[np.uint32], row: int, size_bytes: int) -> int:
+    """See `ChannelRows`; `sizes` are the bytes of its batches."""
+    sums = sizes[row:].cumsum(dtype=np.int64)
+    return row + int(sums.searchsorted(size_bytes, side="right"))
 
 
 class SealedBatches:
@@ -148,6 +180,11 @@ class SealedBatches:
     def count(self) -> int:
         """How many batches."""
         return len(self._columns["indexes"])
+
+    @property
+    def newest_index(self) -> int:
+        """Index of the newest batch; -1: there is none."""
+        return int(self._columns["indexes"].max(initial=-1))
 
     @property
     def channels(self) -> list[int]:
@@ -166,6 +203,16 @@ class SealedBatches:
         stop = int(starts[place + 1]) if place + 1 < len(starts) else self.count
         newest_time = int(columns["newest_times"][place])
         return SealedRows(newest_time, *(columns[name][start:stop] for name, _ in _BATCH_COLUMNS))
+
+    def first_needed(self, starts: Mapping[int, int], begin_index: int) -> int | None:
+        """See `BatchIndex.first_needed`."""
+        columns = self._columns
+        begins = [starts.get(channel, _NEVER) for channel in self.channels]
+        counts = np.diff(columns["starts"], append=self.count)
+        last_offsets = columns["base_offsets"] + columns["counts"] - 1
+        is_needed = last_offsets >= np.repeat(np.array(begins, "<i8"), counts)
+        indexes = columns["indexes"][is_needed & (columns["indexes"] >= begin_index)]
+        return int(indexes.min()) if len(indexes) else None
 
     @classmethod
     def of(

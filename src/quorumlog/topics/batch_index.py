@@ -8,7 +8,7 @@ files, so that memory is bounded and a start need not read the whole log.
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from quorumlog.topics.batch_columns import (
     SealedBatches,
     SealedRows,
     next_since,
+    row_at_bytes,
 )
 
 
@@ -115,6 +116,18 @@ class _NewestRows:
         """See `ChannelRows`."""
         return row + int(np.frombuffer(self._times, dtype=np.int64)[row:stop].argmax())
 
+    def row_after(self, index: int) -> int:
+        """See `ChannelRows`."""
+        return bisect_right(self._indexes, index)
+
+    def sum_bytes(self, row: int, stop: int) -> int:
+        """See `ChannelRows`."""
+        return sum(self._sizes[row:stop])
+
+    def row_at_bytes(self, row: int, size_bytes: int) -> int:
+        """See `ChannelRows`."""
+        return row_at_bytes(np.frombuffer(self._sizes, dtype=np.uint32), row, size_bytes)
+
     def until(self, last_index: int) -> SealedRows | None:
         """Return a copy of the batches up to an index of the log; None: there are none."""
         stop = bisect_right(self._indexes, last_index)
@@ -146,6 +159,13 @@ class BatchIndex:
     def sealed_index(self) -> int:
         """Index up to which batches are sealed; -1: none is."""
         return self.sealed[-1].last_index if self.sealed else -1
+
+    @property
+    def newest_index(self) -> int:
+        """Index of the newest batch; -1: there is none."""
+        if self._order:
+            return self._order[-1][0]
+        return max((columns.newest_index for columns in self.sealed[-1:]), default=-1)
 
     @property
     def unsealed(self) -> int:
@@ -283,12 +303,69 @@ class BatchIndex:
         """
         found: PlacedBatch | None = None
         for rows in self._parts(channel, offset):
-            row, stop = rows.row_of(offset), rows.row_of(end - 1) + 1
-            if row >= 0 and rows.batch(row).last_offset < offset:
-                row += 1
-            row = max(0, row)
+            row, stop = self._from(rows, offset), rows.row_of(end - 1) + 1
             if row < stop and (found is None or rows.newest_time > found.newest_time):
                 batch = rows.batch(rows.newest_within(row, stop))
                 if found is None or batch.newest_time > found.newest_time:
                     found = batch
         return found
+
+    # -- what may go --------------------------------------------------------------------------
+
+    def extent_of(self, channel: int, begin: int, end: int) -> tuple[int | None, int]:
+        """Return the index of the batch that holds the first of some offsets, and all their bytes.
+
+        They are `begin` to `end` - 1; the index is None if there is no batch.
+        """
+        first_index, size_bytes = None, 0
+        for rows in self._parts(channel, begin):
+            row, stop = self._from(rows, begin), rows.row_of(end - 1) + 1
+            if row < stop:
+                if first_index is None:
+                    first_index = rows.batch(row).index
+                size_bytes += rows.sum_bytes(row, stop)
+        return first_index, size_bytes
+
+    def _from(self, rows: ChannelRows, offset: int) -> int:
+        """Return the row with an offset, or the first one after it."""
+        row = rows.row_of(offset)
+        return row + 1 if row < 0 or rows.batch(row).last_offset < offset else row
+
+    def offset_after(self, channel: int, begin: int, index: int) -> int | None:
+        """Return the base offset of the first batch after an index, from an offset on."""
+        for rows in self._parts(channel, begin):
+            row = max(self._from(rows, begin), rows.row_after(index))
+            if row < len(rows):
+                return rows.batch(row).base_offset
+        return None
+
+    def offset_at_bytes(self, channel: int, begin: int, size_bytes: int) -> int | None:
+        """Return the base offset of the batch that has the byte after some, from an offset on.
+
+        The batches before it, from that with the offset on, have at most `size_bytes`.
+        """
+        room = size_bytes
+        for rows in self._parts(channel, begin):
+            first = self._from(rows, begin)
+            row = rows.row_at_bytes(first, room)
+            if row < len(rows):
+                return rows.batch(row).base_offset
+            room -= rows.sum_bytes(first, row)
+        return None
+
+    def first_needed(self, starts: Mapping[int, int], begin_index: int) -> int | None:
+        """Return the index of the first batch that has records of a partition from its start on.
+
+        `starts` are offsets by channel; partitions that are not in it need nothing. Batches before
+        `begin_index` are not in the log any more. None: no batch is needed.
+        """
+        for columns in self.sealed:
+            if (found := columns.first_needed(starts, begin_index)) is not None:
+                return found
+        first = None
+        for channel, rows in self._newest.items():
+            begin = starts.get(channel)
+            if begin is not None and (row := self._from(rows, begin)) < len(rows):
+                index = rows.batch(row).index
+                first = index if first is None else min(first, index)
+        return first

@@ -1,6 +1,15 @@
 """The number of each message kind in a frame. A number must never be changed or reused."""
 
-from quorumlog.model.messages import admin, base, client, groups, machine, peer, transactions
+from quorumlog.model.messages import (
+    admin,
+    base,
+    client,
+    cluster,
+    groups,
+    machine,
+    peer,
+    transactions,
+)
 
 MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     1: base.Hello,
@@ -63,6 +72,9 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     67: groups.GroupsAnswer,
     68: groups.GroupInvitation,
     70: client.WatchLeaderRequest,
+    72: cluster.Leading,
+    73: cluster.ClusterCommand,
+    74: cluster.ClusterAnswer,
 }
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()

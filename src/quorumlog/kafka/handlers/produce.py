@@ -17,6 +17,7 @@ from quorumlog.kafka.topic_policies import TopicPolicy
 from quorumlog.model.block import HEADER_SIZE, Block
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.wording import counted
 from quorumlog.node.replica.replica import Replica
 from quorumlog.records.batch import BatchHeader, RecordBatchError, check_batch
 from quorumlog.topics.produced_batch import ProducedBatch, block_around
@@ -163,7 +164,8 @@ class _Production:
         broker = self._request.context.broker
         in_sync = len(broker.in_sync_of(target.group))
         if in_sync < policy.in_sync_min:
-            text = f"{in_sync} replicas are in sync; min.insync.replicas is {policy.in_sync_min}"
+            text = f"in sync: {counted(in_sync, 'replica')}; least: {policy.in_sync_min}"
+            text += " (min.insync.replicas)"
             return _Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, text)
         replicas = len(broker.replicas_of(target.group))
         if policy.in_sync_min > replicas // 2 + 1:

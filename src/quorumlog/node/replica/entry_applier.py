@@ -139,6 +139,7 @@ class EntryApplier:
             self._snapshotter.applied(size)
             if len(self._appends.pending):
                 self._results.update(results)
+            self._context.environment.applied(machine)
             self._appends.applied(self._machine.applied, self._take_results)
             self._forget_unwanted()
             self._queries.release()

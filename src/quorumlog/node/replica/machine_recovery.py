@@ -369,6 +369,8 @@ class MachineRecovery:
             applied_index=self._machine.applied,
         )
         self._control.loaded()
+        if self._machine.machine is not None:
+            self._environment.applied(self._machine.machine)
         self._snapshotter.loaded(meta, trailer)
         self._context.update_eligibility()
 

@@ -1,17 +1,23 @@
 """What a replica does for the partitions that its group holds."""
 
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.partition_reads import PartitionReads
+from quorumlog.node.replica.partition_retention import PartitionRetention
 from quorumlog.node.replica.partition_times import PartitionTimes
+from quorumlog.node.replica.proposals import Propose
 from quorumlog.node.replica.tables import Tables
 
 
 class Partitions:
     """The parts of a replica that serve its partitions; all run on the event loop's thread."""
 
-    def __init__(self, context: ReplicaContext, tables: Tables) -> None:
-        self.reads = PartitionReads(context, tables)
-        self.times = PartitionTimes(context, tables, self.reads)
+    def __init__(
+        self, context: ReplicaContext, tables: Tables, propose: Propose, group_time: GroupTime
+    ) -> None:
+        self.reads = reads = PartitionReads(context, tables)
+        self.times = PartitionTimes(context, tables, reads)
+        self.retention = PartitionRetention(context, tables, reads, propose, group_time)
 
     def committed(self) -> None:
         """The committed index rose."""

@@ -59,6 +59,7 @@ from quorumlog.node.replica.log_writer import LogWriter
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.maintenance import Maintenance
 from quorumlog.node.replica.partition_reads import PartitionReads
+from quorumlog.node.replica.partition_retention import PartitionRetention
 from quorumlog.node.replica.partition_times import PartitionTimes
 from quorumlog.node.replica.partitions import Partitions
 from quorumlog.node.replica.peer_messages import PeerMessages
@@ -134,11 +135,11 @@ class Replica:
             seconds=context.histograms.fetch_seconds,
             readers=ConsumerPositions(environment.now_ms),
         )
-        self.partitions = Partitions(context, tables)
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
         self.transactions = OpenTransactions(context, tables, requests, self.appends.propose)
         group_time = GroupTime(context, tables, self.appends.propose)
+        self.partitions = Partitions(context, tables, self.appends.propose, group_time)
         retention = Retention(context, state, tables, space, group_time)
         sealer = BatchSealer(context, tables, opened.batches)
         self.maintenance = Maintenance(context, space, retention, sealer)
@@ -260,6 +261,11 @@ class Replica:
     def partition_times(self) -> PartitionTimes:
         """Look-up of offsets of partitions by time."""
         return self.partitions.times
+
+    @property
+    def partition_retention(self) -> PartitionRetention:
+        """Retention of partitions, and deletion of their records."""
+        return self.partitions.retention
 
     @property
     def counters(self) -> ReplicaCounters:

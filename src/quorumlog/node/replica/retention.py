@@ -1,6 +1,7 @@
 """Removing entries from the start of a replica's log: old ones, and those that snapshots cover."""
 
 import logging
+from collections.abc import Sequence
 
 from quorumlog.log_events import log_event
 from quorumlog.model.errors import StorageError
@@ -11,7 +12,13 @@ from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.tables import Tables
 from quorumlog.raft.events import LogCompacted
 from quorumlog.storage.files.write_plans import WritePlan
-from quorumlog.storage.log.retention import RetentionInputs, last_to_remove, mark_pause_ms
+from quorumlog.storage.log.interface import Segment
+from quorumlog.storage.log.retention import (
+    RetentionInputs,
+    last_to_remove,
+    last_unneeded,
+    mark_pause_ms,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +66,10 @@ class Retention:
         context.step(LogCompacted(log.before_begin_index, log.before_begin_term))
 
     def clean(self) -> None:
-        """Remove entries by age and size; where there is a machine, snapshots set the limit."""
+        """Remove entries by age and size, or what no partition offers any more.
+
+        Where there is a machine, snapshots set the limit.
+        """
         context = self._context
         if context.health_text or context.is_broken or self._machine.machine is not None:
             return
@@ -93,26 +103,49 @@ class Retention:
     def _remove_old(self) -> None:
         context = self._context
         segments = context.log.segments()
+        is_of_partitions = context.config.kind == "partitions"
+        last_needless = self._last_unoffered() if is_of_partitions and segments else None
+        applied_index = min(context.core.committed_index, self._tables.known_until)
         inputs = RetentionInputs(
             self.group_time.age_ms,
             self._environment.hour_of_day(),
             clock_is_steady=not self.text,
-            applied_index=min(context.core.committed_index, self._tables.known_until),
+            applied_index=applied_index if last_needless is None else last_needless,
             peers_have=context.core.retention_floor,
         )
         size_bytes = context.log.size_bytes
-        last = last_to_remove(segments, size_bytes, context.config, self._space.disk, inputs)
-        if last is None or last <= context.log.before_begin_index:
-            return
+        if is_of_partitions:
+            last = last_unneeded(segments, size_bytes, context.config, inputs)
+        else:
+            last = last_to_remove(segments, size_bytes, context.config, self._space.disk, inputs)
+        if last is not None and last > context.log.before_begin_index:
+            self._remove_segments(last, segments)
+
+    def _last_unoffered(self) -> int:
+        """Return the last committed index before everything that partitions offer."""
+        tables, context = self._tables, self._context
+        before = context.log.before_begin_index
+        if tables.is_incomplete or not tables.is_trusted:
+            return before
+        starts = {
+            channel: partition.log_start
+            for channel, partition in tables.partitions.partitions.items()
+            if partition.log_start < partition.next_offset
+        }
+        first = tables.batches.first_needed(starts, before + 1)
+        last = min(context.core.committed_index, tables.as_of)
+        return last if first is None else min(first - 1, last)
+
+    def _remove_segments(self, last: int, segments: Sequence[Segment]) -> None:
         removed = [segment for segment in segments if segment.last_index <= last]
         size = sum(segment.size_bytes for segment in removed)
-        context.counters.segments_removed += len(removed)
-        context.counters.bytes_removed += size
+        self._context.counters.segments_removed += len(removed)
+        self._context.counters.bytes_removed += size
         log_event(
             logger,
             logging.INFO,
             "old entries removed",
-            group=context.config.group,
+            group=self._context.config.group,
             first_index_kept=last + 1,
             files=len(removed),
             bytes=size,

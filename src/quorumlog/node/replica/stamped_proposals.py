@@ -27,7 +27,7 @@ class StampedProposals(PreparedProposals):
         self._tables = tables
 
     def _prepared(self, batch: Batch) -> Batch | None:
-        following: dict[int, int] = {}
+        following: dict[int, tuple[int, int]] = {}
         kept = []
         for member in parts_of(batch):
             produced = member.entry
@@ -42,17 +42,20 @@ class StampedProposals(PreparedProposals):
             return batch
         return joined(kept) if kept else None
 
-    def _stamp(self, block: Block, produced: ProducedBatch, following: dict[int, int]) -> None:
-        """Stamp one record batch; `following` are the next offsets after those before it."""
+    def _stamp(
+        self, block: Block, produced: ProducedBatch, following: dict[int, tuple[int, int]]
+    ) -> None:
+        """Stamp one record batch; `following` are next offset and newest append time by channel."""
         partition = self._tables.partitions_at_end.partitions[produced.channel]
-        offset = following.get(produced.channel, partition.next_offset)
-        following[produced.channel] = offset + produced.header.count
+        at_end = partition.next_offset, partition.append_time
+        offset, time_ms = following.get(produced.channel, at_end)
         body = block.data[HEADER_SIZE:]
         if produced.gets_append_time:
             # the time does not go back within a partition, whatever the clocks of leaders say
-            time_ms = max(self._context.environment.wall_ms(), partition.append_time)
+            time_ms = max(self._context.environment.wall_ms(), time_ms)
             set_log_append_time(body, time_ms)
             produced.append_time = time_ms
+        following[produced.channel] = offset + produced.header.count, time_ms
         stamp_batch(body, 0, offset, self._context.core.term)
         produced.base_offset = offset
         put_body_crc(block.data, 0, crc32(body))

@@ -73,6 +73,8 @@ class Tables:
         self._is_changed = False
         self.is_incomplete = False
         self._trusted_until = EVERYTHING
+        self.replacements = 0
+        """How often tables, or batches, came from somewhere else than from entries appended."""
         self._points = Points(digest_entries)
         self._next_point = NOWHERE
         self.reached: Callable[[int, dict[str, bytes]], None] = lambda point, digests: None
@@ -112,6 +114,7 @@ class Tables:
         Returns the index of the first damaged entry: until it is repaired, the tables are
         incomplete.
         """
+        self.replacements += 1
         self._current, as_of = self._base.copy(), self._base.as_of
         self.batches.truncate(self.batches.sealed_index + 1)
         first = as_of + 1
@@ -226,6 +229,7 @@ class Tables:
 
     def _begin_after_base(self) -> None:
         """Keep of the tail only what comes after the committed tables, which jumped ahead."""
+        self.replacements += 1
         self._tail = deque(change for change in self._tail if change[0] > self._base.as_of)
         self._next_point = max(self._next_point, self._points.after(self._base.as_of))
         self._derive()

@@ -22,6 +22,7 @@ from quorumlog.sim.invariants.membership import MembershipSafety
 from quorumlog.sim.invariants.monotonic import Monotonic
 from quorumlog.sim.invariants.no_early_removal import NoEarlyRemoval
 from quorumlog.sim.invariants.no_retraction import NoRetraction
+from quorumlog.sim.invariants.offered_kept import OfferedKept
 from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
 from quorumlog.sim.invariants.own_term import OwnTerm
 from quorumlog.sim.invariants.promises import Promises
@@ -53,6 +54,7 @@ def all_invariants(random: Random) -> list[Invariant]:
         Promises(random),
         Bounds(),
         NoEarlyRemoval(),
+        OfferedKept(),
         MachineAgreement(),
         TableAgreement(),
         Linearizable(),

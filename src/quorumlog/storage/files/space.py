@@ -49,7 +49,7 @@ def read_disk_state(
     forced = config.disk_space_ratio_to_force_clean
     full = min(FULL_RATIO_MAX, forced + FULL_ABOVE_FORCE_CLEAN)
     least_free = min(base_space.free_bytes, data_space.free_bytes)
-    file_bytes = config.mapped_file_size_for_entry_data + config.mapped_file_size_for_entry_index
+    file_bytes = config.data_file_bytes + config.mapped_file_size_for_entry_index
     text = ""
     if highest > full:
         text = f"the disk is used to {highest:.0%}, more than {full:.0%}"

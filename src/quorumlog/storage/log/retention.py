@@ -50,14 +50,12 @@ def last_to_remove(
     applied, or that a live peer still needs (unless it lags by more than the budget). From a disk
     that is too full one segment is removed at a time, since that may be enough.
     """
-    last = None
+    last: int | None = None
     is_time = disk.deletes_old or inputs.hour_of_day in config.delete_hours
     is_time = is_time and inputs.clock_is_steady
     for segment in segments:
         remaining = size_bytes - segment.size_bytes
-        is_lagging = segment.last_index > inputs.peers_have
-        needed = is_lagging and remaining <= config.follower_retention_bytes
-        if segment.last_index > inputs.applied_index or needed:
+        if _is_kept(segment, remaining, config, inputs):
             break
         age_ms = inputs.age_ms(segment.last_index)
         expired = is_time and age_ms is not None and age_ms > config.reserved_ms
@@ -66,3 +64,29 @@ def last_to_remove(
             break
         last, size_bytes = segment.last_index, remaining
     return last
+
+
+def last_unneeded(
+    segments: Sequence[Segment], size_bytes: int, config: GroupConfig, inputs: RetentionInputs
+) -> int | None:
+    """Return the last index that may be removed of a log that holds partitions, or None.
+
+    `inputs.applied_index` comes before everything that may be read of a partition. Neither age nor
+    bytes nor a full disk takes entries from a partition that still offers them.
+    """
+    last: int | None = None
+    for segment in segments:
+        size_bytes -= segment.size_bytes
+        if _is_kept(segment, size_bytes, config, inputs):
+            break
+        last = segment.last_index
+    return last
+
+
+def _is_kept(
+    segment: Segment, remaining: int, config: GroupConfig, inputs: RetentionInputs
+) -> bool:
+    """Whether a segment stays, whatever its age; `remaining` bytes are in the log after it."""
+    is_lagging = segment.last_index > inputs.peers_have
+    is_needed = is_lagging and remaining <= config.follower_retention_bytes
+    return segment.last_index > inputs.applied_index or is_needed

@@ -108,7 +108,7 @@ def open_group(
         directories.all,
         group=config.group,
         self_id=self_id,
-        data_file_bytes=config.mapped_file_size_for_entry_data,
+        data_file_bytes=config.data_file_bytes,
         index_file_bytes=config.mapped_file_size_for_entry_index,
     )
     outside = [path for path in directories.all if path != f"{directory}/{DATA}"]

@@ -1,0 +1,1 @@
+"""Brokers: what nodes that hold topics share through the group `__cluster`."""

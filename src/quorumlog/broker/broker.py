@@ -1,0 +1,259 @@
+"""One node's part in what brokers share: topics, where their partitions are, and who leads them."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Final, NamedTuple
+
+from quorumlog.broker.running import Running
+from quorumlog.machine.base import StateMachine
+from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
+from quorumlog.machine.cluster.machine import ClusterMachine
+from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterView, Topic
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
+from quorumlog.node.attachments import Attachments
+from quorumlog.node.node import Node
+from quorumlog.node.replica.replica import Replica
+
+LISTENERS_MAX: Final = 65_536
+"""Waiters for changes of the metadata."""
+
+
+class GroupLeader(NamedTuple):
+    """The broker that leads a partition group, and its leader epoch; -1: not known."""
+
+    broker_id: int
+    epoch: int
+
+
+NO_LEADER: Final = GroupLeader(-1, -1)
+
+
+class Broker:
+    """What a node knows of topics, and what it does for them beside carrying out requests.
+
+    It is made before its node, which gets its `attachments`; `start` is called once that has been
+    started. All methods run on the event loop's thread.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        if config.cluster_group is None:
+            raise ConfigError(f"a broker needs the group {CLUSTER_GROUP}")
+        self.config = config
+        self.attachments = {CLUSTER_GROUP: Attachments(applied=self._applied)}
+        self.version = 0
+        self._view: ClusterView = EMPTY_VIEW
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._numbers = count()
+        self._address = config.kafka_address
+        if self._address and not parse_address(self._address)[1]:
+            self._address = ""  # the listener finds a port first
+        self._parts: Running | None = None
+
+    # -- what it knows ------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all topics are known here that there were when this node started.
+
+        Until then a topic that is not known here may exist.
+        """
+        return self._parts is not None and self._parts.is_complete
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster; empty until a broker has registered."""
+        return self._view.cluster_id
+
+    @property
+    def broker_id(self) -> int:
+        """The number of this broker; -1: it has not registered yet."""
+        found = self._view.broker_of(self.config.self_id)
+        return -1 if found is None else found.broker_id
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """All topics by name."""
+        return self._view.topics
+
+    @property
+    def topics_by_id(self) -> Mapping[bytes, Topic]:
+        """All topics by id."""
+        return self._view.topics_by_id
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The configs of the cluster that were set (`topic_configs.CLUSTER_CONFIGS`)."""
+        return self._view.defaults
+
+    @property
+    def view(self) -> ClusterView:
+        """All that `__cluster` holds, as far as it is known here."""
+        return self._view
+
+    @property
+    def registered(self) -> Mapping[int, BrokerRecord]:
+        """All brokers by number, alive or not."""
+        return self._view.brokers
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRecord]:
+        """The brokers that are alive, as far as is known here."""
+        alive = self._running.leaders.alive
+        return {number: one for number, one in self._view.brokers.items() if one.node_id in alive}
+
+    @property
+    def controller_id(self) -> int:
+        """The broker whose node leads `__cluster`; -1: not known, or it is no broker."""
+        return self._id_of(self._running.leader())
+
+    def leader_of(self, group: str) -> GroupLeader:
+        """Return who leads a partition group."""
+        if self._parts is None:
+            return NO_LEADER
+        known = self._parts.leaders.of(group)
+        return GroupLeader(self._id_of(known.node_id), known.term)
+
+    def replicas_of(self, group: str) -> tuple[int, ...]:
+        """Return the brokers that have a partition group, the preferred leader first."""
+        found = self._view.groups.get(group)
+        return () if found is None else found.members
+
+    def in_sync_of(self, group: str) -> tuple[int, ...]:
+        """Return the members of a partition group that are in sync, as its leader said last."""
+        known = self._running.leaders.of(group)
+        in_sync = set(known.in_sync)
+        brokers = self._view.brokers
+        return tuple(
+            member
+            for member in self.replicas_of(group)
+            if member in brokers and brokers[member].node_id in in_sync
+        )
+
+    def replica(self, group: str) -> Replica | None:
+        """Return this node's replica of a partition group."""
+        return self._running.node.replicas.get(group)
+
+    def _id_of(self, node_id: str | None) -> int:
+        found = None if node_id is None else self._view.broker_of(node_id)
+        return -1 if found is None else found.broker_id
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def when_changed(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called after each change of `version`; return one that ends this.
+
+        Raises `RequestError` when too many wait.
+        """
+        if len(self._listeners) >= LISTENERS_MAX:
+            text = f"{LISTENERS_MAX} requests wait for changes already; try again later"
+            raise error_for(ResponseCode.LEADER_PENDING_FULL, text)
+        number = next(self._numbers)
+        self._listeners[number] = call
+
+        def end() -> None:
+            self._listeners.pop(number, None)
+
+        return end
+
+    def _changed(self) -> None:
+        self.version += 1
+        for number in list(self._listeners):
+            call = self._listeners.get(number)
+            if call is not None:
+                call()
+
+    def _applied(self, machine: StateMachine) -> None:
+        """The machine of `__cluster` has another state."""
+        if isinstance(machine, ClusterMachine) and machine.view is not self._view:
+            self._view = machine.view
+            if self._parts is not None:
+                self._parts.view_changed()
+            self._changed()
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait until something holds that depends on the metadata; return whether it does."""
+        if condition():
+            return True
+        fulfilled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            if not fulfilled.done() and condition():
+                fulfilled.set_result(None)
+
+        end = self.when_changed(look)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await fulfilled
+        except TimeoutError:
+            return condition()
+        finally:
+            end()
+        return True
+
+    async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
+        """Wait until all partitions of some topics can be produced to, as far as is known here.
+
+        Topics that were deleted meanwhile are not waited for.
+        """
+        ids = list(topic_ids)
+        return await self.until(lambda: all(map(self._is_open, ids)), timeout_ms)
+
+    def _is_open(self, topic_id: bytes) -> bool:
+        topic = self._view.topics_by_id.get(topic_id)
+        return topic is None or all(
+            one.is_open and self.leader_of(one.group).broker_id >= 0 for one in topic.partitions
+        )
+
+    # -- commands -----------------------------------------------------------------------------
+
+    async def execute(self, command: AnyCommand, timeout_ms: int) -> AnyResult:
+        """Have `__cluster` carry out a command once; return its result once this is committed.
+
+        What the command has changed shows in this node's view once that has come so far, which it
+        has when this returns.
+
+        Raises:
+            RequestError: it could not be carried out; with TIMEOUT, it may be carried out later.
+        """
+        answered: asyncio.Future[AnyResult] = asyncio.get_running_loop().create_future()
+
+        def done(code: ResponseCode, text: str, result: AnyResult | None) -> None:
+            if answered.done():
+                return
+            if result is None:
+                answered.set_exception(error_for(code, text))
+            else:
+                answered.set_result(result)
+
+        self._running.order(command, timeout_ms, done)
+        return await answered
+
+    # -- start and stop -----------------------------------------------------------------------
+
+    def advertise(self, host: str, port: int) -> None:
+        """Clients reach this broker here: its listener has found a port."""
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def advertised(self) -> str:
+        """`host:port` where clients reach this broker; empty: not known, or it is none."""
+        return self._address
+
+    def start(self, node: Node) -> None:
+        """Take part: the node was started."""
+        self._parts = Running(self, node, self._changed)
+        self._parts.start()
+
+    def stop(self) -> None:
+        """Take part no more; what waits for an answer gets one. The node may be stopped then."""
+        if self._parts is not None:
+            self._parts.stop()
+
+    @property
+    def _running(self) -> Running:
+        if self._parts is None:
+            raise UnexpectedArgumentError("the broker was not started")
+        return self._parts

@@ -1,0 +1,241 @@
+"""Commands on their way to the leader of `__cluster`, wherever that is, until they are answered.
+
+A command goes to the node that leads as far as is known here. If that does not lead any more, or
+does not answer, the command is sent again until its time is over: it is carried out once, as it has
+an id.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from quorumlog.machine.cluster.commands import COMMAND_BYTES_MAX, AnyResult, decode_result
+from quorumlog.model.block import Buffer
+from quorumlog.model.bounds import TEXT_LENGTH_MAX
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.messages.cluster import ClusterAnswer, ClusterCommand, ClusterMessage
+from quorumlog.model.wording import counted
+
+CALLS_MAX: Final = 4_096
+"""Commands of one node that wait for an answer."""
+SERVED_MAX: Final = 8_192
+"""Commands of other nodes that this one has under way as the leader."""
+RETRY_MS: Final = 50
+"""Pause before a command that was refused, or had nowhere to go, is sent again."""
+ANSWER_MS: Final = 3_000
+"""A command that is not answered for so long is sent again."""
+
+Answer: TypeAlias = Callable[[ResponseCode, str, bytes, int], None]
+"""Called once: with SUCCESS, the encoded result and the index of the command's entry, or with a
+code and the reason."""
+Done: TypeAlias = Callable[[ResponseCode, str, AnyResult | None], None]
+"""Called once with the result, or None and why there is none."""
+
+AGAIN: Final = frozenset(
+    {
+        ResponseCode.NOT_LEADER,
+        ResponseCode.LEADER_NOT_READY,
+        ResponseCode.LEADER_TRANSFERRING,
+        ResponseCode.LEADER_PENDING_FULL,
+        ResponseCode.TERM_CHANGED,
+        ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
+        ResponseCode.UNKNOWN_GROUP,
+        ResponseCode.NODE_STOPPING,
+    }
+)
+"""Codes after which a command is sent again: another leader, or the same one later, takes it."""
+
+
+class CommandNetwork(Protocol):
+    """What commands need around them; `now_ms` reads a monotonic clock."""
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        ...
+
+    def leader(self) -> str | None:
+        """Return the node that leads `__cluster`, as far as is known here."""
+        ...
+
+    def applied_index(self) -> int:
+        """Return the index up to which this node's view of `__cluster` has come."""
+        ...
+
+    def send(
+        self, peer_id: str, message: ClusterMessage, attachments: Sequence[Buffer] = ()
+    ) -> bool:
+        """Send to another node, or return False when that is impossible now."""
+        ...
+
+    def serve(self, data: bytes, timeout_ms: int, answer: Answer) -> None:
+        """Carry out a command here, as the leader; `answer` may be called at once."""
+        ...
+
+
+@dataclass(slots=True)
+class _Call:
+    data: bytes
+    deadline_ms: int
+    done: Done
+    sent_to: str | None = None
+    """Where it is under way; None: nowhere."""
+    due_ms: int = 0
+    """When it is sent again."""
+    why: str = "no leader of __cluster is known"
+    attempt: int = 0
+
+
+class Commands:
+    """The commands of one node. All methods run on the event loop's thread."""
+
+    def __init__(self, self_id: str, network: CommandNetwork) -> None:
+        self._self_id = self_id
+        self._network = network
+        self._calls: dict[int, _Call] = {}
+        self._numbers = 0
+        self._served = 0
+        self._carried_out: list[tuple[int, _Call, AnyResult]] = []
+        """Those whose entries this node has not applied yet; they count as calls that wait."""
+
+    def __len__(self) -> int:
+        return len(self._calls) + len(self._carried_out)
+
+    def execute(self, data: bytes, timeout_ms: int, done: Done) -> None:
+        """Have an encoded command carried out; `done` may be called at once."""
+        if len(data) > COMMAND_BYTES_MAX:
+            text = f"a command of {len(data)} bytes is above {COMMAND_BYTES_MAX}; split it"
+            done(ResponseCode.UNEXPECTED_ARGUMENT, text, None)
+            return
+        if len(self) >= CALLS_MAX:
+            text = f"{counted(len(self), 'command')} wait already; try again later"
+            done(ResponseCode.LEADER_PENDING_FULL, text, None)
+            return
+        self._numbers += 1
+        call = _Call(data, self._network.now_ms() + timeout_ms, done)
+        self._calls[self._numbers] = call
+        self._send(self._numbers, call)
+
+    def _send(self, number: int, call: _Call) -> None:
+        now_ms, leader = self._network.now_ms(), self._network.leader()
+        call.sent_to, call.due_ms = None, now_ms + RETRY_MS
+        if leader is None:
+            return
+        left_ms = max(1, call.deadline_ms - now_ms)
+        if leader == self._self_id:
+            call.sent_to, call.due_ms = leader, now_ms + max(ANSWER_MS, left_ms)
+            call.attempt += 1
+            attempt = call.attempt
+
+            def answer(code: ResponseCode, text: str, result: bytes, index: int) -> None:
+                if call.attempt == attempt:
+                    self._answered(number, code, text, result, index)
+
+            self._network.serve(call.data, left_ms, answer)
+            return
+        message = ClusterCommand(
+            local_id=self._self_id, remote_id=leader, number=number, timeout_ms=left_ms
+        )
+        if self._network.send(leader, message, (call.data,)):
+            call.sent_to, call.due_ms = leader, now_ms + ANSWER_MS
+        else:
+            call.why = f"{leader}, which leads __cluster, cannot be reached"
+
+    def _answered(
+        self, number: int, code: ResponseCode, text: str, result: bytes, index: int
+    ) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            return
+        if code in AGAIN:
+            call.sent_to, call.why = None, text or code.name
+            call.due_ms = self._network.now_ms() + RETRY_MS
+            return
+        del self._calls[number]
+        if code is not ResponseCode.SUCCESS:
+            call.done(code, text, None)
+            return
+        try:
+            found = decode_result(result)
+        except UnexpectedArgumentError as error:
+            call.done(ResponseCode.UNSUPPORTED, str(error), None)
+            return
+        if index <= self._network.applied_index():
+            call.done(code, "", found)
+        else:
+            self._carried_out.append((index, call, found))
+
+    # -- other nodes --------------------------------------------------------------------------
+
+    def received(self, message: ClusterMessage, attachment: Buffer) -> None:
+        """Take a command of another node, or the answer to one of this node's."""
+        if isinstance(message, ClusterCommand):
+            self._serve(message, bytes(attachment))
+        elif isinstance(message, ClusterAnswer):
+            call = self._calls.get(message.number)
+            if call is not None and call.sent_to == message.local_id:
+                result = bytes(attachment)
+                self._answered(message.number, message.code, message.text, result, message.index)
+
+    def _serve(self, message: ClusterCommand, data: bytes) -> None:
+        asker, number = message.local_id, message.number
+
+        def send(code: ResponseCode, text: str, result: bytes, index: int) -> None:
+            reply = ClusterAnswer(
+                local_id=self._self_id,
+                remote_id=asker,
+                number=number,
+                code=code,
+                text=text[:TEXT_LENGTH_MAX],
+                index=index,
+            )
+            self._network.send(asker, reply, (result,) if result else ())
+
+        def answer(code: ResponseCode, text: str, result: bytes, index: int) -> None:
+            self._served -= 1
+            send(code, text, result, index)
+
+        if self._served >= SERVED_MAX:
+            text = (
+                f"{counted(self._served, 'command')} of other nodes wait already; try again later"
+            )
+            send(ResponseCode.LEADER_PENDING_FULL, text, b"", -1)
+            return
+        self._served += 1
+        self._network.serve(data, message.timeout_ms, answer)
+
+    def applied(self) -> None:
+        """This node's view has come further: answer what shows in it now."""
+        waiting, self._carried_out = self._carried_out, []
+        now_ms, applied = self._network.now_ms(), self._network.applied_index()
+        for index, call, found in waiting:
+            if index <= applied or now_ms >= call.deadline_ms:
+                call.done(ResponseCode.SUCCESS, "", found)
+            else:
+                self._carried_out.append((index, call, found))
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Send what is due again, and give up what has no time left."""
+        if self._carried_out:
+            self.applied()
+        if not self._calls:
+            return
+        now_ms, leader = self._network.now_ms(), self._network.leader()
+        for number, call in list(self._calls.items()):
+            if now_ms >= call.deadline_ms:
+                del self._calls[number]
+                text = f"__cluster did not carry it out in time: {call.why}"
+                call.done(ResponseCode.TIMEOUT, text, None)
+            elif now_ms >= call.due_ms or (call.sent_to is not None and call.sent_to != leader):
+                self._send(number, call)
+
+    def end(self, text: str) -> None:
+        """Answer everything: the node stops."""
+        calls, self._calls = list(self._calls.values()), {}
+        for _, call, found in self._carried_out:
+            call.done(ResponseCode.SUCCESS, "", found)
+        self._carried_out = []
+        for call in calls:
+            call.done(ResponseCode.NODE_STOPPING, text, None)

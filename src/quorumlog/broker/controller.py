@@ -1,0 +1,217 @@
+"""What the leader of `__cluster` does beyond carrying out commands: it has partition groups made.
+
+It decides which groups there shall be, and of which brokers; the brokers make them (`group_keeper`)
+as soon as their view of `__cluster` has them. Everything follows from the state and from who leads
+what, so another leader goes on from there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from quorumlog.broker.leaders import Leaders
+from quorumlog.machine.cluster.commands import (
+    AddGroups,
+    AnyCommand,
+    CreatePartitions,
+    CreateTopics,
+    GroupsLed,
+    NewGroup,
+    ReplaceGroup,
+)
+from quorumlog.machine.cluster.state import GROUPS_MAX, ClusterView
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.topic_configs import REPLICATION_DEFAULT, cluster_default
+from quorumlog.model.wording import counted
+
+UNLED_MS: Final = 30_000
+"""A new partition group that has no leader after this time is given up, and made elsewhere."""
+REPEAT_MS: Final = 1_000
+"""Pause before the same is asked for again, if nothing came of it."""
+HELD_MAX: Final = 1_024
+"""Commands that wait for brokers."""
+
+
+class ControllerNode(Protocol):
+    """What the controller needs of its node."""
+
+    def now_ms(self) -> int:
+        """Return the time of a monotonic clock."""
+        ...
+
+    def view(self) -> ClusterView:
+        """Return what `__cluster` holds, as far as is known here."""
+        ...
+
+    def controls(self) -> bool:
+        """Whether this node leads `__cluster`, and knows all that is committed there."""
+        ...
+
+    def voters(self) -> int:
+        """Return how many nodes vote in `__cluster`."""
+        ...
+
+    def ask_for(self, command: AnyCommand) -> None:
+        """Have `__cluster` carry out a command; what comes of it shows in the view."""
+        ...
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of new partition groups."""
+        ...
+
+
+Go: TypeAlias = Callable[[ResponseCode, str], None]
+"""Called once: with SUCCESS when a command may be appended, or with why it may not."""
+
+
+@dataclass(slots=True)
+class _Held:
+    deadline_ms: int
+    go: Go
+
+
+class Controller:
+    """The duties of the leader of `__cluster`. All methods run on the event loop's thread."""
+
+    def __init__(self, node: ControllerNode, leaders: Leaders) -> None:
+        self._node = node
+        self._leaders = leaders
+        self._held: list[_Held] = []
+        self._asked: dict[str, int] = {}
+        self._unled: dict[str, int] = {}
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def admit(self, command: AnyCommand, timeout_ms: int, go: Go) -> None:
+        """Call `go` once a command can be appended: partitions need groups to be on."""
+        if not isinstance(command, CreateTopics | CreatePartitions):
+            go(ResponseCode.SUCCESS, "")
+            return
+        self._add_groups()
+        if self._node.view().groups or self._is_enough():
+            go(ResponseCode.SUCCESS, "")
+        elif len(self._held) >= HELD_MAX:
+            go(ResponseCode.LEADER_PENDING_FULL, f"{HELD_MAX} commands wait for brokers already")
+        else:
+            self._held.append(_Held(self._node.now_ms() + timeout_ms, go))
+
+    def _is_enough(self) -> bool:
+        return len(self._live()) >= self._factor()
+
+    def _factor(self) -> int:
+        wanted = int(cluster_default(REPLICATION_DEFAULT, self._node.view().defaults))
+        return max(1, min(wanted, self._node.voters()))
+
+    def _live(self) -> list[int]:
+        """Return the brokers that are alive, as far as is known here."""
+        alive = self._leaders.alive
+        brokers = self._node.view().brokers.values()
+        return sorted(one.broker_id for one in brokers if one.node_id in alive)
+
+    # -- reconciling --------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is to be done, if this node is the controller."""
+        self._release()
+        if not self._node.controls():
+            self._unled.clear()
+            return
+        view, now_ms = self._node.view(), self._node.now_ms()
+        making = {name for name, group in view.groups.items() if group.phase == "making"}
+        self._unled = {name: self._unled.get(name, now_ms) for name in making}
+        led = sorted(name for name in making if self._leaders.of(name).node_id is not None)
+        if led and self._may_ask("led"):
+            self._node.ask_for(GroupsLed(led))
+        for name, since_ms in self._unled.items():
+            if name not in led and now_ms - since_ms >= UNLED_MS:
+                self._replace(name)
+        if view.groups:
+            self._add_groups()
+
+    def _may_ask(self, what: str) -> bool:
+        """Whether something may be ordered now: not again and again before it can be seen."""
+        now_ms = self._node.now_ms()
+        if now_ms - self._asked.get(what, -REPEAT_MS) < REPEAT_MS:
+            return False
+        self._asked[what] = now_ms
+        return True
+
+    def _release(self) -> None:
+        """Let commands go on that can, and refuse those that have waited for too long."""
+        held, self._held = self._held, []
+        now_ms = self._node.now_ms()
+        for one in held:
+            if not self._node.controls():
+                one.go(ResponseCode.NOT_LEADER, "another node leads __cluster")
+            elif self._node.view().groups or self._is_enough():
+                self._add_groups()
+                one.go(ResponseCode.SUCCESS, "")
+            elif now_ms >= one.deadline_ms:
+                one.go(ResponseCode.TIMEOUT, self._too_few())
+            else:
+                self._held.append(one)
+
+    def _too_few(self) -> str:
+        return (
+            f"a partition group is made of {counted(self._factor(), 'broker')}, and there are "
+            f"{len(self._live())}: start others (kafkaListen), or set default.replication.factor"
+        )
+
+    def _add_groups(self) -> None:
+        """Have a group made for each live broker that is preferred as the leader of none."""
+        view, factor = self._node.view(), self._factor()
+        live = self._live()
+        if len(live) < factor:
+            return
+        preferred = {group.members[0] for group in view.groups.values()}
+        without = [broker_id for broker_id in live if broker_id not in preferred]
+        room = GROUPS_MAX - len(view.groups)
+        if without and room > 0 and self._may_ask(f"groups {view.groups_made}"):
+            load = self._loads()
+            added = [self._new_group(first, live, factor, load) for first in without[:room]]
+            self._asked = {
+                what: at_ms
+                for what, at_ms in self._asked.items()
+                if not what.startswith("groups ") or what == f"groups {view.groups_made}"
+            }
+            self._node.ask_for(AddGroups(view.groups_made, added))
+
+    def _loads(self) -> Counter[int]:
+        """Return how many groups each broker is a member of."""
+        groups = self._node.view().groups.values()
+        return Counter(member for group in groups for member in group.members)
+
+    def _new_group(
+        self, first: int, live: Iterable[int], factor: int, load: Counter[int]
+    ) -> NewGroup:
+        """Return a group that `first` shall lead, with the others that have the fewest groups.
+
+        Of those with equally many, the ones after `first` in the order of their ids.
+        """
+        ring = sorted(live, key=lambda one: (one <= first, one))
+        others = [one for one in ring if one != first]
+        chosen = [first, *sorted(others, key=lambda one: load[one])[: factor - 1]]
+        load.update(chosen)
+        brokers = self._node.view().brokers
+        node_ids = [brokers[one].node_id for one in chosen]
+        peers = ";".join(f"{brokers[one].node_id}-{brokers[one].address}" for one in chosen)
+        settings = {**self._node.settings, "kind": "partitions", "preferredLeaderIds": node_ids[0]}
+        return NewGroup(chosen, peers, settings)
+
+    def _replace(self, name: str) -> None:
+        """Give up a group that got no leader, and have another one made of live brokers."""
+        live, factor = self._live(), self._factor()
+        if len(live) < factor or not self._may_ask(f"instead of {name}"):
+            return
+        load = self._loads()
+        first = min(live, key=lambda one: (load[one], one))
+        replacement = self._new_group(first, live, factor, load)
+        self._node.ask_for(ReplaceGroup(name, replacement))
+
+    def end(self) -> None:
+        """Refuse what waits: the node stops."""
+        held, self._held = self._held, []
+        for one in held:
+            one.go(ResponseCode.NODE_STOPPING, "the node stops")

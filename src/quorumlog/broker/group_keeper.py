@@ -1,0 +1,107 @@
+"""Makes this node's replicas of partition groups as `__cluster` wants them, and deletes those that
+were given up.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from quorumlog.log_events import log_event
+from quorumlog.machine.cluster.state import ClusterView, PartitionGroup, group_identity
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.group_records import GroupRecord
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS: Final = 1_000
+"""Pause before a group that could not be made or deleted is tried again."""
+_NAME: Final = re.compile(r"pg-([0-9]{1,9})")
+
+
+class GroupHost(Protocol):
+    """Makes and deletes replicas of groups on one node (`node.group_lifecycle`)."""
+
+    def create(self, record: GroupRecord, done: Callable[[ResponseCode, str], None]) -> None:
+        """Make a replica."""
+        ...
+
+    def delete(
+        self,
+        name: str,
+        identity: bytes,
+        done: Callable[[ResponseCode, str], None],
+        *,
+        purge: bool = False,
+    ) -> None:
+        """Delete one."""
+        ...
+
+    def identity_of(self, name: str) -> bytes:
+        """Return the identity of a group that is here; empty: it is not, or has none yet."""
+        ...
+
+
+class GroupKeeper:
+    """The partition groups of one node. All methods run on the event loop's thread."""
+
+    def __init__(
+        self, host: GroupHost, hosted: Mapping[str, object], now_ms: Callable[[], int]
+    ) -> None:
+        self._host = host
+        self._hosted = hosted
+        self._now_ms = now_ms
+        self._changing: set[str] = set()
+        self._retry_ms: dict[str, int] = {}
+        self._said: dict[str, str] = {}
+
+    def reconcile(self, view: ClusterView, broker_id: int) -> None:
+        """Begin to make what is missing here, and to delete what was given up."""
+        now_ms = self._now_ms()
+        self._retry_ms = {name: due for name, due in self._retry_ms.items() if due > now_ms}
+        for group in view.groups.values():
+            if group.phase == "making" and broker_id in group.members:
+                self._make(view.cluster_id, group)
+        for name in list(self._hosted):
+            found = _NAME.fullmatch(name)
+            if found and name not in view.groups and int(found.group(1)) < view.groups_made:
+                self._delete(view.cluster_id, name)
+
+    def _make(self, cluster_id: str, group: PartitionGroup) -> None:
+        identity = group_identity(cluster_id, group.name)
+        if not self._may_change(group.name) or self._host.identity_of(group.name) == identity:
+            return
+        record = GroupRecord(
+            group=group.name, identity=identity, peers=group.peers, settings=group.settings
+        )
+        self._changing.add(group.name)
+        self._host.create(record, lambda code, text: self._done(group.name, code, text))
+
+    def _delete(self, cluster_id: str, name: str) -> None:
+        identity = group_identity(cluster_id, name)
+        if not self._may_change(name) or self._host.identity_of(name) != identity:
+            return  # it is one of another cluster, or somebody made it by hand
+        self._changing.add(name)
+        self._host.delete(
+            name, identity, lambda code, text: self._done(name, code, text), purge=True
+        )
+
+    def _may_change(self, name: str) -> bool:
+        return name not in self._changing and name not in self._retry_ms
+
+    def _done(self, name: str, code: ResponseCode, text: str) -> None:
+        self._changing.discard(name)
+        if code is ResponseCode.SUCCESS:
+            self._said.pop(name, None)
+            return
+        self._retry_ms[name] = self._now_ms() + RETRY_MS
+        if self._said.get(name) != text:
+            self._said[name] = text
+            log_event(
+                logger,
+                logging.WARNING,
+                "partition group not made or deleted",
+                group=name,
+                code=code.name,
+                text=text,
+            )

@@ -1,0 +1,95 @@
+"""Who leads the partition groups, as far as one node knows: from messages, and from its replicas.
+
+Each node says which groups it leads when that changes, and again each second. What is of the
+highest term counts.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from quorumlog.model.messages.cluster import LedGroup
+
+SILENT_MS: Final = 4_000
+"""A node that was not heard of for this long counts as dead, and as the leader of nothing."""
+UNKNOWN_TERM: Final = -1
+
+
+class KnownLeader(NamedTuple):
+    """The leader of a group in a term; `node_id` None: not known."""
+
+    node_id: str | None = None
+    term: int = UNKNOWN_TERM
+    in_sync: tuple[str, ...] = ()
+
+
+NOBODY: Final = KnownLeader()
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a node said last, and when."""
+
+    at_ms: int
+    groups: dict[str, LedGroup] = field(default_factory=dict)
+
+
+class Leaders:
+    """What one node knows. `changed` is called after each change of what is asked here."""
+
+    def __init__(self, now_ms: Callable[[], int], changed: Callable[[], None]) -> None:
+        self._now_ms = now_ms
+        self._changed = changed
+        self._heard: dict[str, _Heard] = {}
+        self._observed: dict[str, tuple[int, str | None]] = {}
+        self._known: dict[str, KnownLeader] = {}
+        self._alive: frozenset[str] = frozenset()
+
+    def of(self, group: str) -> KnownLeader:
+        """Return the leader of a group."""
+        return self._known.get(group, NOBODY)
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """Nodes that were heard of lately, and this one."""
+        return self._alive
+
+    def told(self, node_id: str, groups: Iterable[LedGroup]) -> None:
+        """A node says which groups it leads: these, and no others."""
+        self._heard[node_id] = _Heard(self._now_ms(), {one.group: one for one in groups})
+        self._update()
+
+    def observed(self, replicas: dict[str, tuple[int, str | None]]) -> None:
+        """Take what this node's own replicas know: group → (term, leader or None)."""
+        if replicas != self._observed:
+            self._observed = replicas
+            self._update()
+
+    def tick(self) -> None:
+        """Forget nodes that were silent for too long."""
+        oldest = self._now_ms() - SILENT_MS
+        silent = [node_id for node_id, one in self._heard.items() if one.at_ms < oldest]
+        for node_id in silent:
+            del self._heard[node_id]
+        if silent:
+            self._update()
+
+    def _update(self) -> None:
+        known: dict[str, KnownLeader] = {}
+        for node_id, heard in self._heard.items():
+            for name, led in heard.groups.items():
+                if led.term > known.get(name, NOBODY).term:
+                    known[name] = KnownLeader(node_id, led.term, tuple(sorted(led.in_sync)))
+        for name, (term, leader) in self._observed.items():
+            before = known.get(name, NOBODY)
+            if term > before.term:
+                known[name] = KnownLeader(leader, term, before.in_sync)
+        for name, last in self._known.items():  # who led last is not forgotten, but that it leads
+            if known.get(name, NOBODY).term < last.term:
+                known[name] = KnownLeader(None, last.term, last.in_sync)
+            elif not known[name].in_sync:
+                known[name] = known[name]._replace(in_sync=last.in_sync)
+        alive = frozenset(self._heard)
+        if known != self._known or alive != self._alive:
+            self._known, self._alive = known, alive
+            self._changed()

@@ -1,0 +1,329 @@
+"""What a broker does while its node runs: looks at its replicas, tells others, does what is due."""
+
+import logging
+import os
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from quorumlog.broker.commands import Answer, Commands, Done
+from quorumlog.broker.controller import Controller
+from quorumlog.broker.group_keeper import GroupKeeper
+from quorumlog.broker.leaders import Leaders
+from quorumlog.broker.partition_keeper import PartitionKeeper
+from quorumlog.log_events import log_event
+from quorumlog.machine.cluster.commands import (
+    ID_BYTES,
+    AnyCommand,
+    AnyResult,
+    Envelope,
+    RegisterBroker,
+    Registered,
+    decode_envelope,
+    encode,
+)
+from quorumlog.machine.cluster.state import BrokerRecord, ClusterView
+from quorumlog.model.block import Buffer, encode_block, parse_block
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.group_records import text_of
+from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.messages.cluster import ClusterMessage, Leading, LedGroup
+from quorumlog.node.node import Node, monotonic_ms, wall_ms
+from quorumlog.node.replica.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+TICK_MS: Final = 25
+"""Pause between two looks at what this node's replicas lead, and at what is due."""
+BEAT_MS: Final = 1_000
+"""Nodes tell each other so often at least which groups they lead."""
+REGISTER_MS: Final = 5_000
+"""How long one attempt to register takes at most."""
+ORDER_MS: Final = 5_000
+"""How long a command of the controller may take; it is given again if nothing came of it."""
+COMPLETE_RETRY_MS: Final = 200
+"""Pause before the leader of `__cluster` is asked again how far this node must have come."""
+IN_SYNC_ENTRIES: Final = 1_000
+"""A member that lags by more entries is not in sync."""
+
+
+class Owner(Protocol):
+    """The broker, as far as its running parts need it."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """The configuration of its node."""
+        ...
+
+    @property
+    def view(self) -> ClusterView:
+        """What `__cluster` holds, as far as is known here."""
+        ...
+
+    @property
+    def advertised(self) -> str:
+        """`host:port` where clients reach it; empty: not known, or nowhere."""
+        ...
+
+
+class Running:
+    """The parts of a broker, and what they need of its node.
+
+    All methods run on the event loop's thread. `changed` is called when what is known of leaders
+    or of live nodes has changed.
+    """
+
+    def __init__(self, owner: Owner, node: Node, changed: Callable[[], None]) -> None:
+        self.node = node
+        self.is_complete = False
+        self._owner = owner
+        self._changed = changed
+        self._self_id = owner.config.self_id
+        self.leaders = Leaders(monotonic_ms, changed)
+        self.commands = Commands(self._self_id, self)
+        self.controller = Controller(self, self.leaders)
+        self._groups = GroupKeeper(node.hosting.lifecycle, node.replicas, monotonic_ms)
+        self._partitions: dict[str, PartitionKeeper] = {}
+        self._timer = node.new_timer()
+        self._led: list[LedGroup] = []
+        self._beat_ms = self._complete_ms = self._register_ms = 0
+        self._is_registering = False
+        self._reconciled = -1, -1
+        self._ready_term = -1
+        self._ready_index = -1
+        given = owner.config.partition_groups
+        self.settings: Mapping[str, str] = {key: text_of(value) for key, value in given.items()}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self.node.hosting.cluster_received = self._received
+        self._timer.tick = self.tick
+        self.tick()
+
+    def stop(self) -> None:
+        """Look no more, and answer what waits."""
+        self._timer.end()
+        self.node.hosting.cluster_received = lambda message, attachment: None
+        self.controller.end()
+        self.commands.end("the node stops")
+
+    def tick(self) -> None:
+        """Look at everything once."""
+        self._timer.wake_at(monotonic_ms() + TICK_MS)
+        self._look_at_replicas()
+        self.leaders.tick()
+        self.commands.tick()
+        self.controller.tick()
+        self._complete()
+        self._register()
+        self._reconcile()
+
+    def view_changed(self) -> None:
+        """This node's view of `__cluster` has come further."""
+        self.commands.applied()
+        self._reconcile()
+
+    # -- leaders ------------------------------------------------------------------------------
+
+    def _look_at_replicas(self) -> None:
+        observed: dict[str, tuple[int, str | None]] = {}
+        led = []
+        for name in self.view().groups:
+            replica = self.node.replicas.get(name)
+            if replica is None:
+                continue
+            core = replica.core
+            if core.role is not Role.LEADER:
+                observed[name] = core.term, core.leader_id
+            elif core.is_ready:
+                led.append(LedGroup(name, core.term, _in_sync(replica)))
+        self.leaders.observed(observed)
+        now_ms = monotonic_ms()
+        if led != self._led or now_ms >= self._beat_ms:
+            self._led, self._beat_ms = led, now_ms + BEAT_MS
+            self.leaders.told(self._self_id, led)
+            for peer_id in self._peers():
+                message = Leading(local_id=self._self_id, remote_id=peer_id, groups=led)
+                self.node.links.send(peer_id, message)
+
+    def _peers(self) -> list[str]:
+        replica = self._cluster()
+        ids = () if replica is None else replica.core.membership.ids
+        return [node_id for node_id in ids if node_id != self._self_id]
+
+    def _received(self, message: ClusterMessage, attachment: memoryview) -> None:
+        if isinstance(message, Leading):
+            self.leaders.told(message.local_id, message.groups)
+        else:
+            self.commands.received(message, attachment)
+
+    # -- this node's part ---------------------------------------------------------------------
+
+    def _cluster(self) -> Replica | None:
+        return self.node.replicas.get(CLUSTER_GROUP)
+
+    def _complete(self) -> None:
+        """Find out how far `__cluster` had come when this node started, and when it is here."""
+        replica, now_ms = self._cluster(), monotonic_ms()
+        if self.is_complete or replica is None or now_ms < self._complete_ms:
+            return
+        self._complete_ms = now_ms + REGISTER_MS
+
+        def done(code: ResponseCode, text: str, index: int) -> None:
+            self._complete_ms = monotonic_ms() + COMPLETE_RETRY_MS
+            if code is ResponseCode.SUCCESS and replica.applied_index >= index:
+                self.is_complete = True
+                self._changed()
+
+        replica.pending_requests.read(done)
+
+    def _register(self) -> None:
+        """Register this broker, if `__cluster` does not know it as it is."""
+        address, now_ms = self._owner.advertised, monotonic_ms()
+        if not address or self._is_registering or now_ms < self._register_ms:
+            return
+        if self.leader() is None:
+            return
+        host, port = parse_address(address)
+        own, rack = self.node.own_address, self._owner.config.kafka_rack
+        known = self.view().broker_of(self._self_id)
+        number = -1 if known is None else known.broker_id
+        if known == BrokerRecord(number, self._self_id, own, host, port, rack):
+            return
+        self._is_registering = True
+        cluster_id = urlsafe_b64encode(os.urandom(ID_BYTES)).decode().rstrip("=")
+        command = RegisterBroker(self._self_id, own, host, port, rack, cluster_id)
+
+        def done(code: ResponseCode, text: str, result: AnyResult | None) -> None:
+            self._is_registering = False
+            self._register_ms = monotonic_ms() + COMPLETE_RETRY_MS
+            if isinstance(result, Registered) and result.code is not ResponseCode.SUCCESS:
+                log_event(logger, logging.ERROR, "broker not registered", text=result.text)
+                self._register_ms += REGISTER_MS
+
+        self.order(command, REGISTER_MS, done)
+
+    def _reconcile(self) -> None:
+        """Bring this node's groups and partitions in line with the view."""
+        view, now_ms = self.view(), monotonic_ms()
+        known = view.broker_of(self._self_id)
+        if known is not None:
+            self._groups.reconcile(view, known.broker_id)
+        beat = now_ms // BEAT_MS
+        is_due = self._reconciled != (view.version, beat)
+        self._reconciled = view.version, beat
+        for led in self._led:
+            keeper = self._partitions.get(led.group)
+            if keeper is None:
+                keeper = PartitionKeeper(
+                    led.group, self.node.config.limits, self.order, monotonic_ms
+                )
+                self._partitions[led.group] = keeper
+            replica = self.node.replicas.get(led.group)
+            if replica is not None and (is_due or not keeper.is_settled):
+                keeper.reconcile(view, replica)
+        for name in self._partitions.keys() - view.groups.keys():
+            del self._partitions[name]
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
+        """Have `__cluster` carry out a command; `done` is called once."""
+        data = encode(Envelope(os.urandom(ID_BYTES), wall_ms(), command))
+        self.commands.execute(data, timeout_ms, done)
+
+    def ask_for(self, command: AnyCommand) -> None:
+        """See `ControllerNode`."""
+        self.order(command, ORDER_MS, lambda code, text, result: None)
+
+    def serve(self, data: bytes, timeout_ms: int, answer: Answer) -> None:
+        """See `CommandNetwork`."""
+        replica = self._cluster()
+        if replica is None or replica.core.role is not Role.LEADER:
+            answer(ResponseCode.NOT_LEADER, f"not the leader of {CLUSTER_GROUP}", b"", -1)
+            return
+        try:
+            command = decode_envelope(data).command
+        except UnexpectedArgumentError as error:
+            answer(error.code, str(error), b"", -1)
+            return
+
+        def go(code: ResponseCode, text: str) -> None:
+            if code is ResponseCode.SUCCESS:
+                self._propose(data, answer)
+            else:
+                answer(code, text, b"", -1)
+
+        self.controller.admit(command, timeout_ms, go)
+
+    def _propose(self, data: bytes, answer: Answer) -> None:
+        replica, limits = self._cluster(), self.node.config.limits
+        if replica is None:
+            answer(ResponseCode.NOT_LEADER, f"{CLUSTER_GROUP} is closed", b"", -1)
+            return
+
+        def answered(response: AppendResponse, results: Sequence[bytes]) -> None:
+            code, text = ResponseCode(response.code), response.text
+            if code is ResponseCode.SUCCESS and not results[0]:
+                # a snapshot was loaded meanwhile: the command's result is told when it comes again
+                code, text = ResponseCode.TERM_CHANGED, "the result is not known any more"
+            result = results[0] if code is ResponseCode.SUCCESS else b""
+            answer(code, text, result, response.first_index)
+
+        block = memoryview(bytearray(encode_block([data])))
+        replica.propose(
+            parse_block(block, count=1, entry_bytes_max=limits.entry_bytes_max), answered
+        )
+
+    # -- what the parts need ------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Return the time of a monotonic clock."""
+        return monotonic_ms()
+
+    def view(self) -> ClusterView:
+        """Return what `__cluster` holds, as far as is known here."""
+        return self._owner.view
+
+    def leader(self) -> str | None:
+        """Return the node that leads `__cluster`, as far as is known here."""
+        replica = self._cluster()
+        return None if replica is None else replica.core.leader_id
+
+    def applied_index(self) -> int:
+        """Return the index up to which the view has come."""
+        replica = self._cluster()
+        return -1 if replica is None else replica.applied_index
+
+    def send(
+        self, peer_id: str, message: ClusterMessage, attachments: Sequence[Buffer] = ()
+    ) -> bool:
+        """Send to another node."""
+        return self.node.links.send(peer_id, message, attachments)
+
+    def controls(self) -> bool:
+        """Whether this node leads `__cluster`, and its view has all that earlier leaders did."""
+        replica = self._cluster()
+        if replica is None or replica.core.role is not Role.LEADER or not replica.core.is_ready:
+            return False
+        if replica.core.term != self._ready_term:
+            self._ready_term = replica.core.term
+            self._ready_index = replica.core.committed_index
+        return replica.applied_index >= self._ready_index
+
+    def voters(self) -> int:
+        """Return how many nodes vote in `__cluster`."""
+        replica = self._cluster()
+        return 1 if replica is None else len(replica.core.membership.voters)
+
+
+def _in_sync(replica: Replica) -> list[str]:
+    """Return the members that are in sync with the leader that this replica is, and itself."""
+    peers = [
+        peer.peer_id
+        for peer in replica.core.peer_progress()
+        if peer.live and 0 <= peer.lag <= IN_SYNC_ENTRIES
+    ]
+    return sorted([replica.core.self_id, *peers])

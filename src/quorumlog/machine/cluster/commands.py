@@ -1,0 +1,298 @@
+"""The commands of `__cluster`, and their results, as they are in its log.
+
+Whatever depends on time, chance or the network is decided before a command is appended, and is part
+of it: identities of topics, members of groups, the time. Each command has an id, so that one that
+is sent again is carried out once.
+"""
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from quorumlog.model.bounds import AddressText, Milliseconds, Name, Number
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+
+ID_BYTES: Final = 16
+NO_TOPIC: Final = bytes(ID_BYTES)
+"""Instead of the id of a topic: none."""
+DEFAULT: Final = -1
+"""Instead of a number of partitions or replicas: the cluster's default."""
+ITEMS_MAX: Final = 10_000
+"""Topics, partitions or configs in one command."""
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one command."""
+
+Id: TypeAlias = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+TopicName: TypeAlias = Annotated[str, Meta(max_length=1_024)]
+Text: TypeAlias = Annotated[str, Meta(max_length=32_768)]
+Channels: TypeAlias = Annotated[list[int], Meta(max_length=ITEMS_MAX)]
+ConfigPairs: TypeAlias = Annotated[dict[str, Text], Meta(max_length=256)]
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all commands; encoded as an array, so field order is the format."""
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all results."""
+
+
+# -- brokers ------------------------------------------------------------------------------------
+
+
+class RegisterBroker(Command, frozen=True, array_like=True, tag=True):
+    """A node is a broker: `address` is where nodes reach it, `host` and `port` where clients do.
+
+    `cluster_id` becomes the id of the cluster if it has none yet.
+    """
+
+    node_id: Name
+    address: AddressText
+    host: Annotated[str, Meta(max_length=256)]
+    port: Annotated[int, Meta(ge=0, le=65_535)]
+    rack: Annotated[str, Meta(max_length=256)]
+    cluster_id: Annotated[str, Meta(max_length=64)]
+
+
+class Registered(Result, frozen=True, array_like=True, tag=True):
+    """The number of the broker, which it keeps; -1 with a code that says why not."""
+
+    broker_id: int
+    cluster_id: str
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+
+
+# -- partition groups ---------------------------------------------------------------------------
+
+
+class NewGroup(msgspec.Struct, frozen=True, array_like=True):
+    """A partition group to be made: `members` are brokers, the preferred leader first.
+
+    `peers` are these with their addresses, as a group's configuration has them.
+    """
+
+    members: Annotated[list[int], Meta(min_length=1, max_length=50)]
+    peers: Annotated[str, Meta(max_length=4_096)]
+    settings: dict[str, str]
+
+
+class AddGroups(Command, frozen=True, array_like=True, tag=True):
+    """Make partition groups, if no more than `made` have ever been made."""
+
+    made: Number
+    groups: Annotated[list[NewGroup], Meta(max_length=64)]
+
+
+class ReplaceGroup(Command, frozen=True, array_like=True, tag=True):
+    """Give up a partition group that never had a leader; another one gets its partitions."""
+
+    group: Name
+    replacement: NewGroup
+
+
+class GroupsLed(Command, frozen=True, array_like=True, tag=True):
+    """These partition groups have a leader: they are made at all their members."""
+
+    groups: Annotated[list[Name], Meta(max_length=64)]
+
+
+class PartitionsOpened(Command, frozen=True, array_like=True, tag=True):
+    """The log of a group says that there are partitions on these channels."""
+
+    group: Name
+    channels: Channels
+
+
+class PartitionsLost(Command, frozen=True, array_like=True, tag=True):
+    """A group does not know the partitions on these channels any more: they get others.
+
+    Channels up to `highest` cannot be opened in its log.
+    """
+
+    group: Name
+    channels: Channels
+    highest: Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)]
+
+
+class Changed(Result, frozen=True, array_like=True, tag=True):
+    """How many groups or partitions the command has changed."""
+
+    count: int
+
+
+# -- topics -------------------------------------------------------------------------------------
+
+
+class NewTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic to be made."""
+
+    name: TopicName
+    topic_id: Id
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    configs: ConfigPairs = {}
+
+
+class CreateTopics(Command, frozen=True, array_like=True, tag=True):
+    """Make topics; those that cannot be made do not hinder the others."""
+
+    topics: Annotated[list[NewTopic], Meta(max_length=ITEMS_MAX)]
+    validate_only: bool = False
+
+
+class TopicToDelete(msgspec.Struct, frozen=True, array_like=True):
+    """A topic by its id or, if that is `NO_TOPIC`, by its name."""
+
+    name: TopicName = ""
+    topic_id: Id = NO_TOPIC
+
+
+class DeleteTopics(Command, frozen=True, array_like=True, tag=True):
+    """Delete topics; those that do not exist do not hinder the others."""
+
+    topics: Annotated[list[TopicToDelete], Meta(max_length=ITEMS_MAX)]
+
+
+class MorePartitions(msgspec.Struct, frozen=True, array_like=True):
+    """The number of partitions that a topic shall have."""
+
+    name: TopicName
+    count: int
+
+
+class CreatePartitions(Command, frozen=True, array_like=True, tag=True):
+    """Give topics more partitions."""
+
+    topics: Annotated[list[MorePartitions], Meta(max_length=ITEMS_MAX)]
+    validate_only: bool = False
+
+
+class TopicOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one topic of a command; the numbers are those that it has now, or would."""
+
+    name: str
+    topic_id: bytes = NO_TOPIC
+    code: ResponseCode = ResponseCode.SUCCESS
+    text: str = ""
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+class TopicsChanged(Result, frozen=True, array_like=True, tag=True):
+    """One outcome for each topic, in the order of the command."""
+
+    topics: list[TopicOutcome]
+
+
+# -- configs ------------------------------------------------------------------------------------
+
+ConfigOperation: TypeAlias = Literal["set", "delete", "append", "subtract"]
+
+
+class ConfigChange(msgspec.Struct, frozen=True, array_like=True):
+    """Change one config; `append` and `subtract` are about the items of a list."""
+
+    operation: ConfigOperation
+    name: Annotated[str, Meta(max_length=256)]
+    value: Text = ""
+
+
+class AlterResource(msgspec.Struct, frozen=True, array_like=True):
+    """Changes of the configs of a topic, or (`topic` None) of the defaults of the cluster.
+
+    `replaces`: those that are not named are deleted.
+    """
+
+    topic: TopicName | None
+    changes: Annotated[list[ConfigChange], Meta(max_length=256)]
+    replaces: bool = False
+
+
+class AlterConfigs(Command, frozen=True, array_like=True, tag=True):
+    """Change configs; all those of a resource, or none."""
+
+    resources: Annotated[list[AlterResource], Meta(max_length=ITEMS_MAX)]
+    validate_only: bool = False
+
+
+class ConfigsAltered(Result, frozen=True, array_like=True, tag=True):
+    """One outcome (code, text) for each resource, in the order of the command."""
+
+    outcomes: list[tuple[ResponseCode, str]]
+
+
+# -- producers ----------------------------------------------------------------------------------
+
+
+class AllocateProducerIds(Command, frozen=True, array_like=True, tag=True):
+    """Set producer ids aside, which nobody gets again."""
+
+    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class ProducerIds(Result, frozen=True, array_like=True, tag=True):
+    """The ids from `first` to `first` + `count` - 1."""
+
+    first: int
+    count: int
+
+
+# -- encoding -----------------------------------------------------------------------------------
+
+
+class Refused(Result, frozen=True, array_like=True, tag=True):
+    """The entry is no command that this version knows; nothing has changed."""
+
+    text: str
+
+
+AnyCommand: TypeAlias = (
+    RegisterBroker
+    | AddGroups
+    | ReplaceGroup
+    | GroupsLed
+    | PartitionsOpened
+    | PartitionsLost
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | AllocateProducerIds
+)
+AnyResult: TypeAlias = Registered | Changed | TopicsChanged | ConfigsAltered | ProducerIds | Refused
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A command with what no two have in common, and the Unix time in milliseconds."""
+
+    command_id: Id
+    at_ms: Milliseconds
+    command: AnyCommand
+
+
+_ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
+_RESULTS: Final[msgspec.msgpack.Decoder[AnyResult]] = msgspec.msgpack.Decoder(AnyResult)
+
+
+def encode(value: Envelope | AnyResult) -> bytes:
+    """Return a command or a result as bytes."""
+    return msgspec.msgpack.encode(value)
+
+
+def decode_envelope(data: Any) -> Envelope:
+    """Read a command. Raises `UnexpectedArgumentError`."""
+    try:
+        return _ENVELOPES.decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnexpectedArgumentError(f"no command of {len(data)} bytes: {error}") from error
+
+
+def decode_result(data: Any) -> AnyResult:
+    """Read a result. Raises `UnexpectedArgumentError`."""
+    try:
+        return _RESULTS.decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnexpectedArgumentError(f"no result of a command: {error}") from error

@@ -1,0 +1,104 @@
+"""The state machine of `__cluster`: applies commands, and shows the state to the node around it."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from quorumlog.machine.base import SnapshotReader, SnapshotWriter, StateMachine
+from quorumlog.machine.cluster import brokers, topics
+from quorumlog.machine.cluster.commands import (
+    AddGroups,
+    AllocateProducerIds,
+    AlterConfigs,
+    AnyResult,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    Envelope,
+    GroupsLed,
+    PartitionsLost,
+    PartitionsOpened,
+    ProducerIds,
+    Refused,
+    RegisterBroker,
+    ReplaceGroup,
+    decode_envelope,
+    encode,
+)
+from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+
+DIGEST_BYTES: Final = 16
+
+
+def _allocate(state: ClusterState, command: AllocateProducerIds, at_ms: int) -> ProducerIds:
+    first = state.next_producer_id
+    state.next_producer_id += command.count
+    return ProducerIds(first, command.count)
+
+
+_EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] = {
+    RegisterBroker: brokers.register_broker,
+    AddGroups: brokers.add_groups,
+    ReplaceGroup: brokers.replace_group,
+    GroupsLed: brokers.groups_led,
+    PartitionsOpened: brokers.partitions_opened,
+    PartitionsLost: brokers.partitions_lost,
+    CreateTopics: topics.create_topics,
+    DeleteTopics: topics.delete_topics,
+    CreatePartitions: topics.create_partitions,
+    AlterConfigs: topics.alter_configs,
+    AllocateProducerIds: _allocate,
+}
+
+
+def execute(state: ClusterState, envelope: Envelope) -> bytes:
+    """Carry out a command; return its result, encoded. One that comes again changes nothing."""
+    known = state.answers.get(envelope.command_id)
+    if known is not None:
+        return known
+    command = envelope.command
+    answer = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
+    state.remember(envelope.command_id, answer)
+    return answer
+
+
+class ClusterMachine(StateMachine):
+    """The state in memory. `view` may be read on any thread: it is replaced, never changed."""
+
+    def __init__(self) -> None:
+        self._state = ClusterState()
+        self.view = EMPTY_VIEW
+
+    def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
+        """See `StateMachine`."""
+        results = [self._apply(entry) for entry in entries]
+        self.view = self._state.view(self.view)
+        return results
+
+    def _apply(self, entry: Entry) -> bytes:
+        try:
+            envelope = decode_envelope(entry.body)
+        except UnexpectedArgumentError as error:
+            return encode(Refused(str(error)))
+        return execute(self._state, envelope)
+
+    def save_snapshot(self, writer: SnapshotWriter) -> None:
+        """See `StateMachine`."""
+        writer.write(self._state.encode())
+
+    def load_snapshot(self, reader: SnapshotReader) -> None:
+        """See `StateMachine`."""
+        try:
+            self._state = ClusterState.decode(reader.read())
+        except msgspec.MsgspecError as error:
+            text = f"a snapshot of __cluster cannot be read: {error}"
+            raise CorruptionError(text, "snapshot", 0) from error
+        self.view = self._state.view(self.view)
+
+    def digest(self) -> bytes:
+        """See `StateMachine`."""
+        return blake2b(self._state.encode(), digest_size=DIGEST_BYTES).digest()

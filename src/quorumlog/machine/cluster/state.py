@@ -1,0 +1,248 @@
+"""What `__cluster` holds: brokers, partition groups, topics and configs; as tables that change, and
+as a view that does not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from quorumlog.machine.cluster.commands import ID_BYTES
+
+BROKERS_MAX: Final = 50
+"""Brokers of a cluster."""
+PARTITIONS_MAX: Final = 10_000
+"""Partitions of all topics."""
+TOPIC_PARTITIONS_MAX: Final = 4_000
+"""Partitions of one topic."""
+GROUPS_MAX: Final = 64
+"""Partition groups."""
+ANSWERS_MAX: Final = 1_000
+"""Commands whose results are remembered; that of the oldest is forgotten first."""
+ANSWERS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of these results."""
+
+
+class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A node that serves Kafka's clients; see `RegisterBroker`."""
+
+    broker_id: int
+    node_id: str
+    address: str
+    host: str
+    port: int
+    rack: str
+
+
+GroupPhase: TypeAlias = Literal["making", "led"]
+
+
+class PartitionGroup(msgspec.Struct, frozen=True, array_like=True):
+    """A group of partitions: `members` are the brokers that it was made at, preferred leader first.
+
+    It is "making" until it has had a leader; `since_ms` is when it got to its phase.
+    `next_channel` is the lowest channel that no partition was ever given.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    peers: str
+    settings: dict[str, str]
+    phase: GroupPhase
+    since_ms: int
+    next_channel: int = 1
+
+
+class TopicPartition(msgspec.Struct, frozen=True, array_like=True):
+    """Where a partition is. It is open once the log of its group says so."""
+
+    number: int
+    group: str
+    channel: int
+    is_open: bool = False
+
+
+class Topic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic; `configs` are those that were set for it."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[TopicPartition, ...]
+    configs: dict[str, str]
+    created_ms: int
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Which partition is on a channel of a group."""
+
+    topic_id: bytes
+    topic: str
+    number: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All of the state at one moment. `assignments`: group → channel → partition."""
+
+    version: int = 0
+    cluster_id: str = ""
+    brokers: Mapping[int, BrokerRecord] = field(default_factory=dict)
+    groups: Mapping[str, PartitionGroup] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics_by_id: Mapping[bytes, Topic] = field(default_factory=dict)
+    assignments: Mapping[str, Mapping[int, Assignment]] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    groups_made: int = 0
+    partition_count: int = 0
+
+    def broker_of(self, node_id: str) -> BrokerRecord | None:
+        """Return the broker that a node is, if it has registered."""
+        return next((one for one in self.brokers.values() if one.node_id == node_id), None)
+
+
+EMPTY_VIEW: Final = ClusterView()
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    """The state as a snapshot has it; everything else is derived from this."""
+
+    cluster_id: str
+    brokers: list[BrokerRecord]
+    groups: list[PartitionGroup]
+    topics: list[Topic]
+    defaults: dict[str, str]
+    groups_made: int
+    next_producer_id: int
+    answers: list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """The tables. `folded` has each topic by its name with `_` for `.`: no two may be alike."""
+
+    cluster_id: str = ""
+    brokers: dict[int, BrokerRecord] = field(default_factory=dict)
+    groups: dict[str, PartitionGroup] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    topics_by_id: dict[bytes, Topic] = field(default_factory=dict)
+    folded: dict[str, str] = field(default_factory=dict)
+    assignments: dict[str, dict[int, Assignment]] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
+    groups_made: int = 0
+    next_producer_id: int = 0
+    partition_count: int = 0
+    answers: dict[bytes, bytes] = field(default_factory=dict)
+    _answer_bytes: int = 0
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def put_topic(self, topic: Topic) -> None:
+        """Add a topic, or put it in the place of the one with its id."""
+        before = self.topics_by_id.get(topic.topic_id)
+        if before is not None:
+            self._unassign(before, topic)
+        known = set(before.partitions) if before is not None else set()
+        for one in topic.partitions:
+            if one not in known:
+                assignment = Assignment(topic.topic_id, topic.name, one.number, one.is_open)
+                self.assignments.setdefault(one.group, {})[one.channel] = assignment
+        self.partition_count += len(topic.partitions)
+        self.partition_count -= 0 if before is None else len(before.partitions)
+        self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
+        self.folded[folded(topic.name)] = topic.name
+
+    def _unassign(self, before: Topic, after: Topic | None) -> None:
+        kept = {(one.group, one.channel) for one in after.partitions} if after else set()
+        for one in before.partitions:
+            if (one.group, one.channel) not in kept:
+                self.assignments[one.group].pop(one.channel, None)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Remove a topic with its partitions."""
+        self._unassign(topic, None)
+        self.partition_count -= len(topic.partitions)
+        del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        del self.folded[folded(topic.name)]
+
+    def put_group(self, group: PartitionGroup) -> None:
+        """Add a partition group, or put it in the place of the one of its name."""
+        self.groups[group.name] = group
+        self.assignments.setdefault(group.name, {})
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def remember(self, command_id: bytes, answer: bytes) -> None:
+        """Remember the result of a command, in case it comes again."""
+        self.answers[command_id] = answer
+        self._answer_bytes += len(answer)
+        while len(self.answers) > ANSWERS_MAX or self._answer_bytes > ANSWERS_BYTES_MAX:
+            oldest = next(iter(self.answers))
+            self._answer_bytes -= len(self.answers.pop(oldest))
+
+    # -- as a whole ---------------------------------------------------------------------------
+
+    def view(self, before: ClusterView) -> ClusterView:
+        """Return what others may read while the state goes on; `before` is the last one."""
+        return ClusterView(
+            version=before.version + 1,
+            cluster_id=self.cluster_id,
+            brokers=dict(self.brokers),
+            groups=dict(self.groups),
+            topics=dict(self.topics),
+            topics_by_id=dict(self.topics_by_id),
+            assignments={name: dict(found) for name, found in self.assignments.items()},
+            defaults=dict(self.defaults),
+            groups_made=self.groups_made,
+            partition_count=self.partition_count,
+        )
+
+    def encode(self) -> bytes:
+        """Return the whole state; equal states have equal bytes."""
+        saved = _Saved(
+            self.cluster_id,
+            list(self.brokers.values()),
+            list(self.groups.values()),
+            list(self.topics.values()),
+            self.defaults,
+            self.groups_made,
+            self.next_producer_id,
+            list(self.answers.items()),
+        )
+        return msgspec.msgpack.encode(saved)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ClusterState":
+        """Read what `encode` returned. Raises `msgspec.MsgspecError`."""
+        saved = msgspec.msgpack.decode(data, type=_Saved)
+        state = cls(
+            cluster_id=saved.cluster_id,
+            brokers={one.broker_id: one for one in saved.brokers},
+            defaults=saved.defaults,
+            groups_made=saved.groups_made,
+            next_producer_id=saved.next_producer_id,
+        )
+        for group in saved.groups:
+            state.put_group(group)
+        for topic in saved.topics:
+            state.put_topic(topic)
+        for command_id, answer in saved.answers:
+            state.remember(command_id, answer)
+        return state
+
+
+def folded(name: str) -> str:
+    """Return a topic's name as names of metrics have it: two that are alike then collide."""
+    return name.replace(".", "_")
+
+
+def group_name(number: int) -> str:
+    """Return the name of the partition group of this number."""
+    return f"pg-{number}"
+
+
+def group_identity(cluster_id: str, name: str) -> bytes:
+    """Return the identity of a partition group: no other cluster has such a group."""
+    return blake2b(f"{cluster_id}/{name}".encode(), digest_size=ID_BYTES).digest()

@@ -1,0 +1,303 @@
+"""The configs of topics, by Kafka's names: types, defaults, what a value may be, and what it does.
+
+A topic has the configs that were set for it; for the others the defaults of the cluster count,
+which have names of their own (`log.retention.ms` for `retention.ms`) and can be set, too.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+LONG_MAX: Final = (1 << 63) - 1
+INT_MAX: Final = (1 << 31) - 1
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024 - 48
+"""The largest record batch: with the header of its entry it has 4 MiB."""
+VALUE_LENGTH_MAX: Final = 1_024
+"""Characters of one value."""
+_DAY_MS: Final = 86_400_000
+
+ConfigType: TypeAlias = Literal["boolean", "string", "int", "long", "double", "list"]
+Check: TypeAlias = Callable[[str], str]
+"""Returns what is wrong with a value; empty: nothing."""
+
+
+class ConfigDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """One config. `check` returns what is wrong with a value; `documentation` is for people.
+
+    `broker_name` is that of the cluster's default; empty: it has none. A config that `has_effect`
+    not is accepted, so that programs that set it run, and changes nothing.
+    """
+
+    name: str
+    type: ConfigType
+    default: str
+    check: Check
+    documentation: str
+    broker_name: str = ""
+    has_effect: bool = True
+
+
+def _whole(least: int, most: int) -> Check:
+    def check(value: str) -> str:
+        try:
+            number = int(value)
+        except ValueError:
+            return f"{value!r} is no whole number"
+        return "" if least <= number <= most else f"{number} is not between {least} and {most}"
+
+    return check
+
+
+def _fraction(value: str) -> str:
+    try:
+        number = float(value)
+    except ValueError:
+        return f"{value!r} is no number"
+    return "" if 0 <= number <= 1 else f"{number} is not between 0 and 1"
+
+
+def _one_of(*words: str) -> Check:
+    return lambda value: "" if value in words else f"{value!r} is none of {', '.join(words)}"
+
+
+def _several_of(*words: str) -> Check:
+    def check(value: str) -> str:
+        given = [part.strip() for part in value.split(",")]
+        strange = [part for part in given if part not in words]
+        return f"{strange[0]!r} is none of {', '.join(words)}" if strange else ""
+
+    return check
+
+
+def _anything(value: str) -> str:
+    return ""
+
+
+def _config(
+    name: str, kind: ConfigType, default: str, check: Check, broker_name: str, documentation: str
+) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=name,
+        type=kind,
+        default=default,
+        check=check,
+        broker_name=broker_name,
+        documentation=documentation,
+    )
+
+
+def _ignored(
+    name: str, kind: ConfigType, default: str, check: Check, reason: str
+) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=name,
+        type=kind,
+        default=default,
+        check=check,
+        documentation=f"Accepted, without effect: {reason}",
+        has_effect=False,
+    )
+
+
+_LONG, _FROM_MINUS_1 = _whole(0, LONG_MAX), _whole(-1, LONG_MAX)
+_BOOLEAN: Final = _one_of("true", "false")
+_FILES: Final = "partitions share the files of their group, whose sizes the group's settings say."
+_NOT_COMPACTED: Final = "topics are not compacted."
+_SYNCED: Final = "what is acknowledged was synced by a majority."
+
+_TOPIC: Final = (
+    _config(
+        "cleanup.policy",
+        "list",
+        "delete",
+        _several_of("delete", "compact"),
+        "log.cleanup.policy",
+        "With delete, records are removed by retention.ms and retention.bytes. With compact alone "
+        "nothing is removed, neither old records nor those whose key came again: consumers find at "
+        "least what a compacted topic has. With both, old records are removed as with delete.",
+    ),
+    _config(
+        "compression.type",
+        "string",
+        "producer",
+        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "compression.type",
+        "Batches stay compressed as their producers sent them, whatever the value.",
+    ),
+    _config(
+        "max.message.bytes",
+        "int",
+        "1048588",
+        _whole(0, MESSAGE_BYTES_MAX),
+        "message.max.bytes",
+        "Largest record batch in bytes, as it is sent.",
+    ),
+    _config(
+        "message.timestamp.type",
+        "string",
+        "CreateTime",
+        _one_of("CreateTime", "LogAppendTime"),
+        "log.message.timestamp.type",
+        "Whether records keep the timestamps of their producers or get the leader's time.",
+    ),
+    _config(
+        "min.insync.replicas",
+        "int",
+        "1",
+        _whole(1, INT_MAX),
+        "min.insync.replicas",
+        "Records produced with acks=all are always on the disks of a majority of the replicas; "
+        "if fewer replicas than this are in sync, they are refused.",
+    ),
+    _config(
+        "retention.ms",
+        "long",
+        str(7 * _DAY_MS),
+        _FROM_MINUS_1,
+        "log.retention.ms",
+        "Records older than this may be removed; -1: age does not matter.",
+    ),
+    _config(
+        "retention.bytes",
+        "long",
+        "-1",
+        _FROM_MINUS_1,
+        "log.retention.bytes",
+        "The oldest records of a partition are removed while it has more bytes; -1: no bound.",
+    ),
+    _config(
+        "quorumlog.acks.one",
+        "string",
+        "persistence",
+        _one_of("receive", "persistence"),
+        "",
+        "When a produce with acks=1 is answered: once the leader has the batch in memory "
+        "(receive), or on its disk (persistence).",
+    ),
+    _config(
+        "quorumlog.write.level",
+        "string",
+        "one_way",
+        _one_of("one_way", "receive", "persistence", "replication", "all"),
+        "",
+        "Produces that ask for less are answered at this level.",
+    ),
+    _ignored("delete.retention.ms", "long", str(_DAY_MS), _LONG, _NOT_COMPACTED),
+    _ignored("file.delete.delay.ms", "long", "60000", _LONG, _FILES),
+    _ignored("flush.messages", "long", str(LONG_MAX), _whole(1, LONG_MAX), _SYNCED),
+    _ignored("flush.ms", "long", str(LONG_MAX), _LONG, _SYNCED),
+    _ignored("index.interval.bytes", "int", "4096", _whole(0, INT_MAX), _FILES),
+    _ignored("max.compaction.lag.ms", "long", str(LONG_MAX), _whole(1, LONG_MAX), _NOT_COMPACTED),
+    _ignored("min.cleanable.dirty.ratio", "double", "0.5", _fraction, _NOT_COMPACTED),
+    _ignored("min.compaction.lag.ms", "long", "0", _LONG, _NOT_COMPACTED),
+    _ignored(
+        "message.timestamp.after.max.ms",
+        "long",
+        str(LONG_MAX),
+        _LONG,
+        "any timestamp is taken.",
+    ),
+    _ignored(
+        "message.timestamp.before.max.ms",
+        "long",
+        str(LONG_MAX),
+        _LONG,
+        "any timestamp is taken.",
+    ),
+    _ignored("preallocate", "boolean", "false", _BOOLEAN, _FILES),
+    _ignored("segment.bytes", "int", "1073741824", _whole(1, INT_MAX), _FILES),
+    _ignored("segment.index.bytes", "int", "10485760", _whole(1, INT_MAX), _FILES),
+    _ignored("segment.jitter.ms", "long", "0", _LONG, _FILES),
+    _ignored("segment.ms", "long", str(7 * _DAY_MS), _whole(1, LONG_MAX), _FILES),
+    _config(
+        "unclean.leader.election.enable",
+        "boolean",
+        "false",
+        _one_of("false"),
+        "unclean.leader.election.enable",
+        "Only false: a replica that lacks acknowledged records is never elected.",
+    ),
+    _ignored(
+        "follower.replication.throttled.replicas",
+        "list",
+        "",
+        _anything,
+        "peerPushQuota of a group bounds what members that lag are sent.",
+    ),
+    _ignored(
+        "leader.replication.throttled.replicas",
+        "list",
+        "",
+        _anything,
+        "peerPushQuota of a group bounds what members that lag are sent.",
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {one.name: one for one in _TOPIC}
+"""The configs that a topic may have, by name."""
+
+PARTITIONS_DEFAULT: Final = "num.partitions"
+AUTO_CREATE: Final = "auto.create.topics.enable"
+REPLICATION_DEFAULT: Final = "default.replication.factor"
+_CLUSTER: Final = (
+    _config(
+        AUTO_CREATE,
+        "boolean",
+        "true",
+        _BOOLEAN,
+        AUTO_CREATE,
+        "Whether a topic that a client asks for is created if there is none, as far as the node "
+        "that is asked allows it (autoCreateTopics of its configuration).",
+    ),
+    _config(
+        PARTITIONS_DEFAULT,
+        "int",
+        "4",
+        _whole(1, 4_000),
+        PARTITIONS_DEFAULT,
+        "Partitions of a topic whose creator does not say how many.",
+    ),
+    _config(
+        REPLICATION_DEFAULT,
+        "int",
+        "3",
+        _whole(1, 50),
+        REPLICATION_DEFAULT,
+        "Replicas of partition groups that are made from now on, or as many as there are nodes.",
+    ),
+)
+CLUSTER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {
+    **{one.broker_name: one for one in _TOPIC if one.broker_name},
+    **{one.name: one for one in _CLUSTER},
+}
+"""The defaults that the whole cluster has, by the names that Kafka's brokers give them."""
+
+
+def problem_of(
+    definitions: Mapping[str, ConfigDefinition], name: str, value: str, *, of: str
+) -> str:
+    """Return what is wrong with a config and its value; empty: nothing. `of`: whose config."""
+    definition = definitions.get(name)
+    if definition is None:
+        return f"{of} have no config {name!r}"
+    if len(value) > VALUE_LENGTH_MAX:
+        return f"{name} has more than {VALUE_LENGTH_MAX} characters"
+    problem = definition.check(value)
+    return f"{name}: {problem}" if problem else ""
+
+
+def effective(name: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+    """Return the value that counts for a topic: its own, the cluster's, or the built-in one.
+
+    Raises `KeyError` for a name that is not in `TOPIC_CONFIGS`.
+    """
+    definition = TOPIC_CONFIGS[name]
+    if name in configs:
+        return configs[name]
+    return defaults.get(definition.broker_name, definition.default)
+
+
+def cluster_default(name: str, defaults: Mapping[str, str]) -> str:
+    """Return the value of one of `CLUSTER_CONFIGS` that counts."""
+    return defaults.get(name, CLUSTER_CONFIGS[name].default)

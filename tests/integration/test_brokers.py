@@ -1,0 +1,163 @@
+"""Three nodes that hold topics, in one event loop: what one decides, all of them know."""
+
+import asyncio
+import os
+
+import pytest
+
+from integration.conftest import free_ports
+from partition_group import prepared
+from quorumlog.broker.broker import Broker
+from quorumlog.machine.cluster.commands import (
+    CreateTopics,
+    NewTopic,
+)
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
+from quorumlog.node.node import Node
+from quorumlog.service.requests import ClientRequests
+from small_files import SMALL_FILES, SMALL_SETTINGS
+
+SECONDS = 60
+AGAIN = {
+    ResponseCode.NOT_LEADER,
+    ResponseCode.LEADER_TRANSFERRING,
+    ResponseCode.LEADER_NOT_READY,
+}
+
+
+class Brokers:
+    """Nodes n0, n1 … that are brokers; each can be stopped and started again."""
+
+    def __init__(self, directory, count=3, **options):
+        ports = free_ports(2 * count)
+        self.ids = [f"n{number}" for number in range(count)]
+        peers = ";".join(
+            f"{one}-127.0.0.1:{port}" for one, port in zip(self.ids, ports[:count], strict=True)
+        )
+        group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
+        self.configs = {
+            node_id: NodeConfig(
+                self_id=node_id,
+                store_base_dir=str(directory / node_id),
+                groups=[group],
+                kafka_listen=f"127.0.0.1:{port}",
+                partition_groups=SMALL_SETTINGS,
+                **options,
+            )
+            for node_id, port in zip(self.ids, ports[count:], strict=True)
+        }
+        self.nodes, self.brokers = {}, {}
+
+    async def start(self, *node_ids):
+        for node_id in node_ids or self.ids:
+            broker = Broker(self.configs[node_id])
+            node = Node(self.configs[node_id], ClientRequests, broker.attachments)
+            await node.start()
+            broker.start(node)
+            self.nodes[node_id], self.brokers[node_id] = node, broker
+
+    async def stop(self, *node_ids, clean=True):
+        for node_id in node_ids or list(self.nodes):
+            self.brokers.pop(node_id).stop()
+            await self.nodes.pop(node_id).stop(clean=clean)
+
+    async def execute(self, command, node_id=None, timeout_ms=SECONDS * 1000):
+        broker = self.brokers[node_id or next(iter(self.brokers))]
+        return await broker.execute(command, timeout_ms)
+
+    async def create(self, name, partitions=3, node_id=None, **configs):
+        """Make a topic; return its id once all nodes see all its partitions open and led."""
+        topic_id = os.urandom(16)
+        command = CreateTopics([NewTopic(name, topic_id, partitions, configs=configs)])
+        result = await self.execute(command, node_id)
+        assert result.topics[0].code is ResponseCode.SUCCESS, result
+        await self.see(name, topic_id)
+        return topic_id
+
+    async def see(self, name, topic_id):
+        """Wait until all nodes know a topic, and who leads its partitions."""
+        for broker in self.brokers.values():
+            known = await broker.until(
+                lambda broker=broker: (
+                    name in broker.topics and broker.topics[name].topic_id == topic_id
+                ),
+                SECONDS * 1000,
+            )
+            assert known, f"{broker.config.self_id} does not know {name}"
+            assert await broker.wait_open([topic_id], SECONDS * 1000), broker.topics[name]
+
+    def controller(self):
+        return next(
+            node_id
+            for node_id, node in self.nodes.items()
+            if node.replicas[CLUSTER_GROUP].core.role is Role.LEADER
+        )
+
+    async def produce(self, name, number=0):
+        """Produce a record, as clients do: at the leader, wherever that is; return its offset."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                response, offset = await self._produce(name, number)
+                if response.code == ResponseCode.SUCCESS:
+                    return offset
+                assert response.code in AGAIN, response
+                await asyncio.sleep(0.02)
+
+    async def _produce(self, name, number):
+        broker = next(iter(self.brokers.values()))
+        partition = broker.topics[name].partitions[number]
+        await broker.until(
+            lambda: broker.leader_of(partition.group).broker_id in broker.brokers, SECONDS * 1000
+        )
+        leader = broker.registered[broker.leader_of(partition.group).broker_id].node_id
+        replica = self.brokers[leader].replica(partition.group)
+        batch, block = prepared(partition.channel)
+        answered = asyncio.get_running_loop().create_future()
+        replica.propose(block, lambda *answer: answered.set_result(answer), batch)
+        response, _ = await answered
+        return response, batch.base_offset
+
+    def leaders_of(self, name):
+        """Return the brokers that lead partitions of a topic, as the first node knows them."""
+        broker = next(iter(self.brokers.values()))
+        return {broker.leader_of(one.group).broker_id for one in broker.topics[name].partitions}
+
+
+@pytest.fixture
+async def brokers(tmp_path):
+    made = Brokers(tmp_path)
+    yield made
+    await made.stop(clean=False)
+
+
+async def test_a_topic_is_known_with_its_leaders_on_all_nodes_and_can_be_produced_to(brokers):
+    await brokers.start()
+    await brokers.create("orders", 6)
+    views = [broker.topics["orders"] for broker in brokers.brokers.values()]
+    assert views[0] == views[1] == views[2]
+    n0 = brokers.brokers["n0"]
+    assert sorted(n0.brokers) == [0, 1, 2]
+    # each group has another preferred leader
+    assert await n0.until(lambda: brokers.leaders_of("orders") == {0, 1, 2}, SECONDS * 1000)
+    assert [await brokers.produce("orders", number) for number in range(6)] == [0] * 6
+    assert await brokers.produce("orders", 5) == 1
+    group = views[0].partitions[0].group
+    assert sorted(n0.replicas_of(group)) == [0, 1, 2]
+    assert await n0.until(lambda: sorted(n0.in_sync_of(group)) == [0, 1, 2], SECONDS * 1000)
+    assert n0.controller_id == int(brokers.controller()[1:])
+
+
+async def test_a_broker_keeps_its_number_at_another_address_and_after_a_restart(brokers):
+    await brokers.start()
+    n0, n1 = brokers.brokers["n0"], brokers.brokers["n1"]
+    assert await n0.until(lambda: sorted(n0.brokers) == [0, 1, 2], SECONDS * 1000)
+    n1.advertise("127.0.0.9", 9_999)
+    assert await n0.until(lambda: n0.registered[1].port == 9_999, SECONDS * 1000)
+    cluster_id = n0.cluster_id
+    await brokers.stop("n1")
+    await brokers.start("n1")
+    n1, port = brokers.brokers["n1"], int(brokers.configs["n1"].kafka_listen.rpartition(":")[2])
+    assert await n0.until(lambda: n0.registered[1].port == port, SECONDS * 1000)
+    assert await n1.until(lambda: n1.is_complete and n1.broker_id == 1, SECONDS * 1000)
+    assert n1.cluster_id == cluster_id
