@@ -67,6 +67,9 @@ class Host:
         self.being_made.append(being_made)
         return self.refuses
 
+    def peers_of(self, name):
+        return ""
+
     def member_ids(self, name):
         return ()
 

@@ -43,5 +43,8 @@ def reason_of(error: OSError) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return an error in words: what it is called, and what it says."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # an exception of a program that cannot say what it is
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -350,7 +350,7 @@ async def test_a_group_that_is_made_while_its_node_stops_is_there_at_the_next_st
         await embedded.leader()
         async with Client(embedded.servers, "g", timeout_ms=60_000) as client:
             making = asyncio.create_task(
-                client.admin.groups.create("later", settings=SMALL_SETTINGS)
+                client.admin.groups.create("later", replicas=1, settings=SMALL_SETTINGS)
             )
             await until(lambda: held.waiting)
             await node.stop()
@@ -383,7 +383,7 @@ async def test_a_group_that_is_deleted_while_its_node_stops_is_gone_at_the_next_
         embedded = Program({"n0": node}, "g")
         await embedded.leader()
         async with Client(embedded.servers, "g", timeout_ms=60_000) as client:
-            await client.admin.groups.create("later", settings=SMALL_SETTINGS)
+            await client.admin.groups.create("later", replicas=1, settings=SMALL_SETTINGS)
             await (await Program({"n0": node}, "later").leader()).append(b"x")
             deleting = asyncio.create_task(client.admin.groups.delete("later"))
             await until(lambda: reports)
@@ -601,6 +601,8 @@ async def test_a_program_makes_and_deletes_groups_while_its_node_runs(tmp_path):
             await first.delete_group("later")
         with pytest.raises(qe.UnexpectedArgumentError, match="replicas is 4"):
             await first.create_group("more", replicas=4)
+        with pytest.raises(qe.UnexpectedArgumentError, match="either members or replicas"):
+            await first.create_group("more", members=["n0"], replicas=1)
         await first.create_group("elsewhere", members=["n1", "n2"], settings=SMALL_SETTINGS)
         assert set((await first.delete_group("elsewhere")).nodes) == {"n1", "n2"}
     with pytest.raises(qe.RequestError, match="was stopped"):
@@ -621,11 +623,13 @@ async def test_a_node_without_groups_makes_the_first_one_of_its_cluster(tmp_path
         await nodes["n0"].create_group("first")
     async with nodes["n0"], nodes["n1"]:
         members = {node_id: node.config.listen_address for node_id, node in nodes.items()}
+        with pytest.raises(qe.UnexpectedArgumentError, match="knows no other node: give members="):
+            await nodes["n0"].create_group("first")
         await nodes["n0"].create_group("first", members=members, settings=SMALL_SETTINGS)
         leader = await Program(nodes, "first").leader()
         assert (await leader.append(b"x")).index >= 0
         # they know each other from now on
-        made = await nodes["n1"].create_group("second", settings=SMALL_SETTINGS)
+        made = await nodes["n1"].create_group("second", replicas=2, settings=SMALL_SETTINGS)
         assert set(made.members) == set(nodes)
 
 

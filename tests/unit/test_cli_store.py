@@ -301,3 +301,31 @@ def test_no_directory_no_store(tmp_path, capsys):
         status, _, err = run(capsys, command, tmp_path / "nothing")
         assert status == 1
         assert "no such directory" in err
+
+
+def test_settle_refuses_a_directory_that_is_no_node_and_changes_nothing_in_it(tmp_path, capsys):
+    """It made a lock there, and removed what is called as a journal's files are."""
+    node = tmp_path / "n0"
+    Opened(node / "g").group.close()
+    (node / "quorumlog.lock").touch()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    names = ["list-of-friends", "notes", "segment.txt"]
+    for name in names:
+        (mine / name).write_text("mine")
+    for arguments, said in (
+        ([mine], "mine is no node's directory"),
+        ([node / "g"], "is the directory of one group; give the node's directory above it"),
+        ([node, "--journal", mine], "mine is no journal's directory: list-of-friends is no part"),
+        ([node, "--journal", tmp_path / "none"], "none: no such directory"),
+    ):
+        assert main(["store", "settle", *map(str, arguments)]) == 1
+        error = capsys.readouterr().err
+        assert said in error
+        assert "nothing is changed" in error
+    assert sorted(path.name for path in mine.iterdir()) == [
+        "list-of-friends",
+        "notes",
+        "segment.txt",
+    ]
+    assert main(["store", "settle", str(node)]) == 0

@@ -264,6 +264,36 @@ def test_what_cannot_be_moved_or_removed_is_tried_again():
     assert not machine.files.exists(f"/base/quorumlog.deleted/g.{ONE.hex()}/data")
 
 
+@pytest.mark.parametrize("purge", [False, True])
+def test_each_step_of_a_deletion_may_be_repeated_after_a_failure(purge):
+    for number in range(1, 100):
+        machine = Machine()
+        machine.create()
+        machine.files.crash_at = machine.files.calls + number
+        try:
+            machine.delete(purge=purge)
+        except SimulatedCrash:
+            machine.files.crash_at = None
+            machine.files.restart()
+            record = next((one for one in [machine.catalog.records.get("g")] if one), None)
+            records = GroupFiles(machine.files, "/base", machine.files.remove_tree)
+            deleted = replace(
+                record or GroupRecord(group="g", identity=ONE, peers=PEERS),
+                state=GroupState.DELETED,
+            )
+            records.delete(deleted)
+            for _ in range(2):
+                records.bury(deleted)
+                records.purge(replace(deleted, purged=True))
+            machine.restart()
+            assert machine.hosted == {}
+            assert machine.create() is ResponseCode.GROUP_DELETED
+            assert machine.create(identity=TWO) is ResponseCode.SUCCESS
+            continue
+        break
+    assert number > 5
+
+
 def test_an_empty_directory_stays_as_nobody_knows_whose_it_is_and_a_group_takes_it():
     machine = Machine()
     machine.files.make_directory("/base/lost+found")

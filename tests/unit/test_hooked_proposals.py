@@ -1,5 +1,7 @@
 """The append hook of one replica: what it is told, what it may do, what becomes of an append."""
 
+import asyncio
+
 import numpy as np
 import pytest
 from isal.isal_zlib import crc32
@@ -81,6 +83,64 @@ def test_71_a_hook_fills_in_index_and_position_and_readers_see_it():
         assert place == AppendPlace(entry.index, entry.term, entry.pos, entry.channel)
         assert entry.body[:16] == b"".join(n.to_bytes(8, "big") for n in (entry.index, entry.pos))
         assert entry.body_crc == crc32(entry.body)
+
+
+class SpeechlessError(Exception):
+    def __str__(self):
+        raise ValueError("nothing to say")
+
+
+def resizes(body):
+    given = body.obj
+    body.release()
+    given.extend(b"more")
+
+
+async def waits(body):
+    raise AssertionError("nobody waits for it")
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (resizes, "it left 7 bytes of a body of 3"),
+        (lambda body: body.obj.append(1), "BufferError"),
+        (waits, "it returned an awaitable"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (SystemExit("now"), "SystemExit: now"),
+        (GeneratorExit(), "GeneratorExit"),
+        (SpeechlessError(), "SpeechlessError"),
+    ],
+)
+def test_whatever_a_hook_does_to_its_view_or_raises_refuses_that_append_alone(act, said):
+    def hook(place, body):
+        if bytes(body) != b"bad":
+            return None
+        if isinstance(act, BaseException):
+            raise act
+        return act(body)
+
+    leader = Leader(hook)
+    leader.append([b"good"], [b"bad"], [b"fine"])
+    assert [entry.body for entry in leader.entries()] == [b"good", b"fine"]
+    code, text = leader.refused[1]
+    assert code is ResponseCode.HOOK_REFUSED
+    assert said in text
+
+
+def test_what_a_hook_keeps_or_releases_does_not_change_the_log():
+    kept = []
+
+    def hook(place, body):
+        body[:1] = b"x"
+        kept.append(body)
+        if len(kept) == 2:
+            body.release()
+
+    leader = Leader(hook)
+    leader.append([b"one"], [b"two"])
+    kept[0][:] = b"???"
+    assert [entry.body for entry in leader.entries()] == [b"xne", b"xwo"]
 
 
 def test_an_append_that_a_hook_refuses_leaves_its_place_to_the_next_ones():

@@ -2,83 +2,22 @@
 
 import asyncio
 import threading
+from uuid import UUID, uuid4
 
 import pytest
+from crc32c import crc32c
 
-from kafka_broker import kafka_cluster
-from kafka_peer import answered, sent
+from kafka_broker import GROUP, kafka_cluster
+from kafka_client import connected, fetch_values, produce_request
+from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.context import RequestContext
+from quorumlog.kafka.frames import FrameReader
+from quorumlog.kafka.handlers.fetch import GATHERED_BYTES_MAX, gathered
 from quorumlog.kafka.requests import ApiKey, RequestHeader
 from quorumlog.model.limits import Limits
+from quorumlog.records.batch import batch_header
+from quorumlog.topics.produced_batch import block_around
 from record_batches import batch_of
-
-
-class Client:
-    """Asks one request after the other."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-
-    async def ask(self, key, version, **values):
-        self.writer.write(sent(key, version, values))
-        return await self.answer(key, version)
-
-    async def answer(self, key, version):
-        size = await self.reader.readexactly(4)
-        body = await self.reader.readexactly(int.from_bytes(size, "big"))
-        return answered(RequestHeader(key, version, 7), size + body)
-
-    async def produce(self, *batches, acks=-1, topic="t", timeout_ms=10_000):
-        """Return the answers for partitions 0, 1, …"""
-        self.writer.write(produce_request(*batches, acks=acks, topic=topic, timeout_ms=timeout_ms))
-        found = await self.answer(ApiKey.PRODUCE, 9)
-        return found.responses[0].partition_responses
-
-    async def fetch(self, offset, *, version=12, **fields):
-        """Return the answer for partition 0."""
-        found = await self.ask(ApiKey.FETCH, version, **fetch_values(offset, **fields))
-        return found.responses[0].partitions[0]
-
-
-def produce_request(*batches, acks=-1, topic="t", timeout_ms=10_000):
-    partitions = [{"index": at, "records": bytes(one)} for at, one in enumerate(batches)]
-    values = {
-        "transactional_id": None,
-        "acks": acks,
-        "timeout_ms": timeout_ms,
-        "topic_data": [{"name": topic, "partition_data": partitions}],
-    }
-    return sent(ApiKey.PRODUCE, 9, values)
-
-
-def fetch_values(offset, *, topic="t", epoch=-1, wait_ms=0, bytes_min=1, bytes_max=1 << 20, **more):
-    return {
-        "replica_id": -1,
-        "max_wait_ms": wait_ms,
-        "min_bytes": bytes_min,
-        "max_bytes": bytes_max,
-        "isolation_level": more.get("isolation_level", 0),
-        "session_id": more.get("session_id", 0),
-        "session_epoch": -1,
-        "topics": [
-            {
-                "topic": topic,
-                "topic_id": more.get("topic_id"),
-                "partitions": [
-                    {
-                        "partition": more.get("partition", 0),
-                        "current_leader_epoch": epoch,
-                        "fetch_offset": offset,
-                        "last_fetched_epoch": -1,
-                        "log_start_offset": -1,
-                        "partition_max_bytes": more.get("partition_bytes_max", 1 << 20),
-                    }
-                ],
-            }
-        ],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
 
 
 @pytest.fixture
@@ -92,12 +31,6 @@ async def cluster(tmp_path):
 async def client(cluster):
     async for one in connected(cluster):
         yield one
-
-
-async def connected(cluster):
-    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.nodes[0].listener.port)
-    yield Client(reader, writer)
-    writer.close()
 
 
 async def test_api_versions_says_what_is_spoken(client):
@@ -169,3 +102,172 @@ async def test_long_work_of_a_handler_is_done_on_a_thread(cluster):
     assert await context.on_thread(threading.get_ident) != here
     with pytest.raises(ZeroDivisionError):
         await context.on_thread(lambda: 1 // 0)
+
+
+async def test_a_fetch_ends_its_wait_when_its_partition_grows(cluster, client):
+    waiting = asyncio.create_task(client.fetch(0, wait_ms=300_000))
+    async for other in connected(cluster):
+        await other.produce(batch_of(range(2)))
+    assert (await waiting).high_watermark == 2
+
+
+async def test_a_fetch_waits_for_the_bytes_that_it_wants(cluster, client):
+    batch = batch_of(range(2))
+    waiting = asyncio.create_task(client.fetch(0, wait_ms=300_000, bytes_min=2 * len(batch)))
+    async for other in connected(cluster):
+        await other.produce(batch)
+        await other.produce(batch)
+    assert len((await waiting).records) == 2 * len(batch)
+
+
+async def test_a_fetch_without_news_is_answered_when_its_wait_is_over(client):
+    found = await client.fetch(0, wait_ms=20)
+    assert (found.error_code, bytes(found.records)) == (0, b"")
+
+
+async def test_a_fetch_has_one_batch_at_least_and_otherwise_what_fits(client):
+    for _ in range(3):
+        await client.produce(batch_of(range(2)))
+    size = len(batch_of(range(2)))
+    assert len((await client.fetch(0, bytes_max=1)).records) == size
+    assert len((await client.fetch(0, partition_bytes_max=1)).records) == size
+    assert len((await client.fetch(1, bytes_max=2 * size)).records) == 2 * size
+    assert len((await client.fetch(3)).records) == 2 * size
+
+
+async def test_a_fetch_may_name_a_topic_by_its_id(cluster, client):
+    await client.produce(batch_of(range(2)))
+    topic_id = UUID(bytes=cluster.known.topics["t"].topic_id)
+    found = await client.fetch(0, version=13, topic_id=topic_id)
+    assert (found.error_code, found.high_watermark) == (0, 2)
+    assert (await client.fetch(0, version=13, topic_id=uuid4())).error_code == 100
+
+
+async def test_leader_epochs_are_fenced(cluster, client):
+    epoch = cluster.nodes[0].broker.leader_of(GROUP).epoch
+    codes = [(await client.fetch(0, epoch=epoch + more)).error_code for more in (-1, 0, 1)]
+    assert codes == [74, 0, 75]
+
+
+async def test_readers_of_committed_records_see_no_aborted_transactions(client):
+    await client.produce(batch_of(range(2)))
+    found = await client.fetch(0, isolation_level=1)
+    assert (found.last_stable_offset, found.aborted_transactions) == (2, [])
+
+
+async def test_fetch_sessions_are_declined(client):
+    found = await client.ask(ApiKey.FETCH, 12, **fetch_values(0, session_id=5))
+    assert (found.error_code, found.session_id) == (70, 0)
+
+
+def changed(place, value):
+    batch = batch_of(range(2))
+    batch[place] = value
+    if place > 20:
+        batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        (changed(-1, 255), 2),
+        (changed(16, 1), 43),
+        (changed(22, 7), 76),
+        (changed(22, 32), 87),
+        (changed(26, 5), 87),
+        (b"", 87),
+        (bytes(batch_of(range(1))) * 2, 87),
+        (batch_of(range(1), producer_id=4, epoch=0, sequence=0, is_transactional=True), 48),
+        (batch_of(range(1), value=bytes(1 << 20)), 10),
+    ],
+)
+async def test_a_batch_that_cannot_be_stored_is_refused_with_the_reason(client, batch, code):
+    await client.ask(ApiKey.API_VERSIONS, 0)  # a first request is small
+    (found,) = await client.produce(batch)
+    assert found.error_code == code
+    assert found.error_message
+    assert (await client.fetch(0)).high_watermark == 0
+
+
+async def test_a_repeated_batch_of_an_idempotent_producer_has_the_same_offset(client):
+    first, second = (
+        batch_of(range(2), producer_id=4, epoch=0, sequence=sequence) for sequence in (0, 2)
+    )
+    found = [(await client.produce(one))[0].base_offset for one in (first, second, first)]
+    assert found == [0, 2, 0]
+    gap = batch_of(range(2), producer_id=4, epoch=0, sequence=9)
+    assert (await client.produce(gap))[0].error_code == 45
+
+
+@pytest.mark.parametrize(("acks", "code"), [(1, 0), (-1, 0), (2, 21)])
+async def test_acks_are_as_in_kafka(client, acks, code):
+    assert (await client.produce(batch_of(range(1)), acks=acks))[0].error_code == code
+
+
+async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(cluster):
+    async for client in connected(cluster):
+        client.writer.write(produce_request(batch_of(range(1)), acks=0))
+        found = await client.ask(ApiKey.API_VERSIONS, 0)
+        assert found.error_code == 0
+        while (await client.fetch(0, wait_ms=10_000)).high_watermark == 0:
+            pass
+        client.writer.write(produce_request(batch_of(range(1)), acks=0, topic="x"))
+        assert await client.reader.read() == b""
+
+
+async def test_acks_all_asks_for_as_many_replicas_as_the_topic_wants(cluster, client):
+    await cluster.create_topic("two", min_insync_replicas="2")
+    codes = [
+        (await client.produce(batch_of(range(1)), acks=acks, topic="two"))[0].error_code
+        for acks in (1, -1)
+    ]
+    assert codes == [0, 19]
+
+
+async def test_a_topic_may_give_records_the_time_at_which_they_are_appended(cluster, client):
+    await cluster.create_topic("timed", message_timestamp_type="LogAppendTime")
+    (found,) = await client.produce(batch_of([5]), topic="timed")
+    assert found.log_append_time_ms > 5
+    records = bytes((await client.fetch(0, topic="timed")).records)
+    assert batch_header(records).max_timestamp == found.log_append_time_ms
+
+
+async def test_a_large_batch_is_copied_nowhere_on_its_way_in_and_out(client, monkeypatch):
+    # the first answer shows that the client is one: from then on frames have their memory at once
+    await client.produce(batch_of(range(1)))
+    sizes, blocks, sent = [], [], []
+    allocate, send = FrameReader._allocate, KafkaConnection.send
+
+    def allocated(self, size):
+        sizes.append(size)
+        return allocate(self, size)
+
+    def made(buffer, start, stop, channel):
+        blocks.append(stop - start)
+        return block_around(buffer, start, stop, channel)
+
+    monkeypatch.setattr(FrameReader, "_allocate", allocated)
+    monkeypatch.setattr("quorumlog.kafka.handlers.produce.block_around", made)
+    monkeypatch.setattr(
+        KafkaConnection, "send", lambda self, parts: (sent.extend(parts), send(self, parts))
+    )
+    batch = batch_of(range(1), value=bytes(900_000))
+    assert (await client.produce(batch))[0].error_code == 0
+    assert len(sizes) == 1
+    assert blocks == [len(batch)]
+    await client.fetch(1)
+    assert [type(one) for one in sent if len(one) >= len(batch)] == [memoryview]
+
+
+def test_small_batches_are_gathered_and_large_ones_stay():
+    small, large = memoryview(b"s" * 10), memoryview(b"l" * GATHERED_BYTES_MAX)
+    found = gathered([small, small, large, large, small])
+    assert found == [b"s" * 20, large, large, b"s" * 10]
+    assert found[1] is large
+
+
+async def test_a_request_of_many_elements_is_read_on_a_thread(client):
+    topics = [{"name": "t", "partition_data": []} for _ in range(3_000)]
+    values = {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics}
+    assert len((await client.ask(ApiKey.PRODUCE, 9, **values)).responses) == 3_000

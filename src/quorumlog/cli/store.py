@@ -25,7 +25,7 @@ from quorumlog.model.errors import StorageError
 from quorumlog.model.wording import counted, entries_text
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.log.layout import DATA, NodeDirectory
-from quorumlog.storage.log.settle import Settled, settle_node
+from quorumlog.storage.log.settle import Settled, settle_node, why_no_node
 from quorumlog.storage.offline.discard import Loss, discard_journal, find_loss
 from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.repair import repair_store, truncate_store
@@ -292,6 +292,9 @@ def settle_command(
     if not directory.is_dir():
         raise CommandError(f"{directory}: no such directory")
     files = OsFileSystem()
+    why_not = why_no_node(files, str(directory), journal)
+    if why_not:
+        raise CommandError(f"{why_not}; nothing is changed")
     node = NodeDirectory(files, str(directory))
     try:
         settled = settle_node(files, str(directory), journal)

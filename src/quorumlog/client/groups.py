@@ -78,6 +78,7 @@ class Groups:
         self._requester = requester
         self._counts: Counter[str] = Counter()
         self._addresses: dict[str, str] = {}
+        self._silent: dict[str, str] = {}
         self._counted_at = -FRESH_S
         self._counting = asyncio.Lock()
 
@@ -195,7 +196,7 @@ class Groups:
             name: of the new group: letters, digits, `.`, `_` and inner `-`.
             members: ids of the nodes that shall have it, or node id → address; None: the nodes
                 with the fewest groups.
-            replicas: how many nodes that is; None: 3, or all if there are fewer.
+            replicas: how many nodes that is; None: 3. Not beside `members`.
             settings: keys of a group's configuration (see the page on configuration) and values.
             timeout_s: how long to wait for a leader, in seconds.
 
@@ -245,14 +246,20 @@ class Groups:
             if len(set(members)) < len(members):
                 raise UnexpectedArgumentError(f"members names a node twice: {', '.join(members)}")
             return {node_id: self._addresses[node_id] for node_id in members}
-        wanted = min(REPLICAS, len(self._counts)) if replicas is None else replicas
+        wanted = REPLICAS if replicas is None else replicas
         if not 0 < wanted <= len(self._counts):
-            raise UnexpectedArgumentError(
-                f"replicas is {wanted}, and "
-                f"{counted(len(self._counts), 'node was', 'nodes were')} found"
-            )
+            raise self._too_few(wanted, is_default=replicas is None)
         emptiest = sorted(self._counts, key=lambda node_id: (self._counts[node_id], node_id))
         return {node_id: self._addresses[node_id] for node_id in sorted(emptiest[:wanted])}
+
+    def _too_few(self, wanted: int, *, is_default: bool) -> UnexpectedArgumentError:
+        found = len(self._counts)
+        text = f"replicas is {wanted}, and {counted(found, 'node was', 'nodes were')} found"
+        if self._silent:
+            text += f"; {'; '.join(f'{at}: {why}' for at, why in self._silent.items())}"
+        if is_default:
+            text += f". Start more nodes, or say replicas={found} if fewer shall do"
+        return UnexpectedArgumentError(text)
 
     async def _count(self) -> None:
         """Find out how many groups each node has, unless that was done just now."""
@@ -264,6 +271,7 @@ class Groups:
             self._counts = Counter(
                 {node.node_id: node.group_count for node in nodes if not node.error}
             )
+            self._silent = {one.node_id or one.address: one.error for one in nodes if one.error}
             self._counted_at = loop.time()
 
     async def _ask_each(
@@ -404,9 +412,16 @@ class Groups:
         """
         _check_identity(identity)
         nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
-        here = {info.identity.hex() for node in nodes if (info := node.find(name)) is not None}
-        if not here or (purge and identity and identity not in here):
+        live = {info.identity.hex() for node in nodes if (info := node.find(name)) is not None}
+        former = [one for one in _unpurged(nodes, name) if one not in live]
+        if not live or (purge and identity and identity not in live):
             return await self._purge_deleted(name, nodes, identity, purge=purge)
+        if purge and former and not identity:
+            raise UnexpectedArgumentError(
+                f"there is a group {name!r} (identity {', '.join(sorted(live))}), and the files of "
+                f"a deleted one of that name (identity {', '.join(former)}); say which with its "
+                "identity"
+            )
         found = hosting(nodes, name, identity)
         newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
         members = members_of(newest, nodes)
@@ -443,11 +458,27 @@ class Groups:
         for node, info in former:
             request = DeleteGroupRequest(group=name, identity=info.identity, purge=True)
             done |= await self._ask_each({node.node_id: node.address}, request, Response)
+        members = {node_id: at for _, info in former for node_id, at in info.peers.items()}
+        for node in nodes:
+            if node.error and (node.node_id in members or node.address in members.values()):
+                done[node.node_id or node.address] = NetworkError(node.error)
         return changed(done, [])
 
     async def list(self, *, deleted: bool = False) -> list[GroupSummary]:
         """Return all groups of the cluster; with `deleted` also those that are remembered."""
         return summaries(await self.nodes(deleted=deleted))
+
+
+def _unpurged(nodes: Sequence[NodeGroups], name: str) -> list[str]:
+    """Return the identities of deleted groups of a name whose files are still there."""
+    return sorted(
+        {
+            info.identity.hex()
+            for node in nodes
+            for info in node.groups
+            if info.group == name and info.state == "DELETED" and not info.purged
+        }
+    )
 
 
 def _name(name: str, kind: str = "group") -> str:
@@ -471,6 +502,8 @@ def _check_choice(members: object, replicas: object) -> None:
             f"members are node ids, as a sequence of str or as a mapping to addresses, not "
             f"{members!r}"
         )
+    if members is not None and replicas is not None:
+        raise UnexpectedArgumentError("give either members or replicas, not both")
     if replicas is not None and (not isinstance(replicas, int) or isinstance(replicas, bool)):
         raise UnexpectedArgumentError(f"replicas is a number of nodes, not {replicas!r}")
 

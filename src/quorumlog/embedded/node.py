@@ -17,7 +17,14 @@ from quorumlog.embedded.group import EmbeddedGroup
 from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig, check_name, load_config
-from quorumlog.model.errors import ConfigError, QuorumlogError, StorageError, UnknownGroupError
+from quorumlog.model.errors import (
+    ConfigError,
+    QuorumlogError,
+    StorageError,
+    UnexpectedArgumentError,
+    UnknownGroupError,
+    WrongClusterError,
+)
 from quorumlog.model.hooks import AppendHook
 from quorumlog.node import node as inside
 from quorumlog.node.attachments import Attachments
@@ -155,7 +162,7 @@ class Node:
             name: of the new group: letters, digits, `.`, `_` and inner `-`.
             members: ids of the nodes that shall have it, or node id → address, for nodes that share
                 no group with this one yet; None: the nodes with the fewest groups.
-            replicas: how many nodes that is; None: 3, or all if there are fewer.
+            replicas: how many nodes that is; None: 3. Not beside `members`.
             settings: keys of a group's configuration (see the page on configuration) and values.
             timeout_s: how long to wait for a leader, in seconds.
 
@@ -163,6 +170,11 @@ class Node:
             RequestError: it is not made, or has no leader yet; see `Groups.create`.
             QuorumlogError: the node was not started.
         """
+        if members is None and replicas is None and not self._running.peer_addresses:
+            raise UnexpectedArgumentError(
+                f"node {self._config.self_id} knows no other node: give members={{id: address}}, "
+                "with all nodes that shall have the group, or replicas=1"
+            )
         async with self._cluster_groups(timeout_s) as groups:
             return await groups.create(
                 name, members=members, replicas=replicas, settings=settings, timeout_s=timeout_s
@@ -246,8 +258,18 @@ class Node:
         """
         if self._calls is None:
             raise QuorumlogError("the node was not started")
-        self._replica(name)
-        return EmbeddedGroup(name, lambda: self._replica(name), self._calls, self._config.limits)
+        found = self._replica(name)
+        return EmbeddedGroup(
+            name, lambda: self._same(name, found), self._calls, self._config.limits
+        )
+
+    def _same(self, name: str, before: Replica) -> Replica:
+        """Return the replica that a program was given; not that of a successor of its name."""
+        if self._replica(name) is not before:
+            raise WrongClusterError(
+                f"group {name} was deleted, and another one of that name made: ask the node for it"
+            )
+        return before
 
     def _replica(self, name: str) -> Replica:
         node = self._running

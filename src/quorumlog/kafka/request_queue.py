@@ -78,7 +78,7 @@ class RequestQueue:
         self._waiting: deque[PendingRequest] = deque()
         self._under_way: deque[PendingRequest] = deque()
         self._bytes = 0
-        self._is_starting = False
+        self._is_starting = self._was_full = False
         self.is_closed = False
         self.client_id = ""
 
@@ -91,9 +91,10 @@ class RequestQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more requests are to be read now."""
-        count = len(self._waiting) + len(self._under_way)
-        if count >= REQUESTS_MAX or self._bytes > BYTES_MAX:
+        """Whether no more requests are to be read now; once so, until half of them are answered."""
+        count, share = len(self._waiting) + len(self._under_way), 2 if self._was_full else 1
+        self._was_full = count * share >= REQUESTS_MAX or self._bytes * share > BYTES_MAX
+        if self._was_full:
             return True
         under_way = self._under_way
         return bool(under_way) and under_way[-1].is_alone and under_way[-1].is_produce

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.model.bounds import IdentityBytes, Name, Number
-from quorumlog.model.config import GroupConfig, known_keys
+from quorumlog.model.config import GroupConfig, known_keys, parse_peers
 from quorumlog.model.config_keys import key_of, unknown_keys
 from quorumlog.model.errors import ConfigError
 
@@ -104,6 +104,8 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """It was never here: this node only remembers that it must not be made."""
     promised: Number = 0
     """Clients can set nothing of a lower revision any more."""
+    former: PeersText = ""
+    """Of a deleted group: its members, as `peers` has them, so that all of them are found."""
 
     @property
     def key(self) -> tuple[str, bytes]:
@@ -119,6 +121,21 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
                 f"{RECORD_BYTES_MAX}"
             )
         return raw
+
+    def with_former(self, members: str) -> "GroupRecord":
+        """Return this record with the members that a deleted group had, if they have room."""
+        found = msgspec.structs.replace(self, former=members)
+        is_short = len(members) <= PEERS_LENGTH_MAX
+        fits = is_short and len(msgspec.msgpack.encode(found)) <= RECORD_BYTES_MAX
+        return found if fits else self
+
+    def former_members(self) -> dict[str, str]:
+        """Return node id → address of the members of a deleted group, as far as they are known."""
+        peers = self.former or self.peers
+        try:
+            return parse_peers(peers) if peers else {}
+        except ConfigError:
+            return {}
 
     def changed(self, settings: Settings, revision: int) -> "GroupRecord":
         """Return this record with other settings."""

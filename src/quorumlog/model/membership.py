@@ -4,7 +4,7 @@ A membership is the body of a CONFIG_CHANGE entry; it counts from the moment it 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -134,6 +134,11 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
 def addresses_of(membership: Membership) -> dict[str, str]:
     """Return member id → address."""
     return {member.node_id: member.address for member in membership.members}
+
+
+def peers_text(addresses: Mapping[str, str]) -> str:
+    """Return members and addresses as `peers` of a configuration has them."""
+    return ";".join(f"{node_id}-{address}" for node_id, address in addresses.items() if address)
 
 
 def founding(

@@ -5,10 +5,14 @@ that were deleted. What was done while nodes run wins over the file (decision 00
 import logging
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from quorumlog.log_events import log_event
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.group_records import GroupRecord, config_of
+from quorumlog.model.membership import peers_text
+from quorumlog.node.places import is_of_one_host
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +38,7 @@ class GroupCatalog:
         for record in tombstones:
             self._tombstones[record.key] = record
         for name in self._from_file:
-            if self._is_deleted(name):
+            if self.deleted_of_file(name) is not None:
                 self.configs.pop(name, None)
         for record in hosted:
             if not record.peers and record.group not in self._from_file:
@@ -64,19 +68,37 @@ class GroupCatalog:
                 text=text,
             )
 
-    def _is_deleted(self, name: str) -> bool:
-        """Whether the group of the file was deleted; its tombstone is kept while that has it."""
-        return any(
-            record.group == name and not record.peers and not record.was_refused
-            for record in self._tombstones.values()
+    def deleted_of_file(self, name: str) -> GroupRecord | None:
+        """Return the tombstone of a group of the file; it is kept while that has the group."""
+        return next(
+            (
+                record
+                for record in self._tombstones.values()
+                if record.group == name and not record.peers and not record.was_refused
+            ),
+            None,
         )
 
     # -- what is known ------------------------------------------------------------------------
 
     def config_of(self, record: GroupRecord) -> GroupConfig:
         """Return the effective configuration of a record. Raises `ConfigError`."""
-        base = None if record.peers else self._from_file.get(record.group)
-        return config_of(record, base)
+        if not record.peers:
+            return config_of(record, self._from_file.get(record.group))
+        config = config_of(record)
+        own, stated = self._own_address(), config.members.get(self.node.self_id)
+        if not own or stated in (None, own):
+            return config
+        # a copied or moved directory has the record of where it comes from: as with the file's
+        # groups, the replica compares where it is with what its log says
+        return structs.replace(config, peers=peers_text({**config.members, self.node.self_id: own}))
+
+    def _own_address(self) -> str:
+        """Return where this node is according to its configuration file; "": it does not say."""
+        for group in self._from_file.values():
+            if self.node.self_id in group.members:
+                return group.members[self.node.self_id]
+        return self.node.listen if is_of_one_host(self.node.listen) else ""
 
     def file_config(self, name: str) -> GroupConfig | None:
         """Return what the configuration file says of a hosted group; None if it is not from it."""

@@ -22,6 +22,7 @@ from quorumlog.model.group_records import (
     GroupState,
     Settings,
     check_kept,
+    config_of,
     typed,
 )
 from quorumlog.model.messages.groups import AlterGroupRequest
@@ -58,6 +59,10 @@ class ReplicaHost(Protocol):
 
     def identity_of(self, name: str) -> bytes:
         """Return the identity of the group as its replica knows it; empty: not known."""
+        ...
+
+    def peers_of(self, name: str) -> str:
+        """Return the members of a group and their addresses, as `peers` has them; "": not known."""
         ...
 
     def member_ids(self, name: str) -> Collection[str]:
@@ -114,7 +119,7 @@ class GroupLifecycle:
             done(*refusal)
             return
         try:
-            config = catalog.config_of(record)
+            config = config_of(record)
             catalog.node.check_group(config, catalog.known_addresses())
             config.check_preferred(config.members)
             record = replace(
@@ -313,9 +318,18 @@ class GroupLifecycle:
 
     # -- deleting -----------------------------------------------------------------------------
 
-    def delete(self, name: str, identity: bytes, done: Done, *, purge: bool = False) -> None:
+    def delete(
+        self,
+        name: str,
+        identity: bytes,
+        done: Done,
+        *,
+        purge: bool = False,
+        is_unfounded: bool = False,
+    ) -> None:
         """Delete this node's replica of a group permanently; `done` is called once it is gone.
 
+        `is_unfounded`: a group of the configuration file is meant, too, that is not founded here.
         With `purge` its files are removed by then. A group that is not here is remembered, so that
         it is never made here: a request to make it may still be on its way.
         """
@@ -324,6 +338,8 @@ class GroupLifecycle:
         if (busy := self._busy(name)) is not None:
             done(*busy)
             return
+        if is_unfounded and known is not None and not known.peers and not own:
+            own = identity  # which it had before the disk of this node was emptied
         if known is None or identity not in (b"", own):
             self._delete_absent(name, identity, done, purge=purge)
             return
@@ -341,7 +357,7 @@ class GroupLifecycle:
             state=GroupState.DELETED,
             deleted_ms=self._environment.wall_ms(),
             purge=purge,
-        )
+        ).with_former(self._host.peers_of(name))
         self._changing.add(name)
 
         def recorded() -> None:

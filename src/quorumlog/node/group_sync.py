@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.group_records import IDENTITY_BYTES, GroupRecord, beyond_defaults
+from quorumlog.model.membership import peers_text
 from quorumlog.model.messages.groups import (
     ASKED_MAX,
     AskedGroup,
@@ -149,8 +150,10 @@ class GroupSync:
     def _asked_of(self, name: str) -> tuple[AskedGroup, Collection[str]] | None:
         view, record = self._environment.views.view(name), self._catalog.record_of(name)
         identity = self._lifecycle.identity_of(name)
-        if record is None or not identity or self._lifecycle.is_changing(name):
+        if record is None or self._lifecycle.is_changing(name):
             return None
+        if not identity and (view is None or view.is_founded):
+            return None  # one of an earlier version has none; else it is not founded here
         if view is None:  # its data cannot be opened
             members: Collection[str] = self._catalog.configs[name].members
         else:
@@ -186,6 +189,9 @@ class GroupSync:
 
     def _news_of(self, asked: AskedGroup) -> GroupNews | None:
         name, lifecycle = asked.group, self._lifecycle
+        if not asked.identity:  # it is not founded where it is asked for
+            former = self._catalog.deleted_of_file(name)
+            return None if former is None else GroupNews(Knowledge.DELETED, former)
         if len(asked.identity) != IDENTITY_BYTES:
             return None
         tombstone = self._catalog.tombstone(name, asked.identity)
@@ -214,6 +220,8 @@ class GroupSync:
         for news in answer.news:
             record = news.record
             if record.key not in keys:
+                if news.knowledge is Knowledge.DELETED and (record.group, b"") in keys:
+                    self._learn_deletion(peer, record, is_unfounded=True)
                 continue
             if news.knowledge is Knowledge.DELETED:
                 self._learn_deletion(peer, record)
@@ -222,7 +230,9 @@ class GroupSync:
             elif news.knowledge is Knowledge.ABSENT:
                 self._absent_at(peer, record)
 
-    def _learn_deletion(self, peer: str, record: GroupRecord) -> None:
+    def _learn_deletion(
+        self, peer: str, record: GroupRecord, *, is_unfounded: bool = False
+    ) -> None:
         log_event(
             logger,
             logging.INFO,
@@ -231,7 +241,9 @@ class GroupSync:
             identity=record.identity.hex(),
             peer=peer,
         )
-        self._lifecycle.delete(record.group, record.identity, ignored, purge=record.purge)
+        self._lifecycle.delete(
+            record.group, record.identity, ignored, purge=record.purge, is_unfounded=is_unfounded
+        )
 
     def _absent_at(self, peer: str, record: GroupRecord) -> None:
         """A member has no replica: invite it if its group goes on, else give the group up."""
@@ -243,7 +255,7 @@ class GroupSync:
             self._absent[record.key] = None
         elif view.leads and peer in view.member_ids:
             at = view.addresses()
-            peers = ";".join(f"{node_id}-{address}" for node_id, address in at.items())
+            peers = peers_text(at)
             by_file = self._catalog.file_config(record.group)
             invitation = GroupRecord(
                 group=record.group,

@@ -15,7 +15,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
 from quorumlog.model.config import JOURNAL_NAME, GroupConfig
 from quorumlog.model.errors import ConfigError, StorageError, StoreLockedError
-from quorumlog.model.membership import addresses_of
+from quorumlog.model.membership import addresses_of, peers_text
 from quorumlog.node.attachments import NO_ATTACHMENTS, Attachments
 from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, raft_config
 from quorumlog.node.descriptors import Demand, maps_share, plan_for, present_limit
@@ -401,6 +401,11 @@ class Groups:
         """See `ReplicaHost`."""
         replica = self.replicas.get(name)
         return b"" if replica is None else replica.core.identity
+
+    def peers_of(self, name: str) -> str:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return "" if replica is None else peers_text(addresses_of(replica.core.membership))
 
     def member_ids(self, name: str) -> Collection[str]:
         """See `ReplicaHost`."""

@@ -398,8 +398,14 @@ class Node:
             replica.peer_lost(peer_id)
 
     def inbox_of(self, hello: Hello) -> ConnectionHandler:
-        """See `LinkWatcher`."""
-        return self._peer_inbox(hello)
+        """See `LinkWatcher`.
+
+        A node that shares no group with this one yet has no link to it, and answers on this one.
+        """
+        sync = self.hosting.sync.received
+        return self._peer_inbox(
+            hello, ConnectionEvents(is_known=self.links.knows, groups_received=sync)
+        )
 
     def introductions(self, peer_id: str, group: str | None = None) -> list[Introduction]:
         """See `LinkWatcher`."""

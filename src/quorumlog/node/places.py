@@ -99,6 +99,12 @@ def is_here(address: str, listen_address: str) -> bool:
     return not host.is_unspecified
 
 
+def is_of_one_host(address: str) -> bool:
+    """Whether a node that listens at an address is there: not if that stands for any interface."""
+    number = _number(address)
+    return bool(address) and not (number is not None and number.is_unspecified)
+
+
 def _number(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(parse_address(address)[0])

@@ -194,7 +194,7 @@ def _deleted_info(record: GroupRecord) -> GroupInfo:
         group=record.group,
         identity=record.identity,
         state="DELETED",
-        peers={},
+        peers=record.former_members(),
         founders={},
         leader_id=None,
         term=-1,

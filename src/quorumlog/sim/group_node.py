@@ -12,6 +12,7 @@ from typing import Protocol
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.limits import Limits
+from quorumlog.model.membership import addresses_of, peers_text
 from quorumlog.model.messages.base import Hello, Message
 from quorumlog.model.messages.peer import Introduction
 from quorumlog.node.bootstrap import boot_state, raft_config
@@ -228,6 +229,11 @@ class GroupNode(SimulatedProcess):
             done()
 
         found.executor.end("deleted", idle)
+
+    def peers_of(self, name: str) -> str:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return "" if replica is None else peers_text(addresses_of(replica.core.membership))
 
     def member_ids(self, name: str) -> Collection[str]:
         """See `ReplicaHost`."""

@@ -5,11 +5,20 @@ section 4). The hook runs when the core is about to take the proposal: no event 
 the place that the hook is told is the one that the entry gets (decision 0038).
 """
 
+from inspect import isawaitable, iscoroutine
+
 import numpy as np
 from isal.isal_zlib import crc32
 
 from quorumlog.log_events import describe_error
-from quorumlog.model.block import HEADER, HEADER_SIZE, Block, Int64s, put_body_crc
+from quorumlog.model.block import (
+    HEADER,
+    HEADER_SIZE,
+    Block,
+    Buffer,
+    Int64s,
+    put_body_crc,
+)
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.hooks import AppendHook, AppendPlace
@@ -68,16 +77,33 @@ class HookedProposals(PreparedProposals):
             channel, start, stop = header[5], offset + HEADER_SIZE, offset + header[1]
             if channel == SYSTEM_CHANNEL:
                 continue  # a producer's session
-            # a copy, so that a hook that keeps what it got cannot change the log later
-            body = memoryview(bytearray(data[start:stop]))
             place = AppendPlace(first_index + ordinal, term, position, channel)
-            try:
-                self._hook(place, body)
-            except Exception as error:
+            body, refused = self._run(place, data[start:stop])
+            if refused:
                 return (
                     f"the append hook of group {self._context.config.group} refused entry "
-                    f"{ordinal} of the append: {describe_error(error)}"
+                    f"{ordinal} of the append: {refused}"
                 )
             data[start:stop] = body
             put_body_crc(data, offset, crc32(body))
         return ""
+
+    def _run(self, place: AppendPlace, body: Buffer) -> tuple[bytes, str]:
+        """Run the hook on one body; return what it made of it, or why it refuses it.
+
+        It is given a copy, and a copy is made of what it leaves: whatever it keeps, it cannot
+        change the log later. Nothing that it raises may end the node: appends wait in this step.
+        """
+        length, given = len(body), bytearray(body)
+        try:
+            returned: object = self._hook(place, memoryview(given))
+        except BaseException as error:
+            return b"", describe_error(error)
+        if isawaitable(returned):
+            if iscoroutine(returned):
+                returned.close()
+            return b"", "it returned an awaitable, and nothing waits for it"
+        made = bytes(given)
+        if len(made) != length:
+            return b"", f"it left {len(made)} bytes of a body of {length}"
+        return made, ""

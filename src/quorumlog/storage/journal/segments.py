@@ -1,5 +1,6 @@
 """The files of a journal: made at full size, then written from the front, again and again."""
 
+import re
 from contextlib import suppress
 
 import msgspec
@@ -8,11 +9,19 @@ from quorumlog.model.errors import StorageError
 from quorumlog.storage.files.os_files import File, FileSystem
 from quorumlog.storage.files.sequence_file import ZERO_BYTES
 from quorumlog.storage.journal.records import SegmentHeader, packed_header
-from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
+from quorumlog.storage.metadata.dual_slot_file import COPY, DualSlotFile
 
 NAME_START = "segment."
 BESIDE = ".new"
 LIST_NAME = "list"
+_NAMES = re.compile(
+    rf"(?:{re.escape(NAME_START)}\d+|{LIST_NAME}(?:{re.escape(COPY)})?)(?:{re.escape(BESIDE)})?"
+)
+
+
+def is_journal_file(name: str) -> bool:
+    """Whether a name is that of a segment, of the list of them, or of one that is half made."""
+    return _NAMES.fullmatch(name) is not None
 
 
 class Segment(msgspec.Struct, eq=False):
@@ -52,8 +61,8 @@ def load_list(files: FileSystem, directory: str) -> SegmentList | None:
 
 
 def remove_segments(files: FileSystem, directory: str) -> None:
-    """Remove all segments, also half made ones, and the list of them, durably."""
-    names = [name for name in files.names(directory) if name.startswith((NAME_START, LIST_NAME))]
+    """Remove all segments, also half made ones, and the list of them, durably; nothing else."""
+    names = [name for name in files.names(directory) if is_journal_file(name)]
     for name in names:
         files.remove(f"{directory}/{name}")
     if names:

@@ -15,7 +15,7 @@ from quorumlog.storage.files.os_files import FileSystem
 from quorumlog.storage.files.sequence_file import SequenceFile
 from quorumlog.storage.journal.reader import JournalContent, read_journal
 from quorumlog.storage.journal.records import Item
-from quorumlog.storage.journal.segments import remove_segments
+from quorumlog.storage.journal.segments import is_journal_file, remove_segments
 from quorumlog.storage.journal.writer import LOCK_NAME
 from quorumlog.storage.log.layout import (
     DATA,
@@ -27,6 +27,7 @@ from quorumlog.storage.log.layout import (
     note_settled,
     read_identity,
 )
+from quorumlog.storage.log.layout import LOCK_NAME as NODE_LOCK_NAME
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, ONLY_MEMBER
 from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME, DURABLE_NAME, LogPoint
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
@@ -46,6 +47,28 @@ class Settled:
     groups: dict[str, int] = field(default_factory=dict)
     failed: dict[str, StorageError] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+
+
+def why_no_node(files: FileSystem, directory: str, journal_path: str = "") -> str:
+    """Return why a directory, or the one given as its journal, is not a node's; "": it is."""
+    names = files.names(directory)
+    if has_identity(files, directory):
+        return f"{directory} is the directory of one group; give the node's directory above it"
+    is_node = {NODE_LOCK_NAME, JOURNAL_NAME} & set(names) or any(
+        has_identity(files, f"{directory}/{name}") for name in names
+    )
+    if not is_node:
+        return f"{directory} is no node's directory: no group of quorumlog is in it"
+    if not journal_path:
+        return ""
+    strange = [
+        name
+        for name in files.names(journal_path)
+        if name != LOCK_NAME and not is_journal_file(name)
+    ]
+    if strange:
+        return f"{journal_path} is no journal's directory: {strange[0]} is no part of a journal"
+    return "" if files.is_directory(journal_path) else f"{journal_path}: no such directory"
 
 
 def settle_node(files: FileSystem, node_directory: str, journal_path: str = "") -> Settled:

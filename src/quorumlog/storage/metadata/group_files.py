@@ -142,7 +142,8 @@ class GroupFiles:
         source, aside = f"{self._base}/{record.group}", f"{self._grave(record)}.undone"
         self._make_deleted()
         self._remove_tree(aside)
-        self._files.replace(source, aside)
+        if self._files.is_directory(source):
+            self._files.replace(source, aside)
         self._files.sync_directory(self._deleted)
         self._files.sync_directory(self._base)
         self._remove_tree(aside)
@@ -161,12 +162,18 @@ class GroupFiles:
         self.save(record)
 
     def bury(self, record: GroupRecord) -> None:
-        """Move the directory of a deleted group out of the way of a successor of that name."""
+        """Move the directory of a deleted group out of the way of a successor of that name.
+
+        It may be repeated, whatever failed before.
+        """
         source, target = f"{self._base}/{record.group}", self._grave(record)
         self._make_deleted()
-        if self._files.exists(target):  # refused before, then here all the same
-            move_aside(self._files, target)
-        self._files.replace(source, target)
+        if self._files.is_directory(source):
+            if self._files.exists(target):  # refused before, then here all the same
+                move_aside(self._files, target)
+            self._files.replace(source, target)
+        elif not self._files.is_directory(target):
+            self._write(target, record)  # somebody removed it: what is remembered stays
         self._files.sync_directory(self._deleted)
         self._files.sync_directory(self._base)
 
@@ -178,6 +185,7 @@ class GroupFiles:
     def purge(self, record: GroupRecord) -> None:
         """Remove all files of a deleted group but its tombstone, which says so."""
         directory = self._grave(record)
+        self._files.make_directory(directory)
         for name in self._files.names(directory):
             if name not in _RECORD_FILES:
                 self._remove_tree(f"{directory}/{name}")

@@ -1,0 +1,228 @@
+"""Connections of Kafka clients: what is refused, in which order answers come, what is bounded."""
+
+import asyncio
+
+import pytest
+
+from kafka_broker import kafka_cluster
+from kafka_client import connected, fetch_values, produce_request, until
+from kafka_peer import answered, framed, sent
+from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX, FRAME_BYTES_MAX
+from quorumlog.kafka.handlers.registry import HANDLERS
+from quorumlog.kafka.memory import KafkaMemory
+from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
+from quorumlog.log_events import EVENT_FIELDS
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import error_for
+from quorumlog.model.limits import Limits
+from quorumlog.transport.budget import RequestMemory
+from record_batches import batch_of
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with kafka_cluster(tmp_path) as cluster:
+        await cluster.create_topic("t", 2)
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster):
+    async for one in connected(cluster):
+        yield one
+
+
+VERSIONS = {"client_software_name": "x", "client_software_version": "1"}
+
+
+def lines_of(caplog):
+    return [
+        getattr(record, EVENT_FIELDS)["reason"]
+        for record in caplog.records
+        if record.getMessage() == "closing the connection of a Kafka client"
+    ]
+
+
+def length(number):
+    return number.to_bytes(4, "big", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (length(0), "not the length of a first request"),
+        (length(-1), "not the length of a first request"),
+        (length(2**31 - 1), "not the length of a first request"),
+        (length(FIRST_FRAME_BYTES_MAX + 1), "not the length of a first request"),
+        (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake; set security.protocol=PLAINTEXT"),
+        (b"GET / HTTP/1.1\r\n", "an HTTP request"),
+        (framed(b"\0"), "is no request, whose header has 8"),
+        (framed(b"\0\3\0\0\0\0\0\7"), "header of a METADATA request"),
+        (framed(b"\x03\xe7\0\0\0\0\0\7\xff\xff"), "API key 999 request, version 0 is not spoken"),
+    ],
+)
+async def test_what_is_no_request_ends_the_connection_with_a_line(cluster, caplog, raw, text):
+    async for client in connected(cluster):
+        client.writer.write(raw)
+        assert await client.reader.read() == b""
+    (line,) = lines_of(caplog)
+    assert text in line
+
+
+async def test_a_later_frame_above_the_bound_ends_the_connection(cluster, caplog):
+    async for client in connected(cluster):
+        await client.ask(ApiKey.API_VERSIONS, 3, **VERSIONS)
+        client.writer.write(length(FRAME_BYTES_MAX + 1))
+        assert await client.reader.read() == b""
+    assert f"1 to {FRAME_BYTES_MAX} are taken" in lines_of(caplog)[0]
+
+
+async def test_a_client_that_errs_again_and_again_has_one_line_a_minute(cluster, caplog):
+    for _ in range(5):
+        async for client in connected(cluster):
+            client.writer.write(length(0))
+            assert await client.reader.read() == b""
+    assert len(lines_of(caplog)) == 1
+    assert cluster.nodes[0].listener.counters.malformed == 5
+
+
+async def test_a_client_that_says_nothing_is_closed(tmp_path):
+    async with kafka_cluster(tmp_path, limits=Limits(handshake_ms=20)) as cluster:
+        async for client in connected(cluster):
+            assert await client.reader.read() == b""
+
+
+async def test_a_request_may_come_byte_by_byte(client):
+    for byte in sent(ApiKey.API_VERSIONS, 3, VERSIONS):
+        client.writer.write(bytes((byte,)))
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    assert (await client.answer(ApiKey.API_VERSIONS, 3)).error_code == 0
+
+
+async def test_ten_thousand_requests_sent_at_once_are_answered_in_order(client):
+    numbers = range(10_000)
+    raw = b"".join(sent(ApiKey.API_VERSIONS, 0, {}, correlation_id=one) for one in numbers)
+    client.writer.write(raw)
+    for number in numbers:
+        body = await client.frame()
+        assert int.from_bytes(body[4:8], "big") == number
+
+
+async def test_a_version_that_is_not_spoken_is_refused_and_the_connection_stays(client):
+    raw = bytearray(sent(ApiKey.API_VERSIONS, 3, VERSIONS))
+    raw[6:8] = b"\0\x09"
+    client.writer.write(raw)
+    found = answered(RequestHeader(ApiKey.API_VERSIONS, 0, 7), await client.frame())
+    assert (found.error_code, len(found.api_keys)) == (35, len(SPOKEN))
+    assert (await client.ask(ApiKey.API_VERSIONS, 3, **VERSIONS)).error_code == 0
+
+
+async def test_answers_come_in_the_order_of_their_requests(client):
+    values = fetch_values(0, wait_ms=50)
+    client.writer.write(sent(ApiKey.FETCH, 12, values, correlation_id=1))
+    client.writer.write(produce_request(batch_of(range(1))))
+    client.writer.write(sent(ApiKey.API_VERSIONS, 0, {}, correlation_id=3))
+    numbers = [int.from_bytes((await client.frame())[4:8], "big") for _ in range(3)]
+    assert numbers == [1, 7, 3]
+
+
+async def test_batches_are_proposed_before_earlier_ones_are_answered(cluster, client):
+    client.writer.write(produce_request(batch_of(range(2))) * 50)
+    answers = [await client.answer(ApiKey.PRODUCE, 9) for _ in range(50)]
+    offsets = [one.responses[0].partition_responses[0].base_offset for one in answers]
+    assert offsets == list(range(0, 100, 2))
+    assert cluster.nodes[0].listener.counters.requests["PRODUCE", "NONE"] == 50
+
+
+async def test_requests_are_held_until_the_broker_knows_all_topics(cluster, client):
+    broker = cluster.nodes[0].broker
+    broker.is_complete = False
+    assert (await client.ask(ApiKey.API_VERSIONS, 3, **VERSIONS)).error_code == 0
+    waiting = asyncio.create_task(client.produce(batch_of(range(1))))
+    services = cluster.nodes[0].listener._services
+    await until(lambda: services.held)
+    broker.is_complete = True
+    cluster.known.changed()
+    assert [one.error_code for one in await waiting] == [0]
+
+
+async def test_a_handler_that_raises_answers_with_an_error_and_a_line(client, monkeypatch, caplog):
+    async def broken(context, request):
+        raise ZeroDivisionError("a bug")
+
+    async def refused(context, request):
+        raise error_for(ResponseCode.DISK_FULL, "full")
+
+    values = {"transactional_id": None, "transaction_timeout_ms": 1}
+    values |= {"producer_id": -1, "producer_epoch": -1}
+    monkeypatch.setitem(HANDLERS, ApiKey.INIT_PRODUCER_ID, broken)
+    assert (await client.ask(ApiKey.INIT_PRODUCER_ID, 4, **values)).error_code == -1
+    assert "handling a request of a Kafka client failed" in caplog.messages
+    monkeypatch.setitem(HANDLERS, ApiKey.INIT_PRODUCER_ID, refused)
+    assert (await client.ask(ApiKey.INIT_PRODUCER_ID, 4, **values)).error_code == 56
+    assert (await client.produce(batch_of(range(1))))[0].error_code == 0
+
+
+async def test_a_produce_handler_that_raises_does_not_stop_the_node(client, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("quorumlog.kafka.handlers.produce.check_batch", None)
+        client.writer.write(produce_request(batch_of(range(1))))
+        found = await client.answer(ApiKey.PRODUCE, 9)
+        assert found.responses[0].partition_responses[0].error_code == -1
+    assert (await client.produce(batch_of(range(1))))[0].error_code == 0
+
+
+async def test_a_client_that_does_not_read_its_answers_is_served_no_further(cluster):
+    batch = batch_of(range(1), value=bytes(900_000))
+    asked = 40  # far more than the buffers of sockets take
+    async for client in connected(cluster):
+        await client.ask(ApiKey.API_VERSIONS, 3, **VERSIONS)
+        await client.produce(batch)
+        (connection,) = cluster.nodes[0].listener.connections
+        values = fetch_values(0)
+        client.writer.transport.pause_reading()
+        client.writer.write(sent(ApiKey.FETCH, 12, values) * asked)
+        await until(lambda one=connection: not one.is_read_by_client)
+        assert connection.outbox_bytes < 3 * len(batch)
+        assert connection.answered < asked
+        client.writer.transport.resume_reading()
+        for _ in range(asked):
+            assert len(await client.frame()) > len(batch)
+
+
+class Holder:
+    def __init__(self):
+        self.changes = 0
+
+    def memory_changed(self):
+        self.changes += 1
+
+
+def test_while_memory_is_short_those_that_hold_most_are_not_read():
+    paused = []
+    memory = KafkaMemory(RequestMemory(100), lambda: paused.append(1))
+    small, large = Holder(), Holder()
+    memory.hold(small, 30)
+    memory.hold(large, 60)
+    assert not memory.is_paused(large)
+    memory.hold(small, 20)
+    assert memory.is_paused(large)
+    assert not memory.is_paused(small)
+    assert (large.changes, len(paused)) == (1, 1)
+    memory.release(large, 30)
+    assert memory.is_paused(large)
+    memory.release(small, 10)
+    assert not memory.is_paused(large)
+    assert large.changes == 2
+
+
+async def test_a_connection_that_ends_releases_what_it_held(cluster):
+    memory = cluster.nodes[0].listener._memory
+    async for client in connected(cluster):
+        client.writer.write(sent(ApiKey.FETCH, 12, fetch_values(0, wait_ms=300_000)))
+        client.writer.write(produce_request(batch_of(range(1))))
+        await until(lambda: memory._held)
+        client.writer.transport.abort()
+    await until(lambda: not cluster.nodes[0].listener.connections)
+    assert memory._held == {}
