@@ -5,15 +5,14 @@ import os
 
 import pytest
 
-from integration.conftest import free_ports
+from integration.conftest import free_ports, until
 from partition_group import prepared
 from quorumlog.broker.broker import Broker
-from quorumlog.machine.cluster.commands import (
-    CreateTopics,
-    NewTopic,
-)
+from quorumlog.client.client import Client
+from quorumlog.machine.cluster.commands import CreateTopics, DeleteTopics, NewTopic, TopicToDelete
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
+from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
 from small_files import SMALL_FILES, SMALL_SETTINGS
@@ -69,6 +68,7 @@ class Brokers:
     async def create(self, name, partitions=3, node_id=None, **configs):
         """Make a topic; return its id once all nodes see all its partitions open and led."""
         topic_id = os.urandom(16)
+        configs = {key.replace("_", "."): value for key, value in configs.items()}
         command = CreateTopics([NewTopic(name, topic_id, partitions, configs=configs)])
         result = await self.execute(command, node_id)
         assert result.topics[0].code is ResponseCode.SUCCESS, result
@@ -161,3 +161,74 @@ async def test_a_broker_keeps_its_number_at_another_address_and_after_a_restart(
     assert await n0.until(lambda: n0.registered[1].port == port, SECONDS * 1000)
     assert await n1.until(lambda: n1.is_complete and n1.broker_id == 1, SECONDS * 1000)
     assert n1.cluster_id == cluster_id
+
+
+async def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free_at_once(brokers):
+    await brokers.start()
+    first = await brokers.create("orders", 3)
+    places = [(one.group, one.channel) for one in brokers.brokers["n0"].topics["orders"].partitions]
+    await brokers.produce("orders")
+    outcome = (await brokers.execute(DeleteTopics([TopicToDelete("orders")]), "n1")).topics[0]
+    assert (outcome.code, outcome.topic_id) == (ResponseCode.SUCCESS, first)
+    second = await brokers.create("orders", 3, node_id="n2")
+    assert second != first
+    assert await brokers.produce("orders") == 0
+    again = brokers.brokers["n0"].topics["orders"].partitions
+    assert not {(one.group, one.channel) for one in again} & set(places)
+    for group, channel in places:  # the logs close what the topic had
+        for node in brokers.nodes.values():
+            tables = node.replicas[group].tables
+            await until(lambda tables=tables, channel=channel: channel not in known(tables))
+
+
+def known(tables):
+    return tables.partitions.partitions
+
+
+async def test_the_leader_of_the_cluster_group_may_be_killed_while_topics_are_made(brokers):
+    await brokers.start()
+    await brokers.create("before")
+    victim = brokers.controller()
+    others = [node_id for node_id in brokers.ids if node_id != victim]
+    ids = {f"t{number}": os.urandom(16) for number in range(40)}
+    commands = [CreateTopics([NewTopic(name, topic_id, 2)]) for name, topic_id in ids.items()]
+    making = [
+        asyncio.create_task(brokers.execute(command, others[number % 2]))
+        for number, command in enumerate(commands)
+    ]
+    await asyncio.sleep(0)
+    await brokers.stop(victim, clean=False)
+    for result in await asyncio.gather(*making):
+        assert result.topics[0].code is ResponseCode.SUCCESS, result
+    for name, topic_id in ids.items():
+        await brokers.see(name, topic_id)
+    await brokers.produce("t39", 1)
+    await brokers.start(victim)
+    back = brokers.brokers[victim]
+    assert await back.until(lambda: back.is_complete, SECONDS * 1000)
+    assert set(back.topics) == {"before", *ids}
+    assert await back.wait_open(ids.values(), SECONDS * 1000)
+    assert all(broker.topics == back.topics for broker in brokers.brokers.values())
+
+
+async def test_topics_and_what_is_in_them_outlive_a_restart_of_all_nodes(brokers):
+    await brokers.start()
+    topic_id = await brokers.create("orders", 3, retention_ms="1000")
+    assert await brokers.produce("orders", 2) == 0
+    before = brokers.brokers["n0"].view
+    await brokers.stop()
+    await brokers.start()
+    await brokers.see("orders", topic_id)
+    for broker in brokers.brokers.values():
+        assert await broker.until(lambda broker=broker: broker.is_complete, SECONDS * 1000)
+        assert broker.cluster_id == before.cluster_id
+        assert broker.topics == before.topics
+    assert await brokers.produce("orders", 2) == 1
+
+
+async def test_nothing_appends_to_the_cluster_group_but_brokers(brokers):
+    await brokers.start()
+    servers = ",".join(node.config.listen_address for node in brokers.nodes.values())
+    async with Client(servers, CLUSTER_GROUP) as client:
+        with pytest.raises(UnexpectedArgumentError, match="belongs to the brokers"):
+            await client.append(b"x")

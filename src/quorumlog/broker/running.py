@@ -45,6 +45,8 @@ ORDER_MS: Final = 5_000
 """How long a command of the controller may take; it is given again if nothing came of it."""
 COMPLETE_RETRY_MS: Final = 200
 """Pause before the leader of `__cluster` is asked again how far this node must have come."""
+RECHECK_MS: Final = 10_000
+"""Partitions of a group are compared so often, although nothing seems to have changed."""
 IN_SYNC_ENTRIES: Final = 1_000
 """A member that lags by more entries is not in sync."""
 
@@ -90,7 +92,8 @@ class Running:
         self._led: list[LedGroup] = []
         self._beat_ms = self._complete_ms = self._register_ms = 0
         self._is_registering = False
-        self._reconciled = -1, -1
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        """By group: the view, the term and the time at which its partitions were looked at."""
         self._ready_term = -1
         self._ready_index = -1
         given = owner.config.partition_groups
@@ -211,9 +214,6 @@ class Running:
         known = view.broker_of(self._self_id)
         if known is not None:
             self._groups.reconcile(view, known.broker_id)
-        beat = now_ms // BEAT_MS
-        is_due = self._reconciled != (view.version, beat)
-        self._reconciled = view.version, beat
         for led in self._led:
             keeper = self._partitions.get(led.group)
             if keeper is None:
@@ -222,10 +222,13 @@ class Running:
                 )
                 self._partitions[led.group] = keeper
             replica = self.node.replicas.get(led.group)
-            if replica is not None and (is_due or not keeper.is_settled):
+            mark = view.version, led.term, now_ms // RECHECK_MS
+            if replica is not None and (self._seen.get(led.group) != mark or not keeper.is_settled):
+                self._seen[led.group] = mark
                 keeper.reconcile(view, replica)
         for name in self._partitions.keys() - view.groups.keys():
             del self._partitions[name]
+            self._seen.pop(name, None)
 
     # -- commands -----------------------------------------------------------------------------
 

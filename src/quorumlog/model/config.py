@@ -45,6 +45,8 @@ def check_name(kind: str, name: str, *, dash: bool = True) -> None:
     Names become directory names, so only letters, digits, `.`, `_` and inner `-` are allowed, and
     no group has one that a node gives to files of its own.
     """
+    if kind == "group" and name == CLUSTER_GROUP:
+        return
     fits = NAME_PATTERN.fullmatch(name) and len(name) <= NAME_LENGTH_MAX
     if not fits or (not dash and "-" in name):
         raise ConfigError(
@@ -225,14 +227,12 @@ class GroupConfig(
             raise ConfigError(
                 f'group {self.group}: the group {CLUSTER_GROUP}, and no other, has kind = "cluster"'
             )
-        if self.kind != "cluster":
-            check_name("group", self.group)
-            if self.state_machine == CLUSTER_MACHINE:
-                raise ConfigError(
-                    f"group {self.group}: only {CLUSTER_GROUP} has the stateMachine "
-                    f"{CLUSTER_MACHINE!r}"
-                )
-        elif not self.state_machine:
+        check_name("group", self.group)
+        if self.kind != "cluster" and self.state_machine == CLUSTER_MACHINE:
+            raise ConfigError(
+                f"group {self.group}: only {CLUSTER_GROUP} has the stateMachine {CLUSTER_MACHINE!r}"
+            )
+        if self.kind == "cluster" and not self.state_machine:
             msgspec.structs.force_setattr(self, "state_machine", CLUSTER_MACHINE)
 
     def _check_disk(self, where: str) -> None:
