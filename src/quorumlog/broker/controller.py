@@ -170,6 +170,7 @@ class Controller:
         room = GROUPS_MAX - len(view.groups)
         if without and room > 0 and self._may_ask(f"groups {view.groups_made}"):
             load = self._loads()
+            load.update(without[:room])
             added = [self._new_group(first, live, factor, load) for first in without[:room]]
             self._asked = {
                 what: at_ms
@@ -188,12 +189,14 @@ class Controller:
     ) -> NewGroup:
         """Return a group that `first` shall lead, with the others that have the fewest groups.
 
-        Of those with equally many, the ones after `first` in the order of their ids.
+        Of those with equally many, the ones after `first` in the order of their ids. `load` counts
+        the group for `first` already; the others are added to it.
         """
         ring = sorted(live, key=lambda one: (one <= first, one))
         others = [one for one in ring if one != first]
-        chosen = [first, *sorted(others, key=lambda one: load[one])[: factor - 1]]
-        load.update(chosen)
+        followers = sorted(others, key=lambda one: load[one])[: factor - 1]
+        load.update(followers)
+        chosen = [first, *followers]
         brokers = self._node.view().brokers
         node_ids = [brokers[one].node_id for one in chosen]
         peers = ";".join(f"{brokers[one].node_id}-{brokers[one].address}" for one in chosen)
@@ -207,6 +210,7 @@ class Controller:
             return
         load = self._loads()
         first = min(live, key=lambda one: (load[one], one))
+        load[first] += 1
         replacement = self._new_group(first, live, factor, load)
         self._node.ask_for(ReplaceGroup(name, replacement))
 

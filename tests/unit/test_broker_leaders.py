@@ -1,0 +1,80 @@
+"""Who leads partition groups, as one node pieces it together."""
+
+import pytest
+
+from quorumlog.broker.leaders import NOBODY, SILENT_MS, Leaders
+from quorumlog.model.messages.cluster import LedGroup
+
+
+class Clock:
+    def __init__(self):
+        self.ms = 0
+        self.changes = 0
+
+    def changed(self):
+        self.changes += 1
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def leaders(clock):
+    return Leaders(lambda: clock.ms, clock.changed)
+
+
+def led(term, name="pg-0", in_sync=("n0",)):
+    return [LedGroup(name, term, list(in_sync))]
+
+
+def test_the_leader_of_the_highest_term_counts_whoever_says_it_last(leaders):
+    leaders.told("n1", led(5, in_sync=("n1", "n0")))
+    leaders.told("n0", led(4))
+    assert leaders.of("pg-0") == ("n1", 5, ("n0", "n1"))
+    leaders.told("n0", led(6))
+    assert leaders.of("pg-0")[:2] == ("n0", 6)
+    assert leaders.of("pg-9") == NOBODY
+
+
+def test_a_node_that_says_it_leads_no_more_leaves_its_term_behind(leaders):
+    leaders.told("n1", led(5, in_sync=("n1", "n2")))
+    leaders.told("n1", [])
+    assert leaders.of("pg-0") == (None, 5, ("n1", "n2"))
+    leaders.told("n2", led(4))
+    assert leaders.of("pg-0")[:2] == (None, 5), "older than what is known"
+
+
+def test_a_silent_node_is_dead_and_leads_nothing(leaders, clock):
+    leaders.told("n0", [])
+    leaders.told("n1", led(5))
+    clock.ms = SILENT_MS
+    leaders.told("n0", [])
+    leaders.tick()
+    assert leaders.alive == {"n0", "n1"}
+    clock.ms += 1
+    leaders.tick()
+    assert leaders.alive == {"n0"}
+    assert leaders.of("pg-0")[:2] == (None, 5)
+
+
+def test_what_an_own_replica_knows_of_a_later_term_counts(leaders):
+    leaders.told("n1", led(5, in_sync=("n1",)))
+    leaders.observed({"pg-0": (5, None)})
+    assert leaders.of("pg-0")[:2] == ("n1", 5)
+    leaders.observed({"pg-0": (6, None)})
+    assert leaders.of("pg-0") == (None, 6, ("n1",))
+    leaders.observed({"pg-0": (6, "n2")})
+    assert leaders.of("pg-0")[:2] == ("n2", 6)
+
+
+def test_only_what_is_new_is_a_change(leaders, clock):
+    leaders.told("n1", led(5))
+    before = clock.changes
+    leaders.told("n1", led(5))
+    leaders.observed({})
+    leaders.tick()
+    assert clock.changes == before
+    leaders.told("n1", led(5, in_sync=("n0", "n1")))
+    assert clock.changes == before + 1
