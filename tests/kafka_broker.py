@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 from embedding import free_ports
-from quorumlog.kafka.broker_view import GroupLeader
+from quorumlog.broker.broker import GroupLeader
 from quorumlog.kafka.listener import KafkaListener
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
@@ -54,6 +54,7 @@ class BrokerOfTest:
         self.cluster_id = "cluster-of-test"
         self.is_complete = True
         self.version = 1
+        self.defaults = {}
 
     @property
     def topics(self):

@@ -78,7 +78,14 @@ def fetch_values(offset, *, topic="t", epoch=-1, wait_ms=0, bytes_min=1, bytes_m
 
 
 async def connected(cluster):
-    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.nodes[0].listener.port)
+    """Yield a client of the first node."""
+    async for client in connected_to(cluster.nodes[0].listener.port):
+        yield client
+
+
+async def connected_to(port):
+    """Yield a client of the node with this port."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     yield Client(reader, writer)
     writer.close()
 

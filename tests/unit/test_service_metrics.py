@@ -13,7 +13,7 @@ HISTOGRAM_UNITS = ("_seconds", "_bytes", "_entries")
 BASE_UNITS = re.compile(r"_(ms|millis|milliseconds|us|micros|minutes|hours|kib|mib|kb|mb|percent)_")
 LABELS = {
     *("group", "self_id", "remote_id", "read_mode", "code", "state", "reader", "reason"),
-    *("directory", "version", "python"),
+    *("directory", "version", "python", "request", "error"),
 }
 """Each has few values; docs/reference/metrics.md says which."""
 

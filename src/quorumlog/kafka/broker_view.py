@@ -1,16 +1,10 @@
 """What the Kafka server asks of the node's broker: topics, where their partitions are, commands."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from quorumlog.broker.broker import GroupLeader
 from quorumlog.node.replica.replica import Replica
-
-
-class GroupLeader(NamedTuple):
-    """The broker that leads a partition group, and its leader epoch; -1 if they are not known."""
-
-    broker_id: int
-    epoch: int
 
 
 class PartitionView(Protocol):
@@ -77,6 +71,11 @@ class BrokerView(Protocol):
     @property
     def topics_by_id(self) -> Mapping[bytes, TopicView]:
         """All topics by id."""
+        ...
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The configs of the cluster that were set."""
         ...
 
     def in_sync_of(self, group: str) -> tuple[int, ...]:

@@ -2,12 +2,22 @@
 
 from dataclasses import dataclass, field
 
+from quorumlog.model.histogram import LATENCY_SECONDS, Histogram
+
 
 @dataclass(slots=True)
 class KafkaCounters:
-    """Totals since the start; `requests` by the names of request and error."""
+    """Totals since the start; `requests` by the names of request and error.
+
+    `connections` and `request_bytes` are what there is now. `produce_seconds` and `fetch_seconds`:
+    from the arrival of a request to its answer, with what a fetch waits for.
+    """
 
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
+    produce_seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_SECONDS))
+    fetch_seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_SECONDS))
+    connections: int = 0
+    request_bytes: int = 0
     malformed: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -18,7 +28,3 @@ class KafkaCounters:
         """Count an answered request."""
         key = (name, error)
         self.requests[key] = self.requests.get(key, 0) + 1
-
-    def count_pause(self) -> None:
-        """Count a connection that is not read, as memory is short."""
-        self.paused += 1

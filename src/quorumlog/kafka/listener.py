@@ -74,7 +74,7 @@ class KafkaListener:
             policies=TopicPolicies(),
             answer_bytes_max=self._answer_bytes_max,
         )
-        self._memory = KafkaMemory(total, self.counters.count_pause)
+        self._memory = KafkaMemory(total, self.counters)
         self.connections: set[KafkaConnection] = set()
         self._unproven: dict[KafkaConnection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -142,11 +142,13 @@ class KafkaListener:
             shared=self.shared,
         )
         self.connections.add(connection)
+        self.counters.connections = len(self.connections)
         self._unproven[connection] = None
         return connection
 
     def _lost(self, connection: KafkaConnection) -> None:
         self.connections.discard(connection)
+        self.counters.connections = len(self.connections)
         self._unproven.pop(connection, None)
 
     def _check_later(self) -> None:

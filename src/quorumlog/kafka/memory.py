@@ -1,8 +1,8 @@
 """Memory of the requests of all Kafka connections: who holds most is not read when it is short."""
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.transport.budget import RequestMemory
 
 REQUEST_BYTES: Final = 1_024
@@ -24,9 +24,9 @@ class KafkaMemory:
     connection wait: the one that holds most. All go on at three quarters of the bound.
     """
 
-    def __init__(self, total: RequestMemory, when_paused: Callable[[], None]) -> None:
+    def __init__(self, total: RequestMemory, counters: KafkaCounters) -> None:
         self._total = total
-        self._when_paused = when_paused
+        self._counters = counters
         self._held: dict[Holder, int] = {}
         self._paused: set[Holder] = set()
 
@@ -37,6 +37,7 @@ class KafkaMemory:
     def hold(self, holder: Holder, size: int) -> None:
         """A request of a connection was taken."""
         self._total.hold(size)
+        self._counters.request_bytes = self._total.used
         self._held[holder] = self._held.get(holder, 0) + size
         if self._total.used > self._total.bytes_max:
             self._pause_largest()
@@ -46,7 +47,7 @@ class KafkaMemory:
         if read:
             _, largest = max(read, key=lambda entry: entry[0])
             self._paused.add(largest)
-            self._when_paused()
+            self._counters.paused += 1
             largest.memory_changed()
 
     def release(self, holder: Holder, size: int) -> None:
@@ -57,6 +58,7 @@ class KafkaMemory:
         else:
             del self._held[holder]
         self._total.release(size)
+        self._counters.request_bytes = self._total.used
         if self._paused and 4 * self._total.used <= 3 * self._total.bytes_max:
             paused, self._paused = self._paused, set()
             for one in paused:

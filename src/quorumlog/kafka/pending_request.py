@@ -40,12 +40,14 @@ class PendingRequest:
     """A request that is not answered yet.
 
     `is_alone`: no other request may start before its answer. `cancel` is called if the connection
-    ends before. `is_in_log`: its memory is also that of entries that wait for a majority.
+    ends before. `began`: when it came, in seconds. `is_in_log`: its memory is also that of entries
+    that wait for a majority.
     """
 
     __slots__ = (
         "_owner",
         "answer",
+        "began",
         "cancel",
         "context",
         "frame",
@@ -60,6 +62,7 @@ class PendingRequest:
         self.frame = frame
         self.header: RequestHeader = context.header
         self.context = context
+        self.began = context.services.now()
         self.answer: Sequence[Buffer] | None = None
         self.is_alone = not self.is_produce
         self.is_in_log = self.is_released = False

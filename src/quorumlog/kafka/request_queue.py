@@ -191,13 +191,19 @@ class RequestQueue:
         while under_way and (answer := under_way[0].answer) is not None:
             done = under_way.popleft()
             self._release(done)
-            header = done.header
-            name = ApiKey(header.api_key).name
-            self._services.counters.count_request(name, done.context.error.name)
+            self._count(done)
             if answer:
                 self._connection.send(answer)
         self._start()
         self._connection.queue_changed()
+
+    def _count(self, request: PendingRequest) -> None:
+        counters, key = self._services.counters, request.header.api_key
+        counters.count_request(ApiKey(key).name, request.context.error.name)
+        if request.is_produce:
+            counters.produce_seconds.observe(self._services.now() - request.began)
+        elif key == ApiKey.FETCH:
+            counters.fetch_seconds.observe(self._services.now() - request.began)
 
     def _release(self, request: PendingRequest) -> None:
         if request.is_released:

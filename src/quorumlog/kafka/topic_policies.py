@@ -5,9 +5,8 @@ from typing import Final, NamedTuple
 
 from quorumlog.kafka.broker_view import TopicView
 from quorumlog.model.codes import WriteLevel
+from quorumlog.model.topic_configs import effective
 
-BATCH_BYTES_DEFAULT: Final = 1_048_588
-"""`max.message.bytes` of a topic that does not set it, as with Kafka."""
 TOPICS_MAX: Final = 10_000
 """Topics whose policies are kept; above it, all are made again."""
 _LEVELS: Final[dict[str, WriteLevel]] = {level.word: level for level in WriteLevel}
@@ -27,32 +26,34 @@ class TopicPolicy(NamedTuple):
     in_sync_min: int
 
 
-def _policy(configs: Mapping[str, str]) -> TopicPolicy:
-    least = _LEVELS.get(configs.get("quorumlog.write.level", ""), WriteLevel.ONE_WAY)
-    is_received = configs.get("quorumlog.acks.one") == WriteLevel.RECEIVE.word
+def _policy(configs: Mapping[str, str], defaults: Mapping[str, str]) -> TopicPolicy:
+    def value(name: str) -> str:
+        return effective(name, configs, defaults)
+
     return TopicPolicy(
-        int(configs.get("max.message.bytes", BATCH_BYTES_DEFAULT)),
-        configs.get("message.timestamp.type") == "LogAppendTime",
-        WriteLevel.RECEIVE if is_received else WriteLevel.PERSISTENCE,
-        least,
-        int(configs.get("min.insync.replicas", 1)),
+        int(value("max.message.bytes")),
+        value("message.timestamp.type") == "LogAppendTime",
+        _LEVELS[value("quorumlog.acks.one")],
+        _LEVELS[value("quorumlog.write.level")],
+        int(value("min.insync.replicas")),
     )
 
 
 class TopicPolicies:
-    """The policies of topics."""
+    """The policies of topics, as their configs and the defaults of the cluster say."""
 
     def __init__(self) -> None:
+        self._defaults: Mapping[str, str] = {}
         self._known: dict[bytes, tuple[Mapping[str, str], TopicPolicy]] = {}
 
-    def of(self, topic: TopicView) -> TopicPolicy:
+    def of(self, topic: TopicView, defaults: Mapping[str, str]) -> TopicPolicy:
         """Return how batches of a topic are taken."""
         configs = topic.configs
+        if defaults is not self._defaults or len(self._known) >= TOPICS_MAX:
+            self._defaults, self._known = defaults, {}
         known = self._known.get(topic.topic_id)
         if known is not None and known[0] is configs:
             return known[1]
-        if len(self._known) >= TOPICS_MAX:
-            self._known.clear()
-        policy = _policy(configs)
+        policy = _policy(configs, defaults)
         self._known[topic.topic_id] = (configs, policy)
         return policy

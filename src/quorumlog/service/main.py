@@ -16,6 +16,7 @@ from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
+from quorumlog.service.kafka_clients import serve_kafka
 from quorumlog.service.logs import last_words, set_group_levels, set_up_logs
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
@@ -99,8 +100,10 @@ async def _serve(config: NodeConfig) -> int:
     garbage = GarbageCollection(loop)
     garbage.start()
     try:
+        kafka = await serve_kafka(node, broker)
         # the name of a host may have to be looked up
-        await asyncio.to_thread(outlets.start, node)
+        counters = None if kafka is None else kafka.counters
+        await asyncio.to_thread(outlets.start, node, counters)
     except ConfigError:
         await node.stop()
         raise
@@ -122,6 +125,8 @@ async def _serve(config: NodeConfig) -> int:
         watchdog.stop()
     if not node.failure.done():
         await node.prepare_stop()
+    if kafka is not None:
+        await kafka.stop()
     if broker is not None:
         broker.stop()
     # it waits for threads: the loop must not, others follow this node

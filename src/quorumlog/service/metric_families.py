@@ -171,6 +171,21 @@ _HISTOGRAMS = {
     "snapshot_save_seconds": "Saving a snapshot, until it was durable.",
     "snapshot_load_seconds": "Loading a snapshot into the state machine.",
 }
+_KAFKA_GAUGES = {
+    "kafka_connections": "Open connections of Kafka clients.",
+    "kafka_request_bytes": "Requests of Kafka clients that wait for their answers.",
+}
+_KAFKA_COUNTERS = {
+    "kafka_bytes_in": "Bytes of requests of Kafka clients.",
+    "kafka_bytes_out": "Bytes of answers to Kafka clients.",
+    "kafka_malformed": "Connections of Kafka clients closed because of what is no request.",
+    "kafka_produces_waited": "Produce requests that waited, as their group had no room.",
+    "kafka_paused": "Times a connection was not read, as requests took too much memory.",
+}
+_KAFKA_HISTOGRAMS = {
+    "kafka_produce_seconds": "From the arrival of a Produce to its answer.",
+    "kafka_fetch_seconds": "From the arrival of a Fetch to its answer, waits included.",
+}
 
 FAMILIES: Final = (
     *_gauges(REPLICA, _REPLICA_GAUGES),
@@ -213,6 +228,13 @@ FAMILIES: Final = (
     ),
     *_gauges(NODE, _NODE_GAUGES),
     *_counters(NODE, _NODE_COUNTERS),
+    *_gauges(NODE, _KAFKA_GAUGES),
+    *_counters(NODE, _KAFKA_COUNTERS),
+    *_histograms(NODE, _KAFKA_HISTOGRAMS),
+    *_counters(
+        ("request", "error"),
+        {"kafka_requests": "Answered requests of Kafka clients, by request and Kafka's error."},
+    ),
     *_counters(
         ("reason",),
         {

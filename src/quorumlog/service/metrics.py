@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.model.codes import Role
 from quorumlog.model.histogram import Histogram
 from quorumlog.model.messages.client import StatusResponse
@@ -97,8 +98,9 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 class NodeMetrics(Collector):
     """Everything about one node that has a name in `metric_families`, and about its process."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, kafka: KafkaCounters | None = None) -> None:
         self._node = node
+        self._kafka = kafka
         self._build = (version("quorumlog"), platform.python_version())
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -121,6 +123,8 @@ class NodeMetrics(Collector):
         _add_node(page, node)
         _add_transport(page, node)
         _add_disks(page, node)
+        if self._kafka is not None:
+            _add_kafka(page, self._kafka)
         yield from page.finished()
 
 
@@ -280,6 +284,23 @@ def _add_transport(page: _Page, node: Node) -> None:
         "malformed_part": strange.malformed_part,
     }.items():
         page.add("transport_foreign_messages_total", (reason,), count)
+
+
+def _add_kafka(page: _Page, counters: KafkaCounters) -> None:
+    page.add("kafka_connections", (), counters.connections)
+    page.add("kafka_request_bytes", (), counters.request_bytes)
+    for name, value in {
+        "kafka_bytes_in": counters.bytes_in,
+        "kafka_bytes_out": counters.bytes_out,
+        "kafka_malformed": counters.malformed,
+        "kafka_produces_waited": counters.waited_for_room,
+        "kafka_paused": counters.paused,
+    }.items():
+        page.add(f"{name}_total", (), value)
+    for request_and_error, count in list(counters.requests.items()):
+        page.add("kafka_requests_total", request_and_error, count)
+    page.observe("kafka_produce_seconds", (), counters.produce_seconds)
+    page.observe("kafka_fetch_seconds", (), counters.fetch_seconds)
 
 
 def _add_disks(page: _Page, node: Node) -> None:

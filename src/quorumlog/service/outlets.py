@@ -1,5 +1,6 @@
 """Where a node's metrics can be had: the admin port, and a receiver of OpenTelemetry."""
 
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
@@ -20,12 +21,13 @@ class MetricOutlets:
         if config.metrics_grpc_exporter_target:
             require_extra()
 
-    def start(self, node: Node) -> None:
+    def start(self, node: Node, kafka: KafkaCounters | None = None) -> None:
         """Show and send the metrics of a node that has been started.
 
+        `kafka`: what is counted of Kafka clients, if the node serves them.
         Raises `ConfigError` if the admin port is taken.
         """
-        config, metrics = self._config, NodeMetrics(node)
+        config, metrics = self._config, NodeMetrics(node, kafka)
         if config.admin_listen:
             admin = AdminPort(config.admin_listen, node, metrics.registry)
             admin.start()

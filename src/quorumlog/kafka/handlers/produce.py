@@ -148,7 +148,8 @@ class _Production:
         if replica is None or not partition.is_open:
             text = f"partition {number} of {name} is not led here, or is not open yet"
             return _Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
-        return _Target(replica, group, partition.channel, services.policies.of(topic))
+        policy = services.policies.of(topic, broker.defaults)
+        return _Target(replica, group, partition.channel, policy)
 
     def _level(self, target: _Target) -> WriteLevel | _Refusal:
         acks, policy = self._parsed.acks, target.policy

@@ -1,0 +1,91 @@
+"""The port for Kafka clients of a node that is a broker: real topics, in one event loop."""
+
+import os
+
+import pytest
+
+from integration.conftest import free_ports
+from kafka_client import connected_to
+from quorumlog.broker.broker import Broker
+from quorumlog.kafka.requests import ApiKey
+from quorumlog.machine.cluster.commands import (
+    AlterConfigs,
+    AlterResource,
+    ConfigChange,
+    CreateTopics,
+    NewTopic,
+)
+from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
+from quorumlog.model.errors import ConfigError
+from quorumlog.node.node import Node
+from quorumlog.service.kafka_clients import serve_kafka
+from quorumlog.service.metrics import NodeMetrics
+from quorumlog.service.requests import ClientRequests
+from record_batches import batch_of
+from small_files import SMALL_FILES, SMALL_SETTINGS
+
+WITHIN_MS = 60_000
+
+
+@pytest.fixture
+async def served(tmp_path):
+    """A node that is the only broker, and its listener."""
+    (port,) = free_ports(1)
+    peers = f"n0-127.0.0.1:{port}"
+    group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
+    config = NodeConfig(
+        self_id="n0",
+        store_base_dir=str(tmp_path),
+        groups=[group],
+        kafka_listen="127.0.0.1:0",
+        partition_groups=SMALL_SETTINGS,
+    )
+    broker = Broker(config)
+    node = Node(config, ClientRequests, broker.attachments)
+    await node.start()
+    broker.start(node)
+    listener = await serve_kafka(node, broker)
+    yield node, broker, listener
+    await listener.stop()
+    broker.stop()
+    await node.stop()
+
+
+async def test_a_node_serves_topics_to_kafka_clients(served):
+    node, broker, listener = served
+    assert broker.advertised == f"127.0.0.1:{listener.port}"
+    topic_id = os.urandom(16)
+    assert await broker.until(lambda: broker.broker_id >= 0, WITHIN_MS)
+    await broker.execute(CreateTopics([NewTopic("t", topic_id, 2)]), WITHIN_MS)
+    assert await broker.wait_open([topic_id], WITHIN_MS)
+    async for client in connected_to(listener.port):
+        values = {"transactional_id": None, "transaction_timeout_ms": 1}
+        values |= {"producer_id": -1, "producer_epoch": -1}
+        ids = [await client.ask(ApiKey.INIT_PRODUCER_ID, 4, **values) for _ in range(2)]
+        assert [one.error_code for one in ids] == [0, 0]
+        assert ids[0].producer_id != ids[1].producer_id
+        found = await client.produce(batch_of(range(3)), batch_of(range(2)))
+        assert [(one.error_code, one.base_offset) for one in found] == [(0, 0), (0, 0)]
+        assert (await client.fetch(0, wait_ms=10_000)).high_watermark == 3
+        change = ConfigChange("set", "message.max.bytes", "100")
+        await broker.execute(AlterConfigs([AlterResource(None, [change])]), WITHIN_MS)
+        found = await client.produce(batch_of(range(50)))
+        assert [one.error_code for one in found] == [10]
+    value = NodeMetrics(node, listener.counters).registry.get_sample_value
+    labels = {"request": "PRODUCE", "error": "NONE"}
+    assert value("quorumlog_kafka_requests_total", labels) == 1
+    assert value("quorumlog_kafka_requests_total", labels | {"error": "MESSAGE_TOO_LARGE"}) == 1
+    assert value("quorumlog_kafka_produce_seconds_count") == 2
+
+
+async def test_a_node_whose_kafka_port_is_taken_does_not_start(served):
+    node, broker, listener = served
+    taken = NodeConfig(
+        self_id="n0",
+        store_base_dir=node.config.store_base_dir,
+        groups=node.config.groups,
+        kafka_listen=f"127.0.0.1:{listener.port}",
+    )
+    node.config = taken
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await serve_kafka(node, broker)
