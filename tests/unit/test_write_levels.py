@@ -46,15 +46,13 @@ class Leader(Surroundings):
             GroupConfig(group="g", peers="n0-127.0.0.1:1", **options), core=core, log=log
         )
         self.core, self.log, self.answers = core, log, []
+        self.known = None
         self.appends = Appends(
             self.context,
             MachineState(core, None),
-            SimpleNamespace(
-                check=lambda entry: SimpleNamespace(code=OK, text="", appended=None),
-                appended=lambda *_, **__: None,
-            ),
+            SimpleNamespace(check=self.check, appended=lambda *_, **__: None),
             SimpleNamespace(read=None),
-            SimpleNamespace(locate=None),
+            SimpleNamespace(locate=lambda first, last, located: located([(first, 0)])),
             DiskSpace(self.context, None),
         )
 
@@ -62,6 +60,15 @@ class Leader(Surroundings):
         self.end += block.count
         self.log.end_index = self.end
         return None, [(self.end - block.count + 1, 0)]
+
+    def check(self, entry):
+        return SimpleNamespace(code=OK, text="", appended=self.known)
+
+    def repeats(self, level, index):
+        """A producer sends its block again, whose only entry is at an index."""
+        self.known = SimpleNamespace(index=index, last_index=index)
+        self.propose(level, ENTRY)
+        self.known = None
 
     def step(self, event, **_):
         first = self.end + 1
@@ -90,6 +97,9 @@ class Leader(Surroundings):
     def commits(self, index):
         self.core.committed_index = index
         self.appends.applied(index, lambda first, last: [])
+
+    def next_due_ms(self):
+        return self.context.timers.next_due_ms()
 
     def loses(self):
         self.appends.fail(FailPending(ResponseCode.TERM_CHANGED))
@@ -178,6 +188,36 @@ def test_f99_what_waits_for_all_counts_among_what_waits():
     assert (leader.appends._requests, leader.appends._size_bytes) == (1, waiting)
     leader.all_have(1)
     assert (leader.appends._requests, leader.appends._size_bytes) == (0, 0)
+
+
+def test_f99_each_append_waits_for_all_until_its_own_deadline():
+    """A block that came again has a later deadline than those that are appended after it."""
+    leader = Leader(max_wait_ack_time_ms=100)
+    leader.propose(ALL)
+    leader.propose(ALL)
+    leader.commits(0)
+    leader.now_ms = 60
+    leader.repeats(ALL, index=0)
+    leader.commits(1)
+    leader.now_ms = 100
+    leader.tick()
+    assert leader.seen() == [(LATE, REPLICATION, 0), (LATE, REPLICATION, 1)]
+    assert leader.next_due_ms() == 160, "it is not due again and again"
+    leader.all_have(0)
+    assert leader.seen()[2:] == [(OK, ALL, 0)]
+    assert leader.appends.is_idle
+
+
+def test_f99_a_block_that_came_again_does_not_wait_for_later_entries():
+    leader = Leader()
+    leader.propose(ALL, count=2)
+    leader.propose(ALL, count=2)
+    leader.commits(3)
+    leader.repeats(ALL, index=1)
+    leader.all_have(1)
+    assert leader.seen() == [(OK, ALL, 1), (OK, ALL, 1)]
+    leader.all_have(3)
+    assert leader.seen()[2:] == [(OK, ALL, 3)]
 
 
 @pytest.mark.parametrize("level", [RECEIVE, PERSISTENCE])

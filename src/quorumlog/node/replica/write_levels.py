@@ -4,6 +4,7 @@ An append that is answered early stays among those that wait for a majority, so 
 holds in memory is bounded as ever. What is appended, written and pushed does not depend on levels.
 """
 
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -54,6 +55,10 @@ class _OnAll(msgspec.Struct, frozen=True):
     results: Sequence[bytes]
 
 
+def _last_index(one: _OnAll) -> int:
+    return one.response.last_index
+
+
 class WriteLevels:
     """The part of a replica that answers appends of other levels than REPLICATION.
 
@@ -66,7 +71,8 @@ class WriteLevels:
         self._wait_ms = context.config.max_wait_ack_time_ms
         self.unstaged = 0
         self._early: deque[PendingAppend] = deque()
-        self._on_all: deque[_OnAll] = deque()
+        self._on_all: list[_OnAll] = []
+        """By last index. A block that came again has a later deadline than others after it."""
         self._timer = context.timers.new(self._expire)
         self.held = self.held_bytes = 0
         self.is_waiting = False
@@ -117,7 +123,7 @@ class WriteLevels:
         if response.last_index <= self._context.core.index_on_all():
             answer.give(msgspec.structs.replace(response, level=WriteLevel.ALL), results)
             return
-        self._on_all.append(_OnAll(answer, response, results))
+        insort(self._on_all, _OnAll(answer, response, results), key=_last_index)
         self.held += 1
         self.held_bytes += answer.size_bytes
         self._timer.set_earlier(answer.deadline_ms)
@@ -125,41 +131,41 @@ class WriteLevels:
 
     def advance(self) -> None:
         """Answer what is durable now; the core has taken an event."""
-        core, early, on_all = self._context.core, self._early, self._on_all
+        core, early = self._context.core, self._early
         while early and (early[0].last_index <= core.durable_index or _is_over(early[0])):
             one = early.popleft()
             if isinstance(one.proposal.answer, LevelAnswer):
                 one.proposal.answer.give(self._early_response(one, WriteLevel.PERSISTENCE))
-        if on_all:
-            index = core.index_on_all()
-            while on_all and on_all[0].response.last_index <= index:
-                found = self._taken()
+        if self._on_all:
+            count = bisect_right(self._on_all, core.index_on_all(), key=_last_index)
+            for found in self._take(self._on_all[:count], self._on_all[count:]):
                 response = msgspec.structs.replace(found.response, level=WriteLevel.ALL)
                 found.answer.give(response, found.results)
-        self.is_waiting = bool(early or on_all)
+        self.is_waiting = bool(early or self._on_all)
 
-    def _taken(self) -> _OnAll:
-        found = self._on_all.popleft()
-        self.held -= 1
-        self.held_bytes -= found.answer.size_bytes
-        return found
+    def _take(self, taken: list[_OnAll], left: list[_OnAll]) -> list[_OnAll]:
+        """Let some wait no more; return them."""
+        self._on_all = left
+        self.held -= len(taken)
+        self.held_bytes -= sum(one.answer.size_bytes for one in taken)
+        return taken
 
     def leadership_ended(self) -> None:
         """This replica does not learn any more what others have; what failed was told so."""
         self._early.clear()
-        while self._on_all:
-            self._refuse(self._taken(), _ENDED)
+        for found in self._take(self._on_all, []):
+            self._refuse(found, _ENDED)
 
     def _expire(self, now_ms: int) -> None:
-        while self._on_all and self._on_all[0].answer.deadline_ms <= now_ms:
-            core = self._context.core
+        due = [one for one in self._on_all if one.answer.deadline_ms <= now_ms]
+        left = [one for one in self._on_all if one.answer.deadline_ms > now_ms]
+        self._timer.set(min((one.answer.deadline_ms for one in left), default=NEVER_MS))
+        for found in self._take(due, left):
+            core, last = self._context.core, found.response.last_index
             matches = {peer.peer_id: peer.match_index for peer in core.peer_progress()}
-            last, voters = self._on_all[0].response.last_index, core.membership.voters
-            late = [peer for peer in voters if matches.get(peer, last) < last]
+            late = [peer for peer in core.membership.voters if matches.get(peer, last) < last]
             who = ", ".join(late) or "some voters"
-            self._refuse(self._taken(), _TOO_LATE, who, self._wait_ms)
-        due_ms = min((one.answer.deadline_ms for one in self._on_all), default=NEVER_MS)
-        self._timer.set(due_ms)
+            self._refuse(found, _TOO_LATE, who, self._wait_ms)
 
     def _refuse(self, found: _OnAll, text: str, *more: object) -> None:
         response = found.response
