@@ -1,6 +1,7 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R39,
 two about timers (t01, t02; decision 0032), those of turns of the loop (t03 …; decision 0035),
-those of a journal (j01 …; decision 0039) and of groups that come and go (g01 …; decision 0040).
+those of a journal (j01 …; decision 0039), of groups that come and go (g01 …; decision 0040) and of
+partitions of topics (p01 …; decision 0044).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
 test takes back. R24 and R25 are about time, and have none.
@@ -25,7 +26,11 @@ from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.hooked_proposals import HookedProposals
 from quorumlog.node.replica.machine_recovery import MachineRecovery
 from quorumlog.node.replica.part_timers import PartTimers
+from quorumlog.node.replica.partition_reads import PartitionReads, ReadBatches
+from quorumlog.node.replica.proposals import ProposalQueue
+from quorumlog.node.replica.repeated_blocks import RepeatedBlocks, _Repeated
 from quorumlog.node.replica.snapshotter import Snapshotter
+from quorumlog.node.replica.stamped_proposals import StampedProposals
 from quorumlog.node.replica.tables import EVERYTHING, Tables
 from quorumlog.node.turn import Turn
 from quorumlog.raft import campaign, core, voter
@@ -53,6 +58,9 @@ from quorumlog.storage.log.unsettled import GroupInJournal
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 from quorumlog.storage.metadata.group_files import GroupFiles
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
+from quorumlog.topics.batch_index import BatchIndex
+from quorumlog.topics.partition_table import PartitionTable
+from quorumlog.topics.produced_batch import ProducedBatch
 
 
 def r01_term_and_vote_are_not_written(put):
@@ -558,6 +566,78 @@ def g05_records_name_a_group_by_its_name(put):
     put(settle, "incarnation_number", names.get)
 
 
+def p01_a_batch_gets_its_offset_when_it_arrives(put):
+    add, stamp = ProposalQueue.add, StampedProposals._stamp
+
+    def early(self, proposal):
+        produced = proposal.entry
+        if isinstance(produced, ProducedBatch):
+            found = self._propose.__self__._tables.partitions_at_end.partitions
+            if produced.channel in found:
+                produced.base_offset = found[produced.channel].next_offset
+        add(self, proposal)
+
+    def as_told(self, block, produced, following):
+        stamp(self, block, produced, {produced.channel: produced.base_offset})
+
+    put(ProposalQueue, "add", early)
+    put(StampedProposals, "_stamp", as_told)
+
+
+def p02_tables_are_not_derived_again_when_the_log_is_truncated(put):
+    put(Tables, "_derive", lambda self: None)
+
+
+def p03_the_index_of_batches_is_not_cut(put):
+    put(BatchIndex, "truncate", lambda self, from_index: None)
+
+
+def p04_a_repeated_batch_is_answered_before_it_is_committed(put):
+    def hasty(self, entry, appended, answer, deadline_ms):
+        self._answer(_Repeated(entry, appended, answer, deadline_ms), [])
+
+    put(RepeatedBlocks, "wait", hasty)
+
+
+def p05_a_channel_is_used_again(put):
+    opened = PartitionTable._opened
+
+    def again(self, what):
+        if what.channel not in self.partitions:
+            self.highest_channel = min(self.highest_channel, what.channel - 1)
+        opened(self, what)
+
+    put(PartitionTable, "_opened", again)
+
+
+def p06_consumers_see_what_is_not_committed(put):
+    put(PartitionReads, "partition", _partition_at_end)
+
+
+def _partition_at_end(self, channel):
+    return self._tables.partitions_at_end.partitions.get(channel)
+
+
+def p07_producers_are_forgotten_when_a_node_starts(put):
+    fields = PartitionTable.fields
+
+    def forgetful(self):
+        partitions, _, highest = fields(self)
+        return partitions, [], highest
+
+    put(PartitionTable, "fields", forgetful)
+
+
+def p08_what_is_below_the_log_start_is_served(put):
+    def checked(self, read):
+        partition = self.partition(read.channel)
+        if partition is None or read.offset > partition.next_offset:
+            return ReadBatches(ResponseCode.UNKNOWN_PARTITION)
+        return ReadBatches(high_watermark=partition.next_offset, log_start=partition.log_start)
+
+    put(PartitionReads, "_checked", checked)
+
+
 MUTANTS = [
-    bug for name, bug in sorted(globals().items()) if name[0] in "grtj" and name[1:3].isdigit()
+    bug for name, bug in sorted(globals().items()) if name[0] in "grtjp" and name[1:3].isdigit()
 ]

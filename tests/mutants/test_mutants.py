@@ -7,10 +7,11 @@ import pytest
 from mutants import MUTANTS
 from quorumlog.sim.campaign import Plan, cores, run_all
 from quorumlog.sim.group_run import run_groups_seed
+from quorumlog.sim.run import run_seed
 
 SEEDS = 200
 GROUPS_SEEDS = 20
-"""Of mutants of groups that come and go: each seed has them."""
+"""Of mutants of groups that come and go, or of partitions: each seed has them."""
 SECONDS = 20
 FIRST_SEEDS = {
     "g05": 194,
@@ -57,7 +58,10 @@ def test_a_known_bug_is_found(mutant, put):
     if mutant.__name__.startswith("g"):
         seeds = range(first_seed, first_seed + GROUPS_SEEDS)
         outcomes = (run_groups_seed(seed, seconds=SECONDS) for seed in seeds)
+    elif mutant.__name__.startswith("p"):
+        seeds = range(first_seed, first_seed + GROUPS_SEEDS)
+        outcomes = (run_seed(seed, seconds=SECONDS, has_partitions=True) for seed in seeds)
     else:
-        outcomes = run_all(Plan(first_seed, SEEDS, SECONDS, 3), cores())
+        outcomes = run_all(Plan(first_seed, SEEDS, SECONDS, 3, has_partitions=False), cores())
     found = next((outcome.finding for outcome in outcomes if outcome.finding is not None), None)
     assert found is not None, f"{mutant.__name__} was not found"

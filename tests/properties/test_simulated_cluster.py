@@ -35,8 +35,16 @@ def test_nothing_is_found_whatever_goes_wrong(first_seed, seeds, nodes):
 def test_nothing_is_found_in_groups_whose_log_dledger_can_go_on_with(seed, monkeypatch):
     made = partial(SimulatedCluster, original_compatible="0.2.7")
     monkeypatch.setattr("quorumlog.sim.run.SimulatedCluster", made)
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, has_partitions=False)
     assert outcome.finding is None, (str(outcome.finding), outcome.histories)
+
+
+@pytest.mark.parametrize("seed", range(50_000, 50_006))
+def test_nothing_is_found_in_groups_that_hold_partitions(seed):
+    outcome = run_seed(seed, seconds=20, has_partitions=True)
+    assert outcome.finding is None, (str(outcome.finding), outcome.histories)
+    assert outcome.appended > 100
+    assert outcome.reads > 10
 
 
 @pytest.mark.parametrize("seed", [7, 8])
@@ -50,7 +58,7 @@ def test_every_kind_of_fault_is_used_and_all_that_is_asked_is_served():
     outcomes = list(run_all(Plan(500, 30, 10, 3), cores()))
     of_groups = [outcome for outcome in outcomes if "groups" in outcome.faults]
     of_one_group = [outcome for outcome in outcomes if outcome not in of_groups]
-    for runs, count in ((of_one_group, 25), (of_groups, 12)):
+    for runs, count in ((of_one_group, 26), (of_groups, 12)):
         kinds = {kind for outcome in runs for kind in outcome.faults}
         assert len(kinds) == count, sorted(kinds)
     assert all(outcome.appended > 20 for outcome in outcomes)

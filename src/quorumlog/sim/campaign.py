@@ -22,12 +22,16 @@ GROUPS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Seeds first_seed … first_seed + seeds - 1 (seeds None: without end), `seconds` of faults."""
+    """Seeds first_seed … first_seed + seeds - 1 (seeds None: without end), `seconds` of faults.
+
+    `has_partitions`: whether single groups hold partitions of topics; None: each seed decides.
+    """
 
     first_seed: int
     seeds: int | None
     seconds: float
     nodes: int
+    has_partitions: bool | None = None
 
     def command(self, seed: int) -> str:
         """Return the command that repeats one run."""
@@ -59,9 +63,11 @@ def has_groups(seed: int) -> bool:
 
 
 def _run(plan: Plan, seed: int) -> Outcome:
-    run = run_groups_seed if has_groups(seed) else run_seed
+    seconds, nodes = plan.seconds, plan.nodes
     try:
-        return run(seed, seconds=plan.seconds, nodes=plan.nodes)
+        if has_groups(seed):
+            return run_groups_seed(seed, seconds=seconds, nodes=nodes)
+        return run_seed(seed, seconds=seconds, nodes=nodes, has_partitions=plan.has_partitions)
     finally:
         gc.collect()  # a run is one large cycle
 

@@ -16,6 +16,7 @@ from quorumlog.sim.client_requests import Append, Read
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.partition_answers import BatchAcknowledged, PartitionServed
 from quorumlog.sim.simulation_clock import SimulationClock
 
 
@@ -120,6 +121,19 @@ class ClientConnections:
             invariant.acknowledged(append)
         self.floor = max(self.floor, last_index)
         self.appended += len(append.bodies)
+
+    def acknowledged_records(self, floor: int, index: int, count: int) -> None:
+        """A client's record batch was acknowledged, with the index of its entry."""
+        self.acknowledged(Append([], floor), index, index)
+        self.appended += count
+
+    def partitions_answered(self, answer: BatchAcknowledged | PartitionServed) -> None:
+        """A node has just answered a client of partitions."""
+        for invariant in self._invariants:
+            if isinstance(answer, BatchAcknowledged):
+                invariant.acknowledged_batch(answer)
+            else:
+                invariant.served(answer)
 
     def read(self, read: Read) -> None:
         """A client's read was answered."""

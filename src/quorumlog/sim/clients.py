@@ -81,6 +81,10 @@ class Clients:
         return [*self._commands.history, *self._commands.unknown()]
 
     @property
+    def batches(self) -> None:
+        """See `ClientsView`: these clients append entries."""
+
+    @property
     def attempts(self) -> list[Attempt] | None:
         """All attempts to write a batch in a transaction; None: no client writes transactions."""
         return None if self._transactions is None else self._transactions.attempts

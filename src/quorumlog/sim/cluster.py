@@ -27,6 +27,7 @@ from quorumlog.sim.invariants import all_invariants
 from quorumlog.sim.links import Link
 from quorumlog.sim.network import SimulatedNetwork
 from quorumlog.sim.node import SimulatedNode
+from quorumlog.sim.partition_clients import PartitionClients
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
 from quorumlog.topics.batch_index import SealLimits
@@ -50,6 +51,8 @@ EARLIER = 0.3
 """Share of the lives of processes in which they are of a version without joined frames."""
 STEP_MS = 100
 READ_BYTES = 1 << 20
+UNCHANGED_CHECKED = 16
+"""A replica of which nothing has changed is checked after every 16th event of a run."""
 NOTICED_US = (100, 30_000)
 """A node sees after this time that another process has ended."""
 
@@ -71,8 +74,9 @@ class SimulatedCluster:
     """Founders n0, n1 … and as many spare nodes, which run only once they are to be members.
 
     `settings` are keys of `HastyGroupConfig`; with `has_sessions` clients are idempotent producers,
-    with `has_transactions` one writes transactions. All nodes have the same `append_hook`.
-    Subclasses may put other cores or replicas in their place.
+    with `has_transactions` one writes transactions. Clients of a group of kind "partitions" produce
+    and consume record batches. All nodes have the same `append_hook`. Subclasses may put other
+    cores or replicas in their place.
     """
 
     def __init__(
@@ -104,12 +108,17 @@ class SimulatedCluster:
         self.state_machine = str(settings.get("state_machine", ""))
         # a random source of its own: what is checked must not change what happens
         self.invariants = all_invariants(Random(seed))  # noqa: S311  (nothing secret)
+        self._watching = [one for one in self.invariants if one.watches_time]
         connections = ClientConnections(self.clock, self.network, self.nodes, self.invariants)
-        self.clients = Clients(
-            connections,
-            self.state_machine,
-            has_sessions=has_sessions,
-            has_transactions=has_transactions,
+        self.clients: Clients | PartitionClients = (
+            PartitionClients(connections, seed)
+            if settings.get("kind") == "partitions"
+            else Clients(
+                connections,
+                self.state_machine,
+                has_sessions=has_sessions,
+                has_transactions=has_transactions,
+            )
         )
 
     @property
@@ -215,8 +224,14 @@ class SimulatedCluster:
         if node is None or not node.is_up or node.running.is_broken:
             return
         node.record_alarms()
-        for invariant in self.invariants:
-            invariant.after_event(node)
+        state = node.checked_state()
+        if state != node.checked or not self.clock.events % UNCHANGED_CHECKED:
+            node.checked = state
+            for invariant in self.invariants:
+                invariant.after_event(node)
+        else:
+            for invariant in self._watching:
+                invariant.after_event(node)
 
     # -- views ------------------------------------------------------------------------------
 

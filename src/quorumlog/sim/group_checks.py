@@ -23,6 +23,7 @@ from quorumlog.sim.group_node import GroupNode
 from quorumlog.sim.invariants import all_invariants
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.operations import Operation
+from quorumlog.sim.partition_batches import SentBatch
 from quorumlog.sim.process import alarms_of
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.sim.views import Remains
@@ -120,6 +121,7 @@ class CheckedGroup:
 
     has_hook = False
     attempts: list[Attempt] | None = None
+    batches: Mapping[int, SentBatch] | None = None
 
     def __init__(
         self,

@@ -95,6 +95,8 @@ class SimulatedNode(SimulatedProcess):
         self.histories: deque[list[tuple[int, str]]] = deque(maxlen=HISTORIES_KEPT)
         self.alarms: list[str] = []
         self.unanswered = 0
+        self.checked: object = None
+        """What of it was seen when invariants were checked last."""
         self.machines = Machines()
         self._alarms_seen = 0
         super().__init__(config, cluster.clock, cluster.clock.random)
@@ -277,6 +279,17 @@ class SimulatedNode(SimulatedProcess):
         if replica.counters.alarms != self._alarms_seen:
             self._alarms_seen = replica.counters.alarms
             self.alarms = alarms_of(replica)
+
+    def checked_state(self) -> object:
+        """Return what of the replica invariants look at, as far as it is read quickly."""
+        replica = self.running
+        core, log, counters = replica.core, replica.log, replica.counters
+        return (
+            *(self.life, core.term, core.role, core.membership_index, core.committed_index),
+            *(core.durable_index, core.is_transferring, log.before_begin_index, log.end_index),
+            *(log.end_chain_crc, replica.applied_index, replica.tables.as_of),
+            *(counters.alarms, counters.segments_removed, counters.machine_rebuilds),
+        )
 
     def covered_files(self, random: Random) -> list[str]:
         """Return the names of data files that the last durable checkpoint covers wholly."""

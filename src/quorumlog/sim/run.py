@@ -49,6 +49,8 @@ TRANSACTIONS = 0.6
 """Share of runs without a state machine in which one client writes transactions."""
 HOOKS = 0.2
 """Share of runs in which leaders have an append hook."""
+PARTITIONS = 0.2
+"""Share of runs in which the group holds partitions; it has no state machine then, nor a hook."""
 STABLE_MS = 2_500
 """How long a converged group must go on without another election."""
 
@@ -61,9 +63,15 @@ def run_seed(
     seconds: float = 30.0,
     nodes: int = 3,
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
+    has_partitions: bool | None = None,
 ) -> Outcome:
-    """Simulate a group of `nodes` founders: `seconds` of faults, then until it has recovered."""
-    machine = _machine(seed)
+    """Simulate a group of `nodes` founders: `seconds` of faults, then until it has recovered.
+
+    `has_partitions`: whether it holds partitions of topics; None: the seed decides.
+    """
+    if has_partitions is None:
+        has_partitions = _drawn("partitions", seed).random() < PARTITIONS
+    machine = {} if has_partitions else _machine(seed)
     retention = _retention(seed) or ({} if machine else _ages(seed))
     cluster = cluster_type(
         seed,
@@ -71,11 +79,12 @@ def run_seed(
         spares=2,
         has_sessions=_drawn("sessions", seed).random() < SESSIONS,
         has_transactions=not machine and _drawn("transactions", seed).random() < TRANSACTIONS,
-        append_hook=_append_hook(seed),
+        append_hook=None if has_partitions else _append_hook(seed),
         seal_limits=SEAL_LIMITS,
         max_push_time_out_ms=500,
         **retention,
         **(machine or _digests(seed)),
+        **({"kind": "partitions"} if has_partitions else {}),
     )
     faults = Faults(cluster, seed)
     chance = _drawn("machine faults", seed)
@@ -107,7 +116,8 @@ def run_seed(
         [name_of(kind) for kind in faults.kinds]
         + ["clean_stops"] * has_stops
         + ["impostors"] * has_lies
-        + ["slow_links"] * slow_links.are_chosen,
+        + ["slow_links"] * slow_links.are_chosen
+        + ["partitions of topics"] * has_partitions,
         _histories(cluster, faults, stops, impostors, slow_links),
         finding,
     )

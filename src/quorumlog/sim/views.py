@@ -11,6 +11,7 @@ from quorumlog.sim.client_requests import Attempt
 from quorumlog.sim.clock import Clock
 from quorumlog.sim.disk import SimulatedFileSystem
 from quorumlog.sim.operations import Operation
+from quorumlog.sim.partition_batches import SentBatch
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.interface import Log
 
@@ -40,6 +41,11 @@ class ClientsView(Protocol):
     @property
     def operations(self) -> list[Operation]:
         """Commands and queries to the state machine, those of unknown outcome included."""
+        ...
+
+    @property
+    def batches(self) -> Mapping[int, SentBatch] | None:
+        """All record batches ever made, by number; None: the group holds no partitions."""
         ...
 
     @property

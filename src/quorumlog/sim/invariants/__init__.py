@@ -25,6 +25,7 @@ from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.invariants.offered_kept import OfferedKept
 from quorumlog.sim.invariants.one_vote_per_term import OneVotePerTerm
 from quorumlog.sim.invariants.own_term import OwnTerm
+from quorumlog.sim.invariants.partitions import Partitions
 from quorumlog.sim.invariants.promises import Promises
 from quorumlog.sim.invariants.state_machine_safety import StateMachineSafety
 from quorumlog.sim.invariants.table_agreement import TableAgreement
@@ -60,4 +61,5 @@ def all_invariants(random: Random) -> list[Invariant]:
         Linearizable(),
         Transactions(),
         HookOnce(),
+        Partitions(),
     ]

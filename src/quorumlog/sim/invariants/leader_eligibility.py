@@ -17,6 +17,7 @@ class LeaderEligibility(Invariant):
     """
 
     name = "leader_eligibility"
+    watches_time = True
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int, str], int] = {}

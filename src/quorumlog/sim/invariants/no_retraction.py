@@ -19,6 +19,7 @@ class NoRetraction(Invariant):
     """Remembers for each node the highest index acknowledged in its present term."""
 
     name = "no_retraction"
+    watches_time = True
 
     def __init__(self, random: Random) -> None:
         self._random = random
