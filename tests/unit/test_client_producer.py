@@ -18,6 +18,7 @@ from quorumlog.model.errors import (
     RequestError,
     UnexpectedArgumentError,
     UnknownGroupError,
+    error_for,
 )
 from scripted_cluster import DROP, LIMITS, LOSE_ANSWER, SILENT, passed
 
@@ -86,6 +87,28 @@ async def test_unknown_outcomes_are_raised_and_never_repeated(world, client, ste
         await client.append(b"x")
     assert caught.value.outcome is Outcome.UNKNOWN
     assert world.requests == 1
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+async def test_a_producer_says_that_a_committed_block_that_not_all_voters_have_is_in_the_log(
+    world, is_idempotent
+):
+    world.script(*[ResponseCode.WAIT_ALL_ACK_TIMEOUT] * 1_000)
+    options = {"idempotent": is_idempotent, "delivery_timeout_ms": 500}
+
+    async def send():
+        async with Producer(world.addresses, "g", level="all", **options) as producer:
+            await (await producer.send(b"x"))
+
+    with pytest.raises(RequestError) as caught:
+        await send()
+    assert caught.value.outcome is Outcome.HAPPENED
+
+
+async def test_who_leads_is_in_the_text_of_a_refusal():
+    error = error_for(ResponseCode.NOT_LEADER, "not the leader of g", "n1")
+    assert str(error) == "not the leader of g; n1 leads"
+    assert str(error_for(ResponseCode.NOT_LEADER, "not the leader of g")) == "not the leader of g"
 
 
 async def test_a_silent_server_ends_in_an_unknown_outcome(world, client):

@@ -153,7 +153,7 @@ def test_40_a_hand_over_in_another_term_is_refused():
     assert group.outcome(group.transfer(target, term=term)) is ResponseCode.SUCCESS
 
 
-def test_40_a_hand_over_to_a_stranger_a_learner_or_oneself_is_refused():
+def test_40_a_hand_over_to_a_stranger_or_a_learner_is_refused_and_to_whoever_leads_is_done():
     group, leader = started_group()
     group.start_stranger("n3")
     assert group.outcome(group.add("n3")) is ResponseCode.SUCCESS
@@ -161,7 +161,9 @@ def test_40_a_hand_over_to_a_stranger_a_learner_or_oneself_is_refused():
 
     assert group.answers[group.transfer("n9")] is ResponseCode.UNKNOWN_MEMBER
     assert group.answers[group.transfer("n3")] is ResponseCode.UNKNOWN_MEMBER
-    assert group.answers[group.transfer(leader)] is ResponseCode.UNEXPECTED_ARGUMENT
+    assert group.answers[group.transfer(leader)] is ResponseCode.SUCCESS
+    other_term = group.transfer(leader, term=group.core(leader).term + 1)
+    assert group.answers[other_term] is ResponseCode.INCONSISTENT_TERM
     assert group.commits(leader)
 
 

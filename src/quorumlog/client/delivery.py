@@ -48,11 +48,12 @@ class OutgoingBlock:
 
     `offsets` are those of the entries within the block, `lead` entries go before them (a session
     entry, or none). `is_in_doubt`: it may be in the log already although no answer said so.
+    `is_committed`: an answer said that it is, and that not all voters are known to have it.
     `is_due`: it has waited long enough, and is sent as soon as there is a slot.
     """
 
     __slots__ = (
-        *("crcs", "deadline", "first_sequence", "future", "is_due", "is_in_doubt"),
+        *("crcs", "deadline", "first_sequence", "future", "is_committed", "is_due", "is_in_doubt"),
         *("lead", "offsets", "parts", "size"),
     )
 
@@ -66,6 +67,7 @@ class OutgoingBlock:
         self.size = 0
         self.is_due = False
         self.is_in_doubt = False
+        self.is_committed = False
         self.future: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
         self.future.add_done_callback(_seen)
 
@@ -186,6 +188,7 @@ def undelivered_of(
     """Return the entries not known to be in the log: blocks in order, and whether each may be.
     `queued` more entries, from next_number on, follow these; the producer has not taken them yet.
     """
+    blocks = [one for one in blocks if not one[0].is_committed]
     count = sum(block.count for block, _ in blocks)
     unknown = sum(block.count for block, is_unknown in blocks if is_unknown)
     if not blocks:

@@ -258,6 +258,8 @@ class Sender:
             return True
         if error.refresh_leader:
             self._metadata.redirect(error.leader_id, away_from=connection.address)
+        if error.outcome is Outcome.HAPPENED:
+            sent.block.is_committed = True
         if isinstance(error, AllAckTimeoutError) and self._settings.is_idempotent:
             raise SessionClosed  # sent again it is not appended again, and waits for all voters
         unknown = error.outcome is Outcome.UNKNOWN
@@ -297,6 +299,8 @@ class Sender:
                 self._acknowledged(sent)
                 continue
             again.append(sent.block)
+            if error.outcome is Outcome.HAPPENED:
+                sent.block.is_committed = True
             if error.outcome is not Outcome.DID_NOT_HAPPEN:
                 unknown = unknown or error
                 sent.block.is_in_doubt = True
@@ -348,7 +352,10 @@ class Sender:
         for block, is_unknown in unresolved:
             self._accumulator.release(block)
             own = with_undelivered(error, self._lost)
-            own.outcome = Outcome.UNKNOWN if is_unknown else Outcome.DID_NOT_HAPPEN
+            if block.is_committed:
+                own.outcome = Outcome.HAPPENED
+            else:
+                own.outcome = Outcome.UNKNOWN if is_unknown else Outcome.DID_NOT_HAPPEN
             block.future.set_exception(own)
         for sent in self._sent:
             sent.answer.cancel()

@@ -196,6 +196,13 @@ class NotLeaderError(RequestError):
     refresh_leader = True
     outcome = Outcome.DID_NOT_HAPPEN
 
+    def __init__(
+        self, message: str, *, code: ResponseCode | None = None, leader_id: str | None = None
+    ) -> None:
+        if leader_id and leader_id not in message:
+            message = f"{message}; {leader_id} leads"
+        super().__init__(message, code=code, leader_id=leader_id)
+
 
 class LeaderTransferringError(RequestError):
     """Leadership is being transferred to another replica; nothing was appended."""

@@ -76,6 +76,8 @@ class Transfer:
         refused = self._refusal(event, target)
         if refused is not None:
             self._state.emit(Finished(event.request_id, *refused))
+        elif target == self._state.config.self_id:  # it leads already
+            self._state.emit(Finished(event.request_id, ResponseCode.SUCCESS, ""))
         else:
             self._start(event.request_id, target)
 
@@ -105,9 +107,8 @@ class Transfer:
             return ResponseCode.LEADER_NOT_READY, text
         if not target:
             return ResponseCode.TAKE_LEADERSHIP_FAILED, "no other voter answers"
-        if target == state.config.self_id and target in membership.voters:
-            return ResponseCode.UNEXPECTED_ARGUMENT, f"{target} leads already"
-        if target not in membership.voters or dispatcher is None:
+        is_self = target == state.config.self_id
+        if target not in membership.voters or (dispatcher is None and not is_self):
             return ResponseCode.UNKNOWN_MEMBER, f"{target} is no voter of the group"
         if event.term not in (-1, state.term):
             text = f"the term is {state.term}, not {event.term}"
@@ -115,6 +116,8 @@ class Transfer:
         if self._running is not None:
             text = f"leadership is being transferred to {self._running.target}"
             return ResponseCode.LEADER_TRANSFERRING, text
+        if dispatcher is None:  # it is this replica, which leads
+            return None
         lag, lag_max = state.log.end_index - dispatcher.match_index, state.config.transfer_lag_max
         is_unknown = dispatcher.match_index < 0
         if is_unknown and target in self._live_voters():
