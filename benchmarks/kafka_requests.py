@@ -1,0 +1,190 @@
+"""Processor time of a node's loop for each Produce and Fetch of a Kafka client.
+
+    python benchmarks/kafka_requests.py [REQUESTS [BATCH_BYTES]]    # default: 3000, of 1 KiB
+
+One node in this process; requests come to a connection as bytes, and answers are dropped, so that
+no client and no socket is counted; of the disk only what the loop does. Goals: 60 µs for a Produce
+of one batch, 60 µs and 6 for each partition for a Fetch. Figures are given in microseconds and as a
+ratio to a loop of known cost, which says how fast the machine is at present.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+import uvloop
+from crc32c import crc32c
+
+from quorumlog.broker.broker import Broker
+from quorumlog.kafka.connection import KafkaConnection
+from quorumlog.kafka.listener import KafkaListener
+from quorumlog.kafka.requests import ApiKey
+from quorumlog.machine.cluster.commands import CreateTopics, NewTopic
+from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
+from quorumlog.node.node import Node
+from quorumlog.records.batch import HEADER
+from quorumlog.service.kafka_clients import serve_kafka
+from quorumlog.service.requests import ClientRequests
+
+PARTITIONS = 64
+IN_FLIGHT = 32
+WITHIN_MS = 60_000
+BATCH_BYTES = 1_024
+KNOWN_LOOPS = 20_000
+FETCHED_TOGETHER = (1, 16, 64)
+
+
+class Transport(asyncio.Transport):
+    """A connection whose answers are counted and dropped."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "socket": socket.socket()})
+        self.answers = 0
+        self.when_answered: Callable[[], None] = lambda: None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Drop an answer."""
+        self.writelines((data,))
+
+    def writelines(self, parts: Sequence[object]) -> None:
+        """Drop an answer of several parts."""
+        self.answers += 1
+        self.when_answered()
+
+    def is_closing(self) -> bool:
+        """Say that the connection goes on."""
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        """Say that the client reads everything at once."""
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is nothing to be bounded."""
+
+    def pause_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    def resume_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    def abort(self) -> None:
+        """There is nothing to be ended."""
+
+
+def batch(size: int) -> bytes:
+    """Return a record batch of this size, whose record nobody reads."""
+    body = os.urandom(size - HEADER.size)
+    tail = HEADER.pack(0, size - 12, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)[21:] + body
+    return struct.pack(">qiibI", 0, size - 12, 0, 2, crc32c(tail)) + tail
+
+
+def framed(key: ApiKey, version: int, body: bytes) -> bytes:
+    """Return a request of a version that is not flexible."""
+    content = struct.pack(">hhih", key, version, 1, 1) + b"c" + body
+    return len(content).to_bytes(4, "big") + content
+
+
+def produce(size: int, partition: int) -> bytes:
+    """Return a Produce of one batch, with acks=all."""
+    records = batch(size)
+    head = struct.pack(">hhiih", -1, -1, 30_000, 1, 1) + b"t"
+    return framed(
+        ApiKey.PRODUCE, 7, head + struct.pack(">iii", 1, partition, len(records)) + records
+    )
+
+
+def fetch(partitions: int) -> bytes:
+    """Return a Fetch of one batch of each of some partitions."""
+    head = struct.pack(">iiiibiiih", -1, 0, 1, 1 << 24, 0, 0, -1, 1, 1) + b"t"
+    rows = b"".join(struct.pack(">iiqqi", one, -1, 0, -1, BATCH_BYTES) for one in range(partitions))
+    return framed(
+        ApiKey.FETCH, 11, head + struct.pack(">i", partitions) + rows + struct.pack(">ih", 0, 0)
+    )
+
+
+async def spent(
+    connection: KafkaConnection, transport: Transport, requests: Sequence[bytes]
+) -> float:
+    """Return the seconds of processor time of the loop's thread for each of some requests."""
+    wanted, done = transport.answers + len(requests), asyncio.Event()
+    left = iter(requests)
+
+    def send() -> None:
+        raw = next(left, None)
+        if raw is not None:
+            rest = memoryview(raw)
+            while rest:
+                space = connection.get_buffer(-1)
+                count = min(len(space), len(rest))
+                space[:count] = rest[:count]
+                connection.buffer_updated(count)
+                rest = rest[count:]
+        if transport.answers == wanted:
+            done.set()
+
+    transport.when_answered = lambda: asyncio.get_running_loop().call_soon(send) and None
+    began = time.thread_time()
+    for _ in range(IN_FLIGHT):
+        send()
+    await done.wait()
+    return (time.thread_time() - began) / len(requests)
+
+
+def known_loop() -> float:
+    """Return the seconds of processor time of a hundredth of a loop of known cost."""
+    began, values = time.thread_time(), dict[int, tuple[int, str]]()
+    for number in range(KNOWN_LOOPS):
+        values[number & 1_023] = (number, str(number))
+    return (time.thread_time() - began) / KNOWN_LOOPS * 100
+
+
+async def measure(listener: KafkaListener, requests: int, size: int) -> None:
+    """Print what each kind of request costs."""
+    connection, transport = listener._make(), Transport()
+    connection.connection_made(transport)
+    produces = [produce(size, number % PARTITIONS) for number in range(requests)]
+    await spent(connection, transport, produces[: PARTITIONS * 2])
+    known = known_loop()
+    found = {"produce, one batch": await spent(connection, transport, produces)}
+    for count in FETCHED_TOGETHER:
+        asked = [fetch(count)] * (requests // count)
+        found[f"fetch, partitions: {count}"] = await spent(connection, transport, asked)
+    for name, seconds in found.items():
+        print(f"{name:24} {seconds * 1e6:8.1f} µs {seconds / known:8.2f} known loops")
+
+
+async def main(requests: int, size: int) -> None:
+    """Start a node with a topic, and measure."""
+    with tempfile.TemporaryDirectory() as directory:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+        peers = f"n0-127.0.0.1:{port}"
+        group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers)
+        config = NodeConfig(
+            self_id="n0", store_base_dir=directory, groups=[group], kafka_listen="127.0.0.1:0"
+        )
+        broker = Broker(config)
+        node = Node(config, ClientRequests, broker.attachments)
+        await node.start()
+        broker.start(node)
+        listener = await serve_kafka(node, broker)
+        assert listener is not None
+        topic_id = os.urandom(16)
+        await broker.until(lambda: broker.broker_id >= 0, WITHIN_MS)
+        await broker.execute(CreateTopics([NewTopic("t", topic_id, PARTITIONS)]), WITHIN_MS)
+        await broker.wait_open([topic_id], WITHIN_MS)
+        await measure(listener, requests, size)
+        await listener.stop()
+        broker.stop()
+        await node.stop()
+
+
+if __name__ == "__main__":
+    numbers = [int(one) for one in sys.argv[1:]]
+    uvloop.run(main(*(numbers + [3_000, BATCH_BYTES][len(numbers) :])))
