@@ -161,7 +161,7 @@ class Partitions(Invariant):
             self.require(
                 found == there,
                 f"{node.node_id} has {found[-3:]} in its index of channel {channel}, and "
-                f"{there[-3:]} in its log ({len(found)} and {len(there)} batches)",
+                f"{there[-3:]} in its log (batches: {len(found)} and {len(there)})",
             )
 
     # -- what clients are told --------------------------------------------------------------------
