@@ -506,3 +506,18 @@ def test_nothing_is_sealed_while_a_batch_cannot_be_read(tmp_path):
     sealer.check()
     assert batches_of(tables, 1) == batches_of(written.tables, 1)
     assert tables.batches.sealed
+
+
+def test_batches_before_the_first_columns_are_found_in_the_log(tmp_path):
+    """Columns are removed with their entries, and only the entries are back after a crash."""
+    written = Written(tmp_path)
+    log, saved, limits = written.log, written.tables.encode(), SealLimits(batches=1)
+    everything = [batches_of(written.tables, channel) for channel in (1, 2)]
+    tables = Tables(log, log.end_index, saved, seal_limits=limits)
+    for last_index in (everything[0][1], log.end_index):
+        tables.batches.seal(tables.batches.to_seal(last_index))
+    sealed = tables.batches.sealed
+    assert len(sealed) == 2
+    for kept in (sealed, sealed[1:]):
+        again = Tables(log, log.end_index, saved, sealed=kept, seal_limits=limits)
+        assert [batches_of(again, channel) for channel in (1, 2)] == everything

@@ -57,6 +57,9 @@ class Tables:
         seal_limits: SealLimits = DEFAULT_SEAL_LIMITS,
     ) -> None:
         self._log = log
+        if sealed and sealed[0].first_index > log.before_begin_index + 1:
+            # the first were damaged, or removed with entries that a loss of power brought back
+            sealed = ()
         self.batches = BatchIndex(sealed, seal_limits)
         """Where the record batches of partitions are."""
         self.grown: set[int] = set()
