@@ -138,7 +138,7 @@ def make_cluster(tmp_path):
     return make
 
 
-async def until(condition, *, seconds=20.0, what="the expected state"):
+async def until(condition, *, seconds=60.0, what="the expected state"):
     """Wait for something that the cluster brings about by itself; bounded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

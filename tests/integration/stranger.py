@@ -27,7 +27,7 @@ class Stranger:
 
     async def hear(self):
         """Return the next message, or None when the connection has ended."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (frame := self.decoder.next_frame()) is None:
                 data = await self.reader.read(65_536)
                 if not data:

@@ -43,7 +43,7 @@ async def test_f93_readers_of_a_channel_see_its_entries_and_nothing_else(make_cl
             for number in range(50):
                 await client.append(b"noise %d" % number, channel=1)
             await client.append(b"found", channel=6)
-            await asyncio.wait_for(came.wait(), 10)
+            await asyncio.wait_for(came.wait(), 60)
             task.cancel()
             assert followed == [b"found"]
 

@@ -68,7 +68,7 @@ def test_a_copy_takes_no_part_and_says_why_and_what_to_do(cluster, copied, is_or
             before = terms_and_ends(cluster)
     for node_id in copied.node_ids:
         copied.start(node_id)
-    with SyncClient(copied.servers, "g", timeout_ms=3_000) as client:
+    with SyncClient(copied.servers, "g", timeout_ms=20_000) as client:
         for _ in range(3):
             with pytest.raises(WrongClusterError, match="copied or moved"):
                 client.append(b"meant for the copy")

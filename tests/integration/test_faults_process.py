@@ -20,6 +20,8 @@ pytestmark = pytest.mark.processes
 
 KILL_SECONDS = 6
 BETWEEN_KILLS = 50
+KILLS_MIN = 3
+"""However long they take."""
 FROZEN_SECONDS = 2.0
 """Twice the longest election time-out."""
 FAILOVER_SECONDS = 5.0
@@ -30,7 +32,7 @@ async def test_random_nodes_killed_for_a_while(cluster):
     async with Workload(cluster.servers) as load:
         await load.acknowledged_after(BETWEEN_KILLS)
         begun, kills = time.monotonic(), 0
-        while time.monotonic() - begun < KILL_SECONDS:
+        while kills < KILLS_MIN or time.monotonic() - begun < KILL_SECONDS:
             victims = generator.sample(cluster.node_ids, generator.choice([1, 1, 1, 2, 3]))
             for victim in victims:
                 await asyncio.to_thread(cluster.kill, victim)
@@ -42,10 +44,9 @@ async def test_random_nodes_killed_for_a_while(cluster):
             await load.acknowledged_after(BETWEEN_KILLS)
         await load.verify()
     print(f"{kills} kills, {load.history.fates()}, at most {load.history.longest_stall_s():.2f} s")
-    assert kills >= 3
 
 
-async def reads_of(load, client, reader, *, least_index, seconds=10.0):
+async def reads_of(load, client, reader, *, least_index, seconds=60.0):
     """Read linearizably from a replica until it knows of an index; return how it answered.
 
     Refusals are fine for a while; answers are recorded and so may not be stale.
@@ -62,7 +63,7 @@ async def reads_of(load, client, reader, *, least_index, seconds=10.0):
                 return refused
 
 
-async def until_led_by_another(cluster, frozen, seconds=10.0):
+async def until_led_by_another(cluster, frozen, seconds=60.0):
     """Wait until another node than the frozen one says that it leads."""
     others = [node_id for node_id in cluster.node_ids if node_id != frozen]
     async with asyncio.timeout(seconds):
@@ -193,7 +194,7 @@ async def status_of(client, node_id):
     return found
 
 
-async def until_full(client, node_id, seconds=10.0):
+async def until_full(client, node_id, seconds=60.0):
     """Wait until a node has noticed that its disk is full."""
     async with asyncio.timeout(seconds):
         while True:

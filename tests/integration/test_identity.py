@@ -122,7 +122,7 @@ async def test_a_copy_takes_no_part_says_why_and_sends_nobody_to_the_original(
         await started(cluster, until)
         await copy.start()
         original = cluster.logs()
-        async with copy.client(timeout_ms=2_000) as client:
+        async with copy.client(timeout_ms=20_000) as client:
             with pytest.raises(WrongClusterError, match="copied or moved"):
                 await client.append(b"for the copy")
             statuses = await client.status()

@@ -82,7 +82,7 @@ async def leader_of(cluster):
     return await asyncio.to_thread(cluster.leader, "g")
 
 
-async def until_leads(cluster, node_id, seconds=20.0):
+async def until_leads(cluster, node_id, seconds=60.0):
     async with asyncio.timeout(seconds):
         while True:
             if await leader_of(cluster) == node_id:
@@ -90,7 +90,7 @@ async def until_leads(cluster, node_id, seconds=20.0):
             await asyncio.sleep(0.05)
 
 
-async def until_votes(cluster, node_id, *, since=-1, index=-1, seconds=20.0):
+async def until_votes(cluster, node_id, *, since=-1, index=-1, seconds=60.0):
     """Wait until a node's own log says that it votes, and holds this index.
 
     `since`: by a membership later than the one of this index.
@@ -169,7 +169,7 @@ class Newcomer:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             finally:
                 self._process.kill()
 

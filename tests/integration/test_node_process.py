@@ -40,7 +40,7 @@ def serve(config):
 def page(cluster, node_id, path):
     url = f"http://{cluster.admin_address(node_id)}{path}"
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -206,7 +206,7 @@ def test_a_stopped_process_is_replaced_and_follows_when_it_goes_on(cluster):
         client.append(b"all three")
 
         async def until_follows():
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     states = {s.node_id: s for s in await asyncio.to_thread(client.status)}
                     if (

@@ -298,7 +298,7 @@ async def test_a_reader_follows_the_tail_over_a_leader_change(make_cluster, unti
             await cluster.stop(cluster.leader_id(), clean=False)
             await until(lambda: cluster.leader_id() is not None)
             await appended(writer, 5, "new")
-            await asyncio.wait_for(following, 20)
+            await asyncio.wait_for(following, 60)
             assert seen == [f"old {i}".encode() for i in range(5)] + [
                 f"new {i}".encode() for i in range(5)
             ]

@@ -203,7 +203,7 @@ def disks(monkeypatch):
 async def test_68_a_full_disk_refuses_appends_serves_reads_and_recovers(make_cluster, until, disks):
     async with make_cluster(clean_interval=50) as cluster:
         await cluster.start()
-        async with cluster.client(timeout_ms=3_000) as client:
+        async with cluster.client(timeout_ms=20_000) as client:
             last = await filled(client, 100)
             leader = cluster.leader_id()
             disks.free = dict.fromkeys(cluster.ids, 1 << 20)

@@ -42,7 +42,7 @@ def make_cluster(tmp_path):
             one.down() if isinstance(one, NetworkCluster) else one.remove()
 
 
-async def leader_among(load, cluster, node_ids, seconds=20.0):
+async def leader_among(load, cluster, node_ids, seconds=60.0):
     """Wait until exactly one of these nodes leads, of the highest term; return (id, term, when)."""
     addresses = [cluster.addresses[node_id] for node_id in node_ids]
     async with load.client(addresses) as client, asyncio.timeout(seconds):
@@ -150,7 +150,7 @@ async def test_the_larger_half_of_five_goes_on(make_cluster):
         await load.verify()
 
 
-async def until_nobody_leads(client, seconds=20.0):
+async def until_nobody_leads(client, seconds=60.0):
     async with asyncio.timeout(seconds):
         while True:
             if not any(status.role == "LEADER" for status in await client.status()):

@@ -84,7 +84,7 @@ class Workload:
                     await self.recorder.bound(client, name, leader_only=False)
                 await asyncio.sleep(self._read_pause_s)
 
-    async def acknowledged_after(self, count=1, *, seconds=20.0):
+    async def acknowledged_after(self, count=1, *, seconds=60.0):
         """Wait for `count` acknowledgements of appends that begin after now; return the last."""
         started = self.recorder.clock()
         seen = len(self.history.appends)
