@@ -41,7 +41,9 @@ def objects(*arguments, stdin=None):
 def cluster(tmp_path_factory):
     """Three nodes, started by the command line, stopped at the end whatever happens."""
     directory = tmp_path_factory.mktemp("cluster") / "c"
-    status, out, err = command("cluster", "up", "--dir", directory, "--group", "flights")
+    status, out, err = command(
+        "cluster", "up", "--dir", directory, "--group", "flights", "--no-topics"
+    )
     assert (status, err) == (0, "")
     assert "group flights: leader n" in out
     cluster = LocalCluster.open(directory)
@@ -303,7 +305,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path):
 
 def test_up_says_which_ports_it_takes_before_anything_runs(tmp_path):
     first, *_ = unused = free_pairs(2)
-    up = ("cluster", "up", "--dir", tmp_path / "c", "--nodes", 2, "--port", first)
+    up = ("cluster", "up", "--dir", tmp_path / "c", "--nodes", 2, "--port", first, "--no-topics")
     for taken in unused:
         with socket.create_server(("127.0.0.1", taken)):
             status, out, err = command(*up)
@@ -345,12 +347,21 @@ def free_pairs(nodes):
 
 def test_one_node_cluster_with_two_groups_from_up_to_down(tmp_path):
     where = ("--dir", tmp_path / "c")
-    up = ("cluster", "up", *where, "--nodes", 1, "--group", "a", "--group", "b")
+    up = ("cluster", "up", *where, "--nodes", 1, "--group", "a", "--group", "b", "--kafka-port", 0)
     try:
         (node,) = objects(*up)
         assert {group["role"] for group in node["groups"].values()} == {"LEADER"}
         os.kill(node["pid"], 0)
-        assert command(*up)[1].startswith("all nodes ran already")
+        again = command(*up[:-2])[1]
+        assert again.startswith("all nodes ran already")
+        assert [line for line in again.splitlines() if line.startswith("group")] == [
+            "group a: leader n0",  # and not the group of the brokers
+            "group b: leader n0",
+        ]
+        assert again.endswith(f"\nbootstrap.servers: {node['kafka']}\n")
+        host, _, port = node["kafka"].rpartition(":")
+        socket.create_connection((host, int(port))).close()
+        assert node["kafka"] in command("cluster", "status", *where)[1]
         status, _, err = command("append", "x", *where)
         assert status == 2
         assert "--group" in err

@@ -47,7 +47,7 @@ def objects(*arguments):
 def cluster(tmp_path_factory):
     """Three nodes with the key-value machine, started by the command line."""
     directory = tmp_path_factory.mktemp("cluster") / "c"
-    printed("cluster", "up", "--dir", directory, "--machine", "kv")
+    printed("cluster", "up", "--dir", directory, "--machine", "kv", "--no-topics")
     cluster = LocalCluster.open(directory)
     yield cluster
     cluster.down()
@@ -219,7 +219,7 @@ def test_153_status_shows_the_first_line_of_why_a_machine_failed(tmp_path):
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     options = {"env": {**os.environ, "PYTHONPATH": path}}
     where = ("--dir", tmp_path / "c")
-    up = ("cluster", "up", "--nodes", "1", "--machine", "broken:Broken", *where)
+    up = ("cluster", "up", "--nodes", "1", "--machine", "broken:Broken", "--no-topics", *where)
     try:
         assert command(*up, **options)[0] == 0
         assert command("append", "x", "--timeout", "1", *where)[0] == 1

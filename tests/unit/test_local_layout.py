@@ -6,11 +6,12 @@ import socket
 import msgspec
 import pytest
 
+from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.cluster import _needs_help
 from quorumlog.local.health import NodeHealth
-from quorumlog.local.ports import free_ports
-from quorumlog.model.config import load_config, parse_address
+from quorumlog.local.ports import free_ports, kafka_ports
+from quorumlog.model.config import CLUSTER_GROUP, load_config, parse_address
 from quorumlog.model.errors import ConfigError
 
 
@@ -65,6 +66,64 @@ def test_ports_can_be_chosen_and_are_checked(tmp_path):
         LocalCluster.create(tmp_path / "d", first_port=first)
     with pytest.raises(LocalClusterError, match=r"up to 65637.*lower --port"):
         LocalCluster.create(tmp_path / "d", first_port=65_535)
+
+
+def test_the_nodes_of_a_cluster_with_topics_are_brokers(tmp_path):
+    cluster = LocalCluster.create(tmp_path / "c", topics=True, kafka_port=0, groups=("a",))
+    configs = [load_config(tmp_path / "c" / f"{node_id}.toml") for node_id in cluster.node_ids]
+    assert [config.kafka_listen for config in configs] == cluster.bootstrap_servers.split(",")
+    assert len(set(cluster.bootstrap_servers.split(","))) == 3
+    for config in configs:
+        own, shared = config.groups
+        assert (own.group, shared.group) == ("a", CLUSTER_GROUP)
+        assert shared.members == own.members
+        size = shared.mapped_file_size_for_entry_data
+        assert config.partition_groups["mappedFileSizeForEntryData"] == size
+    assert LocalCluster.open(tmp_path / "c").groups == ["a"]
+    assert cluster.machines == {"a": ""}
+
+
+def test_a_cluster_without_topics_has_the_file_that_earlier_versions_wrote(tmp_path):
+    cluster = LocalCluster.create(tmp_path / "c")
+    assert cluster.bootstrap_servers == ""
+    assert load_config(tmp_path / "c" / "n0.toml").cluster_group is None
+    assert b"kafka" not in (tmp_path / "c" / "cluster.json").read_bytes()
+
+
+def test_ports_for_kafkas_clients_can_be_chosen_and_are_checked(tmp_path):
+    first = free_ports(1)[0]
+    cluster = LocalCluster.create(tmp_path / "c", nodes=2, topics=True, kafka_port=first)
+    assert cluster.bootstrap_servers == f"127.0.0.1:{first},127.0.0.1:{first + 1}"
+    with (
+        socket.create_server(("127.0.0.1", first)),
+        pytest.raises(LocalClusterError, match=f"port {first} on .* is in use; .*--kafka-port"),
+    ):
+        LocalCluster.create(tmp_path / "d", topics=True, kafka_port=first)
+    with pytest.raises(LocalClusterError, match=r"port 65536 on .* is not a port"):
+        LocalCluster.create(tmp_path / "d", topics=True, kafka_port=65_535)
+
+
+def test_the_usual_port_is_left_to_whoever_listens_there(monkeypatch):
+    [taken] = free_ports(1)
+    monkeypatch.setattr("quorumlog.local.ports.KAFKA_PORT", taken)
+    assert kafka_ports(None, 2) == [taken, taken + 1]
+    with socket.create_server(("127.0.0.1", taken)):
+        assert taken not in kafka_ports(None, 2)
+
+
+@pytest.mark.parametrize(
+    ("topics", "asked", "said"),
+    [
+        (False, ["--topics"], "was made without topics and goes on as it is"),
+        (False, ["--kafka-port", "9092"], "was made without topics and goes on as it is"),
+        (True, ["--no-topics"], "has topics; choose another directory"),
+        (True, ["--kafka-port", "65000"], "begin at 127.0.0.1:"),
+    ],
+)
+def test_a_cluster_keeps_its_brokers_or_that_it_has_none(tmp_path, capsys, topics, asked, said):
+    LocalCluster.create(tmp_path / "c", topics=topics, kafka_port=0)
+    assert main(["cluster", "up", "--dir", str(tmp_path / "c"), *asked]) == 1
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("nodes", [0, 10])

@@ -18,7 +18,7 @@ from quorumlog.cli.output import (
 )
 from quorumlog.cli.target import only_group
 from quorumlog.local import LocalCluster, LocalClusterError
-from quorumlog.local.cluster import leader_of
+from quorumlog.local.cluster import groups_in, leader_of
 from quorumlog.local.health import NodeHealth
 from quorumlog.model.codes import Role
 from quorumlog.model.wording import counted
@@ -31,9 +31,39 @@ GROUPS_SHOWN = 12
 
 app = typer.Typer(help="A cluster of processes on this machine.", no_args_is_help=True)
 
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        "-m",
+        metavar="kv|MODULE:CLASS",
+        help="State machine of a new cluster's groups.",
+        show_default="none",
+    ),
+]
+KafkaPort = Annotated[
+    int | None,
+    typer.Option(
+        "--kafka-port",
+        min=0,
+        max=65_535,
+        help="Kafka's clients reach a new cluster's n0 here, n1 on the next port …; 0: on any that "
+        "are free.",
+        show_default="9092, or free ports if something listens there",
+    ),
+]
+Topics = Annotated[
+    bool | None,
+    typer.Option(
+        "--topics/--no-topics",
+        help="Whether a new cluster has topics, for Kafka's clients.",
+        show_default="--topics",
+    ),
+]
+
 
 @app.command(name="up")
-def up_command(
+def up_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directory: ClusterDir,
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Nodes of a new cluster.", show_default="3")
@@ -54,22 +84,18 @@ def up_command(
             show_default="free ports",
         ),
     ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            "--machine",
-            "-m",
-            metavar="kv|MODULE:CLASS",
-            help="State machine of a new cluster's groups.",
-            show_default="none",
-        ),
-    ] = None,
+    machine: Machine = None,
+    kafka_port: KafkaPort = None,
+    topics: Topics = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a cluster, or start what does not run of an existing one; wait until it is ready."""
+    if kafka_port is not None and topics is False:
+        raise typer.BadParameter("--kafka-port and --no-topics exclude each other")
     if LocalCluster.exists(directory):
         cluster = LocalCluster.open(directory)
         _check_same(cluster, nodes, groups, port)
+        _check_same_topics(cluster, topics, kafka_port)
         _check_same_machine(cluster, machine)
         running = cluster.running()
         for node_id in cluster.node_ids:
@@ -83,6 +109,8 @@ def up_command(
             nodes=nodes or NODES,
             groups=groups or GROUPS,
             first_port=port,
+            topics=topics is not False,
+            kafka_port=kafka_port,
             state_machine=machine or "",
         )
     started = cluster.up(starting=None if as_json else lambda ids: _print_ports(cluster, ids))
@@ -90,12 +118,21 @@ def up_command(
         _print_status_json(cluster)
         return
     print_line(f"started {', '.join(started)}" if started else "all nodes ran already")
+    _print_ready(cluster)
+
+
+def _print_ready(cluster: LocalCluster) -> None:
+    """Print who leads, and where clients go."""
     health = cluster.health()
     groups = _groups_in(health) or cluster.groups
     for group in groups[:GROUPS_SHOWN]:
         print_line(f"group {group}: leader {leader_of(group, health) or 'not known yet'}")
     _print_more(groups)
     print_line(f"servers: {cluster.servers}")
+    if cluster.bootstrap_servers:
+        print_line(f"bootstrap.servers: {cluster.bootstrap_servers}")
+    else:
+        print_line("no topics: the cluster was made without brokers for Kafka's clients")
 
 
 @app.command(name="down")
@@ -120,14 +157,16 @@ def status_command(directory: ClusterDir, as_json: AsJson = False) -> None:
         for group in groups[:GROUPS_SHOWN]
     }
     beside = groups if len(groups) == 1 else []
+    kafka = ["KAFKA"] if cluster.bootstrap_servers else []
     print_table(
-        ["NODE", ">PID", "ADDRESS", "ADMIN", *(group.upper() for group in beside)],
+        ["NODE", ">PID", "ADDRESS", "ADMIN", *kafka, *(group.upper() for group in beside)],
         [
             [
                 node_id,
                 str(running.get(node_id, "-")),
                 cluster.address(node_id),
                 cluster.admin_address(node_id),
+                *(cluster.kafka_address(node_id) for _ in kafka),
                 *(roles[node_id, group] for group in beside),
             ]
             for node_id in cluster.node_ids
@@ -210,6 +249,27 @@ def _check_same(
         )
 
 
+def _check_same_topics(cluster: LocalCluster, topics: bool | None, kafka_port: int | None) -> None:
+    """A cluster keeps its brokers, or that it has none; raise `LocalClusterError` otherwise."""
+    found = cluster.bootstrap_servers
+    if topics is False and found:
+        raise LocalClusterError(
+            f"the cluster in {cluster.directory} has topics; choose another directory for one "
+            "without"
+        )
+    if (topics or kafka_port) and not found:
+        raise LocalClusterError(
+            f"the cluster in {cluster.directory} was made without topics and goes on as it is; "
+            "choose another directory for one that has them"
+        )
+    first = found.partition(",")[0]
+    if kafka_port and not first.endswith(f":{kafka_port}"):
+        raise LocalClusterError(
+            f"the brokers of the cluster in {cluster.directory} begin at {first}, not at port "
+            f"{kafka_port}"
+        )
+
+
 def _check_same_machine(cluster: LocalCluster, machine: str | None) -> None:
     """A group keeps its machine: another one would not understand what is in the log."""
     for group, found in cluster.machines.items():
@@ -237,11 +297,15 @@ def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:
     flush_every_line()
     for node_id in node_ids:
         address, admin = cluster.address(node_id), cluster.admin_address(node_id)
-        print_line(f"starting {node_id}: {address} for clients and peers, http://{admin}/metrics")
+        kafka = cluster.kafka_address(node_id)
+        more = f", {kafka} for Kafka's clients" if kafka else ""
+        print_line(
+            f"starting {node_id}: {address} for clients and peers, http://{admin}/metrics{more}"
+        )
 
 
 def _groups_in(health: dict[str, NodeHealth | None]) -> list[str]:
-    return sorted({name for one in health.values() if one is not None for name in one.groups})
+    return groups_in(one for one in health.values() if one is not None)
 
 
 def _role_cell(running: bool, health: NodeHealth | None, group: str) -> Text:
@@ -267,6 +331,7 @@ def _print_status_json(cluster: LocalCluster) -> None:
                 "pid": running.get(node_id),
                 "address": cluster.address(node_id),
                 "admin": cluster.admin_address(node_id),
+                "kafka": cluster.kafka_address(node_id) or None,
                 "answers": answer is not None,
                 "groups": {
                     name: {

@@ -1,5 +1,6 @@
 """Which cluster and which group a command is about."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,10 @@ import typer
 
 from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.model.config import CLUSTER_GROUP
+
+PARTITION_GROUP = re.compile(r"pg-[0-9]+")
+"""Groups that brokers make for the partitions of topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +79,7 @@ def only_group(groups: Sequence[str], wanted: str | None) -> str:
 
 def _hosted_groups(servers: str, timeout_ms: int) -> list[str]:
     with SyncClient(servers, timeout_ms=timeout_ms) as client:
-        return [group.group for group in client.metadata().groups]
+        names = [group.group for group in client.metadata().groups]
+    if CLUSTER_GROUP not in names:
+        return names
+    return [name for name in names if name != CLUSTER_GROUP and not PARTITION_GROUP.fullmatch(name)]

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -49,6 +49,8 @@ class LocalCluster:
         data_file_bytes: int = 64 * MIB,
         index_file_bytes: int = 4 * MIB,
         first_port: int | None = None,
+        topics: bool = False,
+        kafka_port: int | None = None,
         state_machine: str = "",
         retention_bytes: int = 0,
         limits: Limits = DEFAULT_LIMITS,
@@ -61,11 +63,13 @@ class LocalCluster:
         nodes.
 
         Node n0 listens on first_port, n1 on the next and so on, and their admin ports are 100
-        higher; None: any free ports.
+        higher; None: any free ports. With `topics` the nodes are brokers, which Kafka's clients
+        reach from `kafka_port` on in the same way (0: any free ports; None: from 9092 on, if those
+        are free).
         Raises `ConfigError` when a name or size cannot be used.
         """
         layout = Layout(directory)
-        content = plan_cluster(nodes, groups, first_port)
+        content = plan_cluster(nodes, groups, first_port, topics=topics, kafka_port=kafka_port)
         configs = node_configs(
             layout,
             content,
@@ -112,12 +116,13 @@ class LocalCluster:
     def hosted_groups(self) -> list[str]:
         """Return the groups that the running nodes have: also those made since, not deleted ones.
 
-        If no node answers, those that the cluster was made with.
+        Without those that brokers keep topics in. If no node answers, those that the cluster was
+        made with.
         """
         answers = [health for health in self.health().values() if health is not None]
         if not answers:
             return self.groups
-        return sorted({name for health in answers for name in health.groups})
+        return groups_in(answers)
 
     def group_settings(self) -> dict[str, str]:
         """Return what the groups were made with that suits this machine, for groups made later.
@@ -158,10 +163,20 @@ class LocalCluster:
         self._process(node_id)
         return self._places[node_id].address
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of all brokers as Kafka's clients take them; empty: there are no topics."""
+        return ",".join(place.kafka for place in self._content.nodes if place.kafka)
+
     def admin_address(self, node_id: str) -> str:
         """Return where a node serves /metrics and /health, `host:port`."""
         self._process(node_id)
         return self._places[node_id].admin
+
+    def kafka_address(self, node_id: str) -> str:
+        """Return where a node serves Kafka's clients, `host:port`; empty: it is no broker."""
+        self._process(node_id)
+        return self._places[node_id].kafka
 
     def group_directory(self, node_id: str, group: str) -> Path:
         """Return where a node keeps a group's data."""
@@ -311,14 +326,14 @@ class LocalCluster:
     def _check_ports(self, node_ids: Sequence[str]) -> None:
         """Raise `LocalClusterError` if somebody else listens where these nodes have to."""
         places = [self._places[node_id] for node_id in node_ids]
-        addresses = [address for place in places for address in (place.address, place.admin)]
-        refused = unusable([parse_address(address)[1] for address in addresses])
+        addresses = [one for place in places for one in (place.address, place.admin, place.kafka)]
+        refused = unusable([parse_address(address)[1] for address in addresses if address])
         if refused:
             raise LocalClusterError(
                 f"{unusable_text(refused)}, which the cluster in {self.directory} needs: its "
                 "addresses were chosen when it was made. End what listens there ('ss -ltnp' names "
-                "it), or "
-                "make a cluster in another directory with other ports ('cluster up --port')"
+                "it), or make a cluster in another directory with other ports ('cluster up --port "
+                "--kafka-port')"
             )
 
     def _stop(self, node_ids: Sequence[str]) -> list[str]:
@@ -370,6 +385,11 @@ class LocalCluster:
         if process.pid is None:
             process.forget()
             raise LocalClusterError(process.last_words())
+
+
+def groups_in(answers: Iterable[NodeHealth]) -> list[str]:
+    """Return the groups that nodes name, without those that brokers keep topics in."""
+    return sorted({name for one in answers for name, group in one.groups.items() if group.is_own})
 
 
 def leader_of(group: str, health: dict[str, NodeHealth | None]) -> str | None:

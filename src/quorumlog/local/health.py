@@ -14,7 +14,7 @@ class GroupHealth(msgspec.Struct, frozen=True):
     """One replica as its node describes it; `leader` is the leader it believes in.
 
     `misplaced`: its log has it at another address, so it takes no part. If the data of a group
-    could not be opened, only role, health and text are set.
+    could not be opened, only role, health, text and kind are set.
     """
 
     healthy: bool
@@ -24,6 +24,12 @@ class GroupHealth(msgspec.Struct, frozen=True):
     committed_index: int = -1
     text: str = ""
     misplaced: bool = False
+    kind: str = "log"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a group of users, none that brokers keep topics in."""
+        return self.kind == "log"
 
     @property
     def first_line(self) -> str:

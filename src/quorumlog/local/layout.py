@@ -20,8 +20,15 @@ from typing import Literal
 import msgspec
 
 from quorumlog.local.errors import LocalClusterError
-from quorumlog.local.ports import LOOPBACK, free_ports, ports_from
-from quorumlog.model.config import GroupConfig, NodeConfig, check_name, dump_config, load_config
+from quorumlog.local.ports import LOOPBACK, free_ports, kafka_ports, ports_from
+from quorumlog.model.config import (
+    CLUSTER_GROUP,
+    GroupConfig,
+    NodeConfig,
+    check_name,
+    dump_config,
+    load_config,
+)
 from quorumlog.model.limits import Limits
 
 CLUSTER_NAME = "cluster.json"
@@ -36,12 +43,13 @@ LOCK_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 
-class NodePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One node: its id and its addresses, each `host:port`."""
+class NodePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One node: its id and its addresses, each `host:port`; no `kafka`: it is no broker."""
 
     id: str
     address: str
     admin: str
+    kafka: str = ""
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -157,10 +165,10 @@ class Layout:
     def machines(self, node_id: str) -> dict[str, str]:
         """Return group → state machine as a node's configuration has it; empty: a plain log.
 
-        Raises `ConfigError`.
+        Without `__cluster`, which is the brokers' own. Raises `ConfigError`.
         """
         groups = load_config(self.config(node_id)).groups
-        return {group.group: group.state_machine for group in groups}
+        return {one.group: one.state_machine for one in groups if one.group != CLUSTER_GROUP}
 
     def first_group(self, node_id: str) -> GroupConfig | None:
         """Return the first group of a node's configuration, if there is one.
@@ -184,9 +192,17 @@ class Layout:
             )
 
 
-def plan_cluster(nodes: int, groups: Sequence[str], first_port: int | None) -> ClusterFile:
+def plan_cluster(
+    nodes: int,
+    groups: Sequence[str],
+    first_port: int | None,
+    *,
+    topics: bool = False,
+    kafka_port: int | None = None,
+) -> ClusterFile:
     """Return a cluster of `nodes` nodes n0, n1 … on ports from first_port on (None: free ones).
 
+    With `topics` they are brokers as well, on ports from kafka_port on (see `kafka_ports`).
     Raises `ConfigError` or `LocalClusterError` when that cannot be.
     """
     if not 1 <= nodes <= NODES_MAX:
@@ -196,6 +212,7 @@ def plan_cluster(nodes: int, groups: Sequence[str], first_port: int | None) -> C
     for group in groups:
         check_name("group", group)
     ports = free_ports(2 * nodes) if first_port is None else ports_from(first_port, nodes)
+    for_kafka = [f"{LOOPBACK}:{port}" for port in kafka_ports(kafka_port, nodes)] if topics else []
     return ClusterFile(
         # A name of its own: a node of another cluster that got an old port is refused.
         cluster=f"local-{secrets.token_hex(4)}",
@@ -205,6 +222,7 @@ def plan_cluster(nodes: int, groups: Sequence[str], first_port: int | None) -> C
                 f"n{number}",
                 f"{LOOPBACK}:{ports[2 * number]}",
                 f"{LOOPBACK}:{ports[2 * number + 1]}",
+                for_kafka[number] if topics else "",
             )
             for number in range(nodes)
         ],
@@ -238,12 +256,30 @@ def node_configs(
         )
         for group in content.groups
     ]
+    partition_groups: dict[str, str | int | float | bool] = {}
+    if any(place.kafka for place in content.nodes):
+        shared = GroupConfig(
+            group=CLUSTER_GROUP,
+            peers=peers,
+            kind="cluster",
+            mapped_file_size_for_entry_data=data_file_bytes,
+            mapped_file_size_for_entry_index=index_file_bytes,
+            disk_ample_bytes=DISK_AMPLE_BYTES,
+        )
+        groups.append(shared)
+        partition_groups = {
+            "mappedFileSizeForEntryData": data_file_bytes,
+            "mappedFileSizeForEntryIndex": index_file_bytes,
+            "diskAmpleBytes": DISK_AMPLE_BYTES,
+        }
     return [
         NodeConfig(
             self_id=place.id,
             store_base_dir=str(layout.store(place.id)),
             cluster=content.cluster,
             admin_listen=place.admin,
+            kafka_listen=place.kafka,
+            partition_groups=partition_groups,
             groups=groups,
             limits=limits,
         )

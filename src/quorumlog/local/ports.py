@@ -17,6 +17,8 @@ PORT_LAST = 32_767
 port of a node that is down could be taken by a peer that tries to reach it."""
 PORT_MAX = 65_535
 TRIES_MAX = 1_000
+KAFKA_PORT = 9_092
+"""Where Kafka's clients expect a broker."""
 ADMIN_OFFSET = 100
 """From a node's port to its admin port, when the ports are chosen by the user."""
 
@@ -61,6 +63,27 @@ def ports_from(first: int, count: int) -> list[int]:
         raise LocalClusterError(
             f"{unusable_text(refused)}; choose other ports with --port (n0 gets that one, n1 the "
             f"next …; admin ports are {ADMIN_OFFSET} higher)"
+        )
+    return ports
+
+
+def kafka_ports(first: int | None, count: int) -> list[int]:
+    """Return ports for Kafka's clients: `first` and those after it, 0: any that are free.
+
+    None: 9092 and those after it if they are free, else any.
+    Raises `LocalClusterError` when one that was asked for is taken, or there are not as many.
+    """
+    if first is None:
+        usual = list(range(KAFKA_PORT, KAFKA_PORT + count))
+        return free_ports(count) if unusable(usual) else usual
+    if first == 0:
+        return free_ports(count)
+    ports = list(range(first, first + count))
+    refused = {port: "not a port" for port in ports if port > PORT_MAX} or unusable(ports)
+    if refused:
+        raise LocalClusterError(
+            f"{unusable_text(refused)}; choose others with --kafka-port (n0 gets that one, n1 the "
+            "next …; 0: any that are free)"
         )
     return ports
 

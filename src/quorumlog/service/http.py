@@ -134,6 +134,7 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
             "committed_index": status.committed_index,
             "lag": [peer.lag for peer in status.peers] if status.role == Role.LEADER.value else [],
             "misplaced": replica.placement.is_elsewhere,
+            "kind": replica.config.kind,
             "text": status.health_text or ("" if status.leader_id else "no leader known"),
         }
     for name, reason in node.failed_groups.items():
