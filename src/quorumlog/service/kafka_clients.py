@@ -1,13 +1,14 @@
 """The port of a node for Kafka clients, if it has one."""
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import parse_address
+from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import error_for
 from quorumlog.node.node import Node
 
@@ -18,6 +19,15 @@ logger = logging.getLogger(__name__)
 
 ALLOCATE_MS: Final = 10_000
 """How long a client that wants a producer id waits for the leader of the cluster group."""
+
+
+def load_kafka(config: NodeConfig) -> None:
+    """Import what serves Kafka clients, where the configuration names an address for them.
+
+    It takes 0.1 s and more, so it is done before the event loop runs, which others wait for.
+    """
+    if config.kafka_listen:
+        import_module("quorumlog.kafka.listener")
 
 
 async def serve_kafka(node: Node, broker: Broker | None) -> "KafkaListener | None":

@@ -16,7 +16,7 @@ from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
-from quorumlog.service.kafka_clients import serve_kafka
+from quorumlog.service.kafka_clients import load_kafka, serve_kafka
 from quorumlog.service.logs import last_words, set_group_levels, set_up_logs
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
@@ -59,6 +59,7 @@ def serve(config: NodeConfig) -> int:
             limit=after,
             spare=SPARE,
         )
+        load_kafka(config)
         return uvloop.run(_serve(config))
     except (QuorumlogError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
