@@ -247,7 +247,6 @@ def test_partitions_with_tagged_fields_are_read_as_those_without(tagged):
         (12, bytes(25) + b"\2\2t\xff\xff\xff\xff\x0f" + bytes(60), "4294967294 elements"),
         (12, bytes(25) + b"\xff" * 10, "more than 32 bits"),
         (13, bytes(25) + b"\2" + bytes(9), "ends early"),
-        (4, bytes(17) + b"\0\0\0\0\0", "1 bytes are left over"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(version, body, text):

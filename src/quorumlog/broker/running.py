@@ -11,7 +11,6 @@ from quorumlog.broker.controller import Controller
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.leaders import Leaders
 from quorumlog.broker.partition_keeper import PartitionKeeper
-from quorumlog.broker.retention_rules import rules_of
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import (
     ID_BYTES,
@@ -46,8 +45,6 @@ ORDER_MS: Final = 5_000
 """How long a command of the controller may take; it is given again if nothing came of it."""
 COMPLETE_RETRY_MS: Final = 200
 """Pause before the leader of `__cluster` is asked again how far this node must have come."""
-RULES_MS: Final = 1_000
-"""Replicas are told so often at most how long records are kept."""
 RECHECK_MS: Final = 10_000
 """Partitions of a group are compared so often, although nothing seems to have changed."""
 IN_SYNC_ENTRIES: Final = 1_000
@@ -93,9 +90,7 @@ class Running:
         self._partitions: dict[str, PartitionKeeper] = {}
         self._timer = node.new_timer()
         self._led: list[LedGroup] = []
-        self._beat_ms = self._complete_ms = self._register_ms = self._rules_ms = 0
-        self._ruled: dict[str, tuple[int, int]] = {}
-        """By group: the view and the replica whose rules were set last."""
+        self._beat_ms = self._complete_ms = self._register_ms = 0
         self._is_registering = False
         self._seen: dict[str, tuple[int, int, int]] = {}
         """By group: the view, the term and the time at which its partitions were looked at."""
@@ -127,7 +122,6 @@ class Running:
         self._complete()
         self._register()
         self._reconcile()
-        self._set_rules()
 
     def view_changed(self) -> None:
         """This node's view of `__cluster` has come further."""
@@ -235,21 +229,6 @@ class Running:
         for name in self._partitions.keys() - view.groups.keys():
             del self._partitions[name]
             self._seen.pop(name, None)
-
-    def _set_rules(self) -> None:
-        """Tell this node's replicas how long records are kept, if that may have changed."""
-        view, now_ms = self.view(), monotonic_ms()
-        if now_ms < self._rules_ms:
-            return
-        self._rules_ms = now_ms + RULES_MS
-        for name in view.groups:
-            replica = self.node.replicas.get(name)
-            mark = view.version, id(replica)
-            if replica is not None and self._ruled.get(name) != mark:
-                self._ruled[name] = mark
-                replica.partition_retention.set_rules(rules_of(view, name))
-        for name in self._ruled.keys() - view.groups.keys():
-            del self._ruled[name]
 
     # -- commands -----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What the Kafka server asks of the node's broker: topics, where their partitions are, commands."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quorumlog.broker.broker import GroupLeader
@@ -55,8 +55,57 @@ class TopicView(Protocol):
         ...
 
 
+class BrokerAddress(Protocol):
+    """One broker, and where clients reach it; `rack` may be empty."""
+
+    @property
+    def broker_id(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """The host that clients connect to."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        ...
+
+    @property
+    def rack(self) -> str:
+        """Where it is."""
+        ...
+
+
 class BrokerView(Protocol):
     """The broker of this node, as the Kafka server sees it."""
+
+    @property
+    def version(self) -> int:
+        """Rises with every change of what Metadata answers."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster; empty until a broker has registered."""
+        ...
+
+    @property
+    def controller_id(self) -> int:
+        """The broker whose node leads the cluster group; -1: not known."""
+        ...
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerAddress]:
+        """The brokers that are alive, by number."""
+        ...
+
+    @property
+    def registered(self) -> Mapping[int, BrokerAddress]:
+        """All brokers by number."""
+        ...
 
     @property
     def is_complete(self) -> bool:
@@ -96,6 +145,14 @@ class BrokerView(Protocol):
 
     def when_changed(self, call: Callable[[], None]) -> Callable[[], None]:
         """Have a function called with each change; returns what ends that."""
+        ...
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait until something holds that depends on the metadata; return whether it does."""
+        ...
+
+    async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
+        """Wait until all partitions of some topics have leaders; return whether they have."""
         ...
 
     async def execute(self, command: Any, timeout_ms: int) -> Any:

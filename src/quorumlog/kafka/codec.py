@@ -131,7 +131,11 @@ def _error_values(fields: Any, version: int, error_code: int) -> dict[str, Any] 
 def _built(made: Any, values: Mapping[str, Any], version: int) -> Message:
     """Return kafka-python's object of the class `made` with these values."""
     fields = made._struct.fields
-    found = {name: _built_value(fields.get(name), value, version) for name, value in values.items()}
+    found = {
+        name: _built_value(fields.get(name), value, version)
+        for name, value in values.items()
+        if name not in fields or fields[name].for_version_q(version)
+    }
     return made(version=version, **found)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.kafka.requests import ApiKey, RequestHeader
@@ -43,6 +44,7 @@ class Services:
     counters: KafkaCounters
     lines: ClientLines
     producer_ids: ProducerIds
+    encoded_topics: EncodedTopics
     now: Callable[[], float]
     defer: Callable[[Callable[[], object]], object]
     """Calls a function at the end of the present turn of the loop."""

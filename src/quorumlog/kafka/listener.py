@@ -13,6 +13,7 @@ from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.context import Services
 from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.frames import FRAME_BYTES_MAX
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.producer_ids import Allocate, ProducerIds
@@ -68,6 +69,7 @@ class KafkaListener:
             counters=self.counters,
             lines=ClientLines(logger, time.monotonic),
             producer_ids=ProducerIds(allocate),
+            encoded_topics=EncodedTopics(broker),
             now=time.monotonic,
             defer=defer,
             rooms=Rooms(defer),

@@ -138,16 +138,14 @@ def read_body(
 ) -> Value:
     """Return what `read` makes of the body of a request with this header.
 
-    Raises `RemoteProtocolError`, with the request and the place in it, if the body is no such
-    request, or if bytes are left over; `ManyElementsError` if it has more than `elements_max`
+    Bytes after its end are ignored, as Kafka's brokers do: librdkafka 2.16 has three of them in a
+    Metadata request for all topics. Raises `RemoteProtocolError`, with the request and the place in
+    it, if the body is no such request; `ManyElementsError` if it has more than `elements_max`
     elements, and may be read with another bound.
     """
     cursor = Cursor(frame.buffer, header.body, elements_max)
     try:
         value = read(cursor, header)
-        left = len(frame.buffer) - cursor.place
-        if left:
-            raise MalformedError(f"{left} bytes are left over", cursor.place)
     except (MalformedError, IndexError, struct.error) as error:
         raise _malformed(header.name, frame, cursor, error) from None
     return value

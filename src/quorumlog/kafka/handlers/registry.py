@@ -5,7 +5,34 @@ from typing import Any, Final, TypeAlias
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.handlers.api_versions import handle_api_versions
+from quorumlog.kafka.handlers.configs import (
+    handle_alter_configs,
+    handle_describe_configs,
+    handle_incremental_alter_configs,
+)
 from quorumlog.kafka.handlers.init_producer_id import handle_init_producer_id
+from quorumlog.kafka.handlers.metadata import (
+    handle_describe_cluster,
+    handle_find_coordinator,
+    handle_metadata,
+)
+from quorumlog.kafka.handlers.offsets import (
+    handle_delete_records,
+    handle_list_offsets,
+    handle_offset_for_leader_epoch,
+)
+from quorumlog.kafka.handlers.partitions import (
+    handle_alter_partition_reassignments,
+    handle_describe_log_dirs,
+    handle_describe_producers,
+    handle_elect_leaders,
+    handle_list_partition_reassignments,
+)
+from quorumlog.kafka.handlers.topics import (
+    handle_create_partitions,
+    handle_create_topics,
+    handle_delete_topics,
+)
 from quorumlog.kafka.requests import ApiKey
 
 Handler: TypeAlias = Callable[[RequestContext, Any], Awaitable[Answer]]
@@ -13,6 +40,23 @@ Handler: TypeAlias = Callable[[RequestContext, Any], Awaitable[Answer]]
 the error code of the answer."""
 
 HANDLERS: Final[dict[int, Handler]] = {
+    ApiKey.LIST_OFFSETS: handle_list_offsets,
+    ApiKey.METADATA: handle_metadata,
+    ApiKey.FIND_COORDINATOR: handle_find_coordinator,
     ApiKey.API_VERSIONS: handle_api_versions,
+    ApiKey.CREATE_TOPICS: handle_create_topics,
+    ApiKey.DELETE_TOPICS: handle_delete_topics,
+    ApiKey.DELETE_RECORDS: handle_delete_records,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: handle_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.ELECT_LEADERS: handle_elect_leaders,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: handle_alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
+    ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
 }

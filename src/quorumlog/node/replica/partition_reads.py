@@ -22,6 +22,7 @@ from quorumlog.node.replica.tables import Tables
 from quorumlog.storage.log.bodies import read_bodies
 from quorumlog.topics.batch_columns import PlacedBatch
 from quorumlog.topics.partition_table import Partition
+from quorumlog.topics.producers import ProducerState
 
 BATCHES_PER_READ_MAX: Final = 256
 """Batches of one partition in an answer: each is a buffer of a scatter-gather write."""
@@ -83,6 +84,10 @@ class PartitionReads:
             text = f"{group} has a new leader, which is finding out what is committed"
             return ResponseCode.LEADER_NOT_READY, text
         return None
+
+    def producers(self, channel: int) -> list[tuple[int, ProducerState]]:
+        """Return what a partition remembers of producers, by id, as of the committed index."""
+        return self._tables.partitions.producers_of(channel)
 
     def epoch_end(self, channel: int, epoch: int) -> tuple[int, int] | None:
         """Return the largest leader epoch up to one that has records, and where these end.

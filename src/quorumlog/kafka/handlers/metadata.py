@@ -1,0 +1,130 @@
+"""Metadata and DescribeCluster: which nodes there are, and where partitions are.
+
+FindCoordinator, too, although consumer groups are not offered yet.
+"""
+
+from typing import Any, Final
+from uuid import UUID
+
+from quorumlog.kafka.context import Answer, RequestContext
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.handlers.topics import create_missing
+from quorumlog.kafka.metadata import (
+    CLUSTER_OPERATIONS,
+    TOPIC_OPERATIONS,
+    UNTOLD,
+    MetadataBroker,
+    metadata_answer,
+    topic_bytes,
+)
+from quorumlog.machine.cluster.topics import problem_of_name
+
+_OF_BROKERS: Final = 1
+_OPERATION_BITS: Final = {bit for bit in range(31) if CLUSTER_OPERATIONS >> bit & 1}
+_FIRST_WITH_IDS: Final = 12
+_FIRST_WITH_KEYS: Final = 4
+_NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE, "no controller is known now"
+
+
+async def handle_metadata(context: RequestContext, request: Any) -> Answer:
+    """Answer which nodes there are, and who leads the partitions of which topics.
+
+    Topics that do not exist are created if the client, the cluster and this node allow it.
+    """
+    version, broker = context.header.version, context.broker
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else UNTOLD
+    encoded = context.services.encoded_topics
+    if request.topics is None or (version == 0 and not request.topics):
+        topics = [encoded.of(topic, version, operations) for topic in broker.topics.values()]
+    else:
+        if request.allow_auto_topic_creation:
+            await create_missing(context, [one.name for one in request.topics if one.name])
+        topics = [
+            _named(context, name, topic_id, operations)
+            for name, topic_id in dict.fromkeys((one.name, one.topic_id) for one in request.topics)
+        ]
+    return metadata_answer(
+        context.header,
+        brokers=[
+            MetadataBroker(one.broker_id, one.host, one.port, one.rack or None)
+            for one in broker.brokers.values()
+        ],
+        cluster_id=broker.cluster_id or None,
+        controller_id=broker.controller_id,
+        topics=topics,
+        operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else UNTOLD,
+    )
+
+
+def _named(
+    context: RequestContext, name: str | None, topic_id: UUID | None, operations: int
+) -> bytes:
+    """Return what the answer says of a topic that was asked for by its name or its id."""
+    broker, version = context.broker, context.header.version
+    if name is not None:
+        topic, raw_id = broker.topics.get(name), None
+        error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+        if problem := problem_of_name(name):
+            error, text = ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+    elif topic_id is not None and version >= _FIRST_WITH_IDS:
+        raw_id = topic_id.bytes
+        topic = broker.topics_by_id.get(raw_id)
+        error, text = ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic of id {topic_id}"
+    else:
+        topic, raw_id = None, None
+        error, text = ErrorCode.INVALID_REQUEST, "a topic is asked for without name and id"
+    if topic is not None:
+        return context.services.encoded_topics.of(topic, version, operations)
+    context.note_error(error, text)
+    return topic_bytes(version, name, raw_id, error)
+
+
+async def handle_describe_cluster(context: RequestContext, request: Any) -> Answer:
+    """Answer which brokers there are."""
+    broker = context.broker
+    if request.endpoint_type != _OF_BROKERS:
+        text = f"endpoints of type {request.endpoint_type} are not told, only those of brokers (1)"
+        context.note_error(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, text)
+        return {"error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "error_message": text}
+    return {
+        "endpoint_type": _OF_BROKERS,
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.controller_id,
+        "brokers": [
+            {
+                "broker_id": one.broker_id,
+                "host": one.host,
+                "port": one.port,
+                "rack": one.rack or None,
+            }
+            for one in broker.brokers.values()
+        ],
+        "authorized_operations": _OPERATION_BITS
+        if request.include_cluster_authorized_operations
+        else None,
+    }
+
+
+async def handle_find_coordinator(context: RequestContext, request: Any) -> Answer:
+    """Answer that the controller is the coordinator of every group.
+
+    It offers no groups yet, and clients see that at once: ApiVersions names no request of groups.
+    Without a coordinator they look for one as long as they live, and librdkafka's consumers wait
+    for it when they are closed, for 45 s, to commit what they have read.
+    """
+    broker = context.broker
+    found = broker.brokers.get(broker.controller_id)
+    if found is None:
+        context.note_error(*_NO_COORDINATOR)
+        error, text = _NO_COORDINATOR
+        fields = {"error_code": error, "error_message": text, "node_id": -1, "port": -1}
+    else:
+        fields = {
+            "error_message": None,
+            "node_id": found.broker_id,
+            "host": found.host,
+            "port": found.port,
+        }
+    if context.header.version < _FIRST_WITH_KEYS:
+        return fields
+    return {"coordinators": [{**fields, "key": key} for key in request.coordinator_keys]}

@@ -1,0 +1,177 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where partitions begin, end and are by time."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from quorumlog.kafka.codec import encode_response
+from quorumlog.kafka.context import Answer, RequestContext
+from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.kafka.gathering import Gathering
+from quorumlog.kafka.led_partitions import LedPartition, Refusal, led_partition
+from quorumlog.model.codes import ResponseCode
+from quorumlog.node.replica.partition_retention import DeletedRecords
+from quorumlog.node.replica.partition_times import EARLIEST, MAX_TIMESTAMP, FoundOffset
+
+LOOK_UP_MS: Final = 30_000
+"""Most time to find offsets; requests do not say it."""
+ON_LOOP_MAX: Final = 500
+"""Partitions of an answer that is written at once; a longer one is written on a thread."""
+_EARLIEST_HERE: Final = -4
+"""The earliest offset on the brokers' own disks, which is the earliest one of all."""
+_FIRST_WITH: Final = {MAX_TIMESTAMP: 7, _EARLIEST_HERE: 8}
+_UNKNOWN: Final = -1
+_HIGH_WATERMARK: Final = -1
+"""Instead of an offset to which records are deleted."""
+
+
+async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
+    """Answer offsets of partitions by time, or the first, the end, or that of the newest record.
+
+    The last stable offset, which readers of committed transactions see as the end, is the high
+    watermark: there are no transactions.
+    """
+    gathering = Gathering[FoundOffset | Refusal]()
+    for topic in request.topics:
+        for one in topic.partitions:
+            take = gathering.expect()
+            time_ms = one.timestamp
+            found = led_partition(
+                context.broker, topic.name, one.partition_index, one.current_leader_epoch
+            )
+            if isinstance(found, Refusal):
+                take(found)
+            elif context.header.version < _FIRST_WITH.get(time_ms, 0):
+                text = f"timestamp {time_ms} has no meaning in version {context.header.version}"
+                take(Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
+            else:
+                asked = EARLIEST if time_ms == _EARLIEST_HERE else time_ms
+                found.replica.partition_times.find(found.channel, asked, take, context.owner)
+    answers = iter(await gathering.wait(LOOK_UP_MS))
+    return await _answer(
+        context,
+        [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _listed(context, one.partition_index, next(answers)) for one in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    )
+
+
+def _listed(
+    context: RequestContext, partition: int, found: FoundOffset | Refusal | None
+) -> dict[str, Any]:
+    answer = {"partition_index": partition}
+    if found is None:
+        found = Refusal(ErrorCode.REQUEST_TIMED_OUT, f"nothing was found within {LOOK_UP_MS} ms")
+    elif isinstance(found, FoundOffset) and found.code is not ResponseCode.SUCCESS:
+        found = Refusal(error_of(found.code), found.text)
+    if isinstance(found, Refusal):
+        context.note_error(found.error, found.text, partition=partition)
+        return {**answer, "error_code": found.error, "timestamp": _UNKNOWN, "offset": _UNKNOWN}
+    return {
+        **answer,
+        "timestamp": found.timestamp,
+        "offset": found.offset,
+        "leader_epoch": found.leader_epoch,
+    }
+
+
+async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) -> Answer:
+    """Answer where the records of leader epochs end: clients see so whether theirs were lost."""
+    return await _answer(
+        context,
+        [
+            {
+                "topic": topic.topic,
+                "partitions": [_epoch_end(context, topic.topic, one) for one in topic.partitions],
+            }
+            for topic in request.topics
+        ],
+    )
+
+
+def _epoch_end(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+    found = led_partition(context.broker, topic, asked.partition, asked.current_leader_epoch)
+    ends = None
+    if isinstance(found, LedPartition):
+        ends = found.replica.partition_reads.epoch_end(found.channel, asked.leader_epoch)
+        if ends is None:
+            text = f"partition {asked.partition} of topic {topic!r} is not open yet"
+            found = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    if isinstance(found, Refusal):
+        context.note_error(found.error, found.text, partition=asked.partition)
+        return {
+            "partition": asked.partition,
+            "error_code": found.error,
+            "leader_epoch": _UNKNOWN,
+            "end_offset": _UNKNOWN,
+        }
+    epoch, end = ends or (_UNKNOWN, _UNKNOWN)
+    return {"partition": asked.partition, "leader_epoch": epoch, "end_offset": end}
+
+
+async def _answer(context: RequestContext, topics: Sequence[dict[str, Any]]) -> Answer:
+    write = partial(encode_response, context.header, {"topics": topics})
+    if sum(len(topic["partitions"]) for topic in topics) <= ON_LOOP_MAX:
+        return write()
+    return await context.on_thread(write)
+
+
+async def handle_delete_records(context: RequestContext, request: Any) -> Answer:
+    """Move the log starts of partitions, to an offset or (-1) to the high watermark."""
+    gathering = Gathering[DeletedRecords | Refusal]()
+    for topic in request.topics:
+        for one in topic.partitions:
+            take = gathering.expect()
+            found = led_partition(context.broker, topic.name, one.partition_index)
+            if isinstance(found, Refusal):
+                take(found)
+            else:
+                _delete_records(found, one.offset, take)
+    answers = iter(await gathering.wait(context.within_ms(request.timeout_ms)))
+    return await _answer(
+        context,
+        [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _deleted(context, one.partition_index, next(answers))
+                    for one in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    )
+
+
+def _delete_records(
+    led: LedPartition, offset: int, take: Callable[[DeletedRecords | Refusal], None]
+) -> None:
+    """Have a log start moved."""
+    partition = led.replica.partition_reads.partition(led.channel)
+    if partition is None:
+        text = "the partition is not open yet"
+        take(Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
+        return
+    if offset == _HIGH_WATERMARK:
+        offset = partition.next_offset
+    led.replica.partition_retention.delete_records(led.channel, offset, take)
+
+
+def _deleted(
+    context: RequestContext, partition: int, found: DeletedRecords | Refusal | None
+) -> dict[str, Any]:
+    if found is None:
+        found = Refusal(ErrorCode.REQUEST_TIMED_OUT, "not all records were deleted in time")
+    elif isinstance(found, DeletedRecords) and found.code is not ResponseCode.SUCCESS:
+        found = Refusal(error_of(found.code), found.text)
+    if isinstance(found, Refusal):
+        context.note_error(found.error, found.text, partition=partition)
+        answer = {"partition_index": partition, "error_code": found.error}
+        return {**answer, "low_watermark": _UNKNOWN}
+    return {"partition_index": partition, "low_watermark": found.log_start}

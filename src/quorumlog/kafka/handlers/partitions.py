@@ -1,0 +1,219 @@
+"""DescribeLogDirs, DescribeProducers, ElectLeaders, and reassignments, of which there are none."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from quorumlog.kafka.broker_view import BrokerView, PartitionView
+from quorumlog.kafka.codec import encode_response
+from quorumlog.kafka.context import Answer, RequestContext
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.led_partitions import Refusal, find_partition, led_partition
+
+ON_LOOP_MAX: Final = 500
+"""Partitions of an answer that is written at once; a longer one is written on a thread."""
+PRODUCERS_MAX: Final = 10_000
+"""Producers that one answer describes; those of further partitions are to be asked for again."""
+_PREFERRED: Final = 0
+_UNASSIGNABLE: Final = (
+    "a partition cannot be moved by itself: it is where its partition group is, with others"
+)
+_NEVER_UNCLEAN: Final = "a replica that lacks acknowledged records is never elected"
+
+
+def _asked_for(broker: BrokerView, topics: Any, numbers: str) -> Iterator[tuple[str, int]]:
+    """Yield the partitions that a request names, or all."""
+    if topics is None:
+        for name, topic in broker.topics.items():
+            for one in topic.partitions:
+                yield name, one.number
+        return
+    for asked in topics:
+        for number in getattr(asked, numbers):
+            yield asked.topic, number
+
+
+def _by_topic(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for name, answer in found:
+        topics.setdefault(name, []).append(answer)
+    return topics
+
+
+async def _answer(context: RequestContext, fields: dict[str, Any], count: int) -> Answer:
+    if count <= ON_LOOP_MAX:
+        return fields
+    return await context.on_thread(partial(encode_response, context.header, fields))
+
+
+# -- what this node has ---------------------------------------------------------------------------
+
+
+async def handle_describe_log_dirs(context: RequestContext, request: Any) -> Answer:
+    """Answer how many bytes of partitions can be read at this node, leader or not."""
+    found = []
+    for name, number in dict.fromkeys(_asked_for(context.broker, request.topics, "partitions")):
+        partition = find_partition(context.broker, name, number)
+        size = None if isinstance(partition, Refusal) else _size_of(context.broker, partition)
+        if size is not None:
+            answer = {"partition_index": number, "partition_size": size, "offset_lag": 0}
+            found.append((name, {**answer, "is_future_key": False}))
+    directory = context.config.store_base_dir
+    usage = await context.on_thread(partial(shutil.disk_usage, directory))
+    result = {
+        "error_code": ErrorCode.NONE,
+        "log_dir": directory,
+        "topics": [
+            {"name": name, "partitions": partitions}
+            for name, partitions in _by_topic(found).items()
+        ],
+        "total_bytes": usage.total,
+        "usable_bytes": usage.free,
+    }
+    return await _answer(context, {"results": [result]}, len(found))
+
+
+def _size_of(broker: BrokerView, partition: PartitionView) -> int | None:
+    """Return the bytes of a partition that can be read; None: nothing of it is at this node."""
+    replica = broker.replica(partition.group)
+    if replica is None or replica.partition_reads.partition(partition.channel) is None:
+        return None
+    return replica.partition_retention.readable_bytes(partition.channel)
+
+
+async def handle_describe_producers(context: RequestContext, request: Any) -> Answer:
+    """Answer which idempotent producers partitions remember."""
+    left, found = PRODUCERS_MAX, []
+    for topic in request.topics:
+        partitions = []
+        for number in topic.partition_indexes:
+            led = led_partition(context.broker, topic.name, number)
+            producers = []
+            if not isinstance(led, Refusal):
+                producers = led.replica.partition_reads.producers(led.channel)
+                left -= len(producers)
+                if left < 0:
+                    text = f"one answer describes at most {PRODUCERS_MAX} producers; ask again"
+                    led = Refusal(ErrorCode.POLICY_VIOLATION, text)
+            if isinstance(led, Refusal):
+                context.note_error(led.error, led.text, topic=topic.name, partition=number)
+                answer = {"error_code": led.error, "error_message": led.text}
+                partitions.append({**answer, "partition_index": number, "active_producers": []})
+                continue
+            partitions.append(
+                {
+                    "partition_index": number,
+                    "active_producers": [
+                        {
+                            "producer_id": producer_id,
+                            "producer_epoch": state.epoch,
+                            "last_sequence": state.batches[-1].last_sequence,
+                            "coordinator_epoch": -1,
+                        }
+                        for producer_id, state in producers
+                    ],
+                }
+            )
+        found.append({"name": topic.name, "partitions": partitions})
+    return await _answer(context, {"topics": found}, PRODUCERS_MAX - left)
+
+
+# -- leaders --------------------------------------------------------------------------------------
+
+
+async def handle_elect_leaders(context: RequestContext, request: Any) -> Answer:
+    """Wait until the preferred leaders lead, which they do by themselves once they are in sync.
+
+    A partition has the leader of its group, so others of the group change with it.
+    """
+    broker, is_all = context.broker, request.topic_partitions is None
+    asked = list(dict.fromkeys(_asked_for(broker, request.topic_partitions, "partitions")))
+    found = [(name, number, find_partition(broker, name, number)) for name, number in asked]
+    awaited = {
+        one.group
+        for _, _, one in found
+        if not isinstance(one, Refusal)
+        and _election(broker, one.group, request.election_type).error is ErrorCode.NONE
+    }
+    if awaited:
+        await broker.until(
+            lambda: all(_is_led_as_preferred(broker, group) for group in awaited),
+            context.within_ms(request.timeout_ms),
+        )
+    results = []
+    for name, number, one in found:
+        if isinstance(one, Refusal):
+            outcome = one
+        elif one.group not in awaited:
+            outcome = _election(broker, one.group, request.election_type)
+        elif _is_led_as_preferred(broker, one.group):
+            outcome = Refusal(ErrorCode.NONE, "")
+        else:
+            text = f"the preferred leader of {one.group} has not taken over yet"
+            outcome = Refusal(ErrorCode.REQUEST_TIMED_OUT, text)
+        if is_all and outcome.error is ErrorCode.ELECTION_NOT_NEEDED:
+            continue
+        if outcome.error is not ErrorCode.NONE:
+            context.note_error(outcome.error, outcome.text, topic=name, partition=number)
+        answer = {"partition_id": number, "error_code": outcome.error}
+        results.append((name, {**answer, "error_message": outcome.text or None}))
+    topics = [
+        {"topic": name, "partition_result": partitions}
+        for name, partitions in _by_topic(results).items()
+    ]
+    return await _answer(context, {"replica_election_results": topics}, len(results))
+
+
+def _election(broker: BrokerView, group: str, election_type: int) -> Refusal:
+    """Return why there is no election in a group; with NONE: there is one to wait for."""
+    leader = broker.leader_of(group).broker_id
+    if election_type != _PREFERRED:
+        if leader >= 0:
+            return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {leader} leads it")
+        return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, _NEVER_UNCLEAN)
+    if _is_led_as_preferred(broker, group):
+        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {leader} leads it, as is preferred")
+    preferred = broker.replicas_of(group)[:1]
+    if not preferred or preferred[0] not in broker.brokers:
+        text = "the preferred leader is not there"
+        return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, text)
+    return Refusal(ErrorCode.NONE, "")
+
+
+def _is_led_as_preferred(broker: BrokerView, group: str) -> bool:
+    return broker.replicas_of(group)[:1] == (broker.leader_of(group).broker_id,)
+
+
+# -- reassignments --------------------------------------------------------------------------------
+
+
+async def handle_alter_partition_reassignments(context: RequestContext, request: Any) -> Answer:
+    """Refuse to move single partitions."""
+
+    def outcome(replicas: list[int] | None) -> dict[str, Any]:
+        if replicas is None:
+            text = "no reassignment is under way"
+            return {"error_code": ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "error_message": text}
+        context.note_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, _UNASSIGNABLE)
+        error = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        return {"error_code": error, "error_message": _UNASSIGNABLE}
+
+    return {
+        "error_message": None,
+        "responses": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": one.partition_index, **outcome(one.replicas)}
+                    for one in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+async def handle_list_partition_reassignments(context: RequestContext, request: Any) -> Answer:
+    """Answer that no partition is being moved."""
+    return {"error_message": None, "topics": []}

@@ -1,0 +1,264 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, and topics that are created when clients ask."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+from uuid import UUID, uuid4
+
+from quorumlog.kafka.config_entries import topic_entries
+from quorumlog.kafka.context import Answer, RequestContext
+from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.machine.cluster.commands import (
+    AnyCommand,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+    TopicOutcome,
+    TopicsChanged,
+    TopicToDelete,
+)
+from quorumlog.machine.cluster.topics import problem_of_name
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RequestError
+from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
+
+TIMEOUT_MS_MIN: Final = 1_000
+"""Least time to carry out a request, also for clients that state less."""
+MISSING_TIMEOUT_MS: Final = 10_000
+"""Most time to create topics that Metadata asks for, and until they have leaders."""
+MISSING_MAX: Final = 100
+"""Topics that one Metadata request creates; the client asks for the others again."""
+TOPICS_PER_COMMAND: Final = 250
+"""Topics of a request that become one command, which must stay small."""
+CONFIGS_TOLD_MAX: Final = 100
+"""Topics of a request whose answer tells their configs."""
+CONFIGS_MAX: Final = 256
+"""Configs that one topic may be created with."""
+_FIRST_WITH_STATES: Final = 6
+_UNASSIGNABLE: Final = (
+    "replicas cannot be assigned: a partition is where its partition group is; leave them out"
+)
+_NAMED_TWICE: Final = "the request names this topic more than once"
+Item = TypeVar("Item")
+
+
+class _Outcomes:
+    """What becomes of the topics of a request; they are told apart by their places in it."""
+
+    def __init__(self, context: RequestContext, timeout_ms: int) -> None:
+        self._context = context
+        timeout_ms = context.within_ms(max(timeout_ms, TIMEOUT_MS_MIN))
+        self._ends_at = context.services.now() + timeout_ms / 1_000
+        self._refused: dict[int, tuple[ErrorCode, str]] = {}
+        self.done: dict[int, TopicOutcome] = {}
+
+    def refuse(self, place: int, error: ErrorCode, text: str) -> None:
+        """Answer a topic with an error."""
+        self._context.note_error(error, text)
+        self._refused[place] = error, text
+
+    def of(self, place: int) -> tuple[ErrorCode, str | None]:
+        """Return the error of a topic and its text."""
+        return self._refused.get(place, (ErrorCode.NONE, None))
+
+    async def execute(
+        self, items: Sequence[tuple[int, Item]], command_of: Callable[[list[Item]], AnyCommand]
+    ) -> None:
+        """Carry out commands for topics."""
+        for first in range(0, len(items), TOPICS_PER_COMMAND):
+            some = items[first : first + TOPICS_PER_COMMAND]
+            try:
+                command = command_of([item for _, item in some])
+                result = await self._context.broker.execute(command, self._left_ms())
+            except RequestError as error:
+                for place, _ in some:
+                    self.refuse(place, error_of(error.code), str(error))
+            else:
+                self._take([place for place, _ in some], result)
+
+    def _take(self, places: Sequence[int], result: TopicsChanged) -> None:
+        for place, outcome in zip(places, result.topics, strict=True):
+            if outcome.code is ResponseCode.SUCCESS:
+                self.done[place] = outcome
+            else:
+                self.refuse(place, error_of(outcome.code), outcome.text)
+
+    async def wait_open(self) -> None:
+        """Wait until all partitions of the topics have leaders."""
+        ids = [one.topic_id for one in self.done.values()]
+        if ids and not await self._context.broker.wait_open(ids, self._left_ms()):
+            text = "done, but not all partitions have a leader yet"
+            for place in self.done:
+                self.refuse(place, ErrorCode.REQUEST_TIMED_OUT, text)
+
+    def _left_ms(self) -> int:
+        return max(1, round((self._ends_at - self._context.services.now()) * 1_000))
+
+
+def _repeated(names: Sequence[object]) -> set[object]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+# -- creating -------------------------------------------------------------------------------------
+
+
+async def handle_create_topics(context: RequestContext, request: Any) -> Answer:
+    """Create topics; the answer comes when all their partitions have leaders."""
+    outcomes = _Outcomes(context, request.timeout_ms)
+    repeated = _repeated([one.name for one in request.topics])
+    created = []
+    for place, one in enumerate(request.topics):
+        problem = _problem_of(one, repeated)
+        if problem is not None:
+            outcomes.refuse(place, *problem)
+            continue
+        configs = {config.name: config.value for config in one.configs}
+        new = NewTopic(one.name, uuid4().bytes, one.num_partitions, one.replication_factor, configs)
+        created.append((place, new))
+    is_check = request.validate_only
+    await outcomes.execute(created, lambda some: CreateTopics(some, is_check))
+    if not is_check:
+        await outcomes.wait_open()
+    configs_of = {place: new.configs for place, new in created}
+    return {
+        "topics": [
+            _created(context, one.name, outcomes, place, configs_of.get(place), is_check=is_check)
+            for place, one in enumerate(request.topics)
+        ]
+    }
+
+
+def _problem_of(asked: Any, repeated: set[object]) -> tuple[ErrorCode, str] | None:
+    """Return why a topic of a request is not created, as far as that is known here."""
+    if asked.name in repeated:
+        return ErrorCode.INVALID_REQUEST, _NAMED_TWICE
+    if problem := problem_of_name(asked.name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+    if asked.assignments:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _UNASSIGNABLE
+    if len(asked.configs) > CONFIGS_MAX:
+        return ErrorCode.INVALID_CONFIG, f"a topic has at most {CONFIGS_MAX} configs"
+    without = [config.name for config in asked.configs if config.value is None]
+    if without:
+        return ErrorCode.INVALID_CONFIG, f"config {without[0]!r} has no value"
+    return None
+
+
+def _created(
+    context: RequestContext,
+    name: str,
+    outcomes: _Outcomes,
+    place: int,
+    configs: dict[str, str] | None,
+    *,
+    is_check: bool,
+) -> dict[str, Any]:
+    error, text = outcomes.of(place)
+    answer = {"name": name, "error_code": error, "error_message": text}
+    done = outcomes.done.get(place)
+    if done is None or error is not ErrorCode.NONE or configs is None:
+        return {**answer, "configs": None}
+    told = place < CONFIGS_TOLD_MAX
+    entries = topic_entries(configs, context.broker.defaults) if told else ()
+    return {
+        **answer,
+        "topic_id": None if is_check else done.topic_id,
+        "num_partitions": done.partitions,
+        "replication_factor": done.replication_factor,
+        "configs": [entry.created() for entry in entries] if told else None,
+    }
+
+
+async def create_missing(context: RequestContext, names: Sequence[str]) -> None:
+    """Create topics that clients ask for, if that is allowed here, and wait for their leaders."""
+    broker = context.broker
+    missing = [
+        name
+        for name in dict.fromkeys(names)
+        if name not in broker.topics and not problem_of_name(name)
+    ]
+    allowed = context.config.auto_create_topics
+    if not missing or not allowed or cluster_default(AUTO_CREATE, broker.defaults) != "true":
+        return
+    outcomes = _Outcomes(context, MISSING_TIMEOUT_MS)
+    new = [NewTopic(name, uuid4().bytes) for name in islice(missing, MISSING_MAX)]
+    await outcomes.execute(list(enumerate(new)), CreateTopics)
+    await outcomes.wait_open()
+
+
+# -- deleting -------------------------------------------------------------------------------------
+
+
+async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
+    """Delete topics, by names or by ids."""
+    if context.header.version >= _FIRST_WITH_STATES:
+        asked = [(one.name, one.topic_id) for one in request.topics]
+    else:
+        asked = [(name, None) for name in request.topic_names]
+    outcomes = _Outcomes(context, request.timeout_ms)
+    repeated = _repeated([name or topic_id for name, topic_id in asked])
+    deleted = []
+    for place, (name, topic_id) in enumerate(asked):
+        if (name is None) == (topic_id is None):
+            text = "a topic to be deleted is named by its name or by its id"
+            outcomes.refuse(place, ErrorCode.INVALID_REQUEST, text)
+        elif (name or topic_id) in repeated:
+            outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+        elif name is not None:
+            if name in context.broker.topics or not problem_of_name(name):
+                deleted.append((place, TopicToDelete(name)))
+            else:
+                text = f"there is no topic {name!r}"
+                outcomes.refuse(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        else:
+            deleted.append((place, TopicToDelete(topic_id=topic_id.bytes)))
+    await outcomes.execute(deleted, DeleteTopics)
+    return {
+        "responses": [
+            _deleted(name, topic_id, outcomes, place)
+            for place, (name, topic_id) in enumerate(asked)
+        ]
+    }
+
+
+def _deleted(
+    name: str | None, topic_id: UUID | None, outcomes: _Outcomes, place: int
+) -> dict[str, Any]:
+    error, text = outcomes.of(place)
+    if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic_id is not None:
+        error = ErrorCode.UNKNOWN_TOPIC_ID
+    done = outcomes.done.get(place)
+    if done is not None:
+        name, topic_id = done.name, UUID(bytes=done.topic_id)
+    return {"name": name, "topic_id": topic_id, "error_code": error, "error_message": text}
+
+
+# -- more partitions ------------------------------------------------------------------------------
+
+
+async def handle_create_partitions(context: RequestContext, request: Any) -> Answer:
+    """Give topics more partitions; the answer comes when these have leaders."""
+    outcomes = _Outcomes(context, request.timeout_ms)
+    repeated = _repeated([one.name for one in request.topics])
+    grown = []
+    for place, one in enumerate(request.topics):
+        if one.name in repeated:
+            outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+        elif one.name not in context.broker.topics and (problem := problem_of_name(one.name)):
+            outcomes.refuse(place, ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        elif one.assignments:
+            outcomes.refuse(place, ErrorCode.INVALID_REPLICA_ASSIGNMENT, _UNASSIGNABLE)
+        else:
+            grown.append((place, MorePartitions(one.name, one.count)))
+    is_check = request.validate_only
+    await outcomes.execute(grown, lambda some: CreatePartitions(some, is_check))
+    if not is_check:
+        await outcomes.wait_open()
+    answers = []
+    for place, one in enumerate(request.topics):
+        error, text = outcomes.of(place)
+        answers.append({"name": one.name, "error_code": error, "error_message": text})
+    return {"results": answers}

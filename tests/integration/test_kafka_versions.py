@@ -1,0 +1,328 @@
+"""Each request in each version that is spoken is answered in the form that Kafka says.
+
+The answers are read by kio, whose codec has nothing in common with ours or kafka-python's, and are
+what they were when somebody looked at them: `tests/fixtures/kafka`, masked where they vary. With
+QUORUMLOG_WRITE_GOLDEN=1 these files are written anew.
+"""
+
+import json
+import os
+import socket
+import struct
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from uuid import UUID
+
+import kio.index
+import pytest
+from kio.serial import entity_reader
+
+from kafka_nodes import SECONDS, kafka_nodes
+from kafka_peer import MESSAGES, answered, framed, sent
+from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
+from quorumlog.machine.cluster.commands import CreateTopics, NewTopic
+from record_batches import batch_of
+
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "kafka"
+VARIES = {
+    "base_offset",
+    "cluster_id",
+    "leader_epoch",
+    "log_dir",
+    "port",
+    "producer_id",
+    "topic_id",
+    "total_bytes",
+    "usable_bytes",
+}
+TOPIC_ID = UUID(int=7)
+PRODUCED = batch_of([1_000])
+READ = batch_of([1_000, 3_000, 2_000])
+KEYS = [ApiKey(key) for key in SPOKEN]
+UNSUPPORTED_VERSION = 35
+
+
+class Connection:
+    """A client that sends what it is told, and cuts answers out of what it receives."""
+
+    def __init__(self, server):
+        host, _, port = server.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), SECONDS)
+        self._file = self._socket.makefile("rb")
+
+    def ask(self, frame):
+        """Send a frame; return the one that is answered, without its size."""
+        self._socket.sendall(frame)
+        size = int.from_bytes(self._file.read(4), "big")
+        answer = self._file.read(size)
+        assert len(answer) == size > 0
+        return answer
+
+    def close(self):
+        self._file.close()
+        self._socket.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with kafka_nodes(tmp_path_factory.mktemp("kafka")) as nodes:
+        broker = nodes.nodes[0].broker
+
+        async def make_topic():
+            new = NewTopic("t", TOPIC_ID.bytes, 2, configs={"retention.ms": "-1"})
+            await broker.execute(CreateTopics([new]), SECONDS * 1000)
+            assert await broker.wait_open([TOPIC_ID.bytes], SECONDS * 1000)
+
+        nodes.run(make_topic())
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def connection(cluster):
+    made = Connection(cluster.servers)
+    made.ask(produce_frame(7, 0, READ))
+    yield made
+    made.close()
+
+
+def produce_frame(version, partition, batch):
+    data = [{"index": partition, "records": bytes(batch)}]
+    values = {
+        "acks": -1,
+        "timeout_ms": 30_000,
+        "topic_data": [{"name": "t", "partition_data": data}],
+    }
+    return sent(ApiKey.PRODUCE, version, values)
+
+
+def fetch_values(version):
+    partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20}
+    unknown = {**partition, "partition": 9}
+    topic = {"topic": "t", "topic_id": TOPIC_ID, "partitions": [partition, unknown]}
+    return {"max_wait_ms": 0, "min_bytes": 0, "topics": [topic]}
+
+
+def list_offsets_values(version):
+    times = [
+        -1,
+        -2,
+        0,
+        2_500,
+        4_000,
+        *([-3] if version >= 7 else []),
+        *([-4] if version >= 8 else []),
+    ]
+    partitions = [{"partition_index": 0, "timestamp": time_ms} for time_ms in times]
+    return {"topics": [{"name": "t", "partitions": [*partitions, {"partition_index": 9}]}]}
+
+
+def metadata_values(version):
+    asked = {"topics": [{"name": "t"}, {"name": "none"}, {"name": "no/name"}]}
+    if version >= 12:
+        asked["topics"] += [{"name": None, "topic_id": TOPIC_ID}, {"topic_id": UUID(int=8)}]
+    more = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": version > 8}
+    return asked | (more if version >= 4 else {}) if version >= 4 else {"topics": [{"name": "t"}]}
+
+
+def create_topics_values(version):
+    config = {"name": "retention.ms", "value": "1000"}
+    return {
+        "topics": [
+            {"name": "new", "num_partitions": 3, "replication_factor": 1, "configs": [config]},
+            {"name": "t", "num_partitions": 1, "replication_factor": 1},
+            {"name": "..", "num_partitions": 1, "replication_factor": 1},
+            {"name": "two", "num_partitions": 1, "replication_factor": 2},
+        ],
+        "validate_only": True,
+    }
+
+
+def delete_topics_values(version):
+    if version < 6:
+        return {"topic_names": ["none"]}
+    return {"topics": [{"name": "none"}, {"name": None, "topic_id": UUID(int=8)}]}
+
+
+def altered(kind, name, *configs):
+    return {"resource_type": kind, "resource_name": name, "configs": list(configs)}
+
+
+def alter_configs_values(version):
+    known = altered(2, "t", {"name": "retention.ms", "value": "1000"})
+    unknown = altered(2, "none", {"name": "retention.ms", "value": "1000"})
+    strange = altered(4, "0", {"name": "retention.years", "value": "1"})
+    return {"resources": [known, unknown, strange], "validate_only": True}
+
+
+def incremental_alter_configs_values(version):
+    policy = {"name": "cleanup.policy", "config_operation": 2, "value": "compact"}
+    deleted = {"name": "retention.ms", "config_operation": 1, "value": None}
+    strange = {"name": "retention.ms", "config_operation": 9, "value": "1"}
+    return {
+        "resources": [altered(2, "t", policy, deleted), altered(4, "", strange)],
+        "validate_only": True,
+    }
+
+
+VALUES = {
+    ApiKey.FETCH: fetch_values,
+    ApiKey.LIST_OFFSETS: list_offsets_values,
+    ApiKey.METADATA: metadata_values,
+    ApiKey.FIND_COORDINATOR: lambda version: (
+        {"coordinator_keys": ["group"]} if version >= 4 else {"key": "group"}
+    ),
+    ApiKey.API_VERSIONS: lambda version: (
+        {"client_software_name": "a", "client_software_version": "1"} if version >= 3 else {}
+    ),
+    ApiKey.CREATE_TOPICS: create_topics_values,
+    ApiKey.DELETE_TOPICS: delete_topics_values,
+    ApiKey.DELETE_RECORDS: lambda version: {
+        "topics": [
+            {
+                "name": "t",
+                "partitions": [
+                    {"partition_index": 0, "offset": 0},
+                    {"partition_index": 1, "offset": 1 << 40},
+                ],
+            }
+        ],
+        "timeout_ms": 30_000,
+    },
+    ApiKey.INIT_PRODUCER_ID: lambda version: {
+        "transactional_id": None,
+        "transaction_timeout_ms": 1_000,
+    },
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda version: {
+        "topics": [
+            {
+                "topic": "t",
+                "partitions": [
+                    {"partition": 0, "leader_epoch": 0},
+                    {"partition": 1, "leader_epoch": 1_000},
+                    {"partition": 0, "leader_epoch": 0, "current_leader_epoch": 0},
+                    {"partition": 0, "leader_epoch": 0, "current_leader_epoch": 1_000},
+                ],
+            }
+        ]
+    },
+    ApiKey.DESCRIBE_CONFIGS: lambda version: {
+        "resources": [
+            {
+                "resource_type": 2,
+                "resource_name": "t",
+                "configuration_keys": ["retention.ms", "cleanup.policy"],
+            },
+            {"resource_type": 4, "resource_name": "0", "configuration_keys": ["broker.id"]},
+            {"resource_type": 2, "resource_name": "none", "configuration_keys": None},
+            {"resource_type": 8, "resource_name": "0", "configuration_keys": None},
+        ],
+        "include_synonyms": True,
+        **({"include_documentation": True} if version >= 3 else {}),
+    },
+    ApiKey.ALTER_CONFIGS: alter_configs_values,
+    ApiKey.DESCRIBE_LOG_DIRS: lambda version: {"topics": [{"topic": "t", "partitions": [0, 9]}]},
+    ApiKey.CREATE_PARTITIONS: lambda version: {
+        "topics": [
+            {"name": "t", "count": 3, "assignments": None},
+            {"name": "none", "count": 3, "assignments": None},
+        ],
+        "timeout_ms": 30_000,
+        "validate_only": True,
+    },
+    ApiKey.ELECT_LEADERS: lambda version: {
+        "topic_partitions": [{"topic": "t", "partitions": [0, 9]}],
+        "timeout_ms": 30_000,
+    },
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs_values,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda version: {
+        "topics": [
+            {
+                "name": "t",
+                "partitions": [
+                    {"partition_index": 0, "replicas": [0]},
+                    {"partition_index": 1, "replicas": None},
+                ],
+            }
+        ]
+    },
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda version: {"topics": None},
+    ApiKey.DESCRIBE_CLUSTER: lambda version: {"include_cluster_authorized_operations": True},
+    ApiKey.DESCRIBE_PRODUCERS: lambda version: {
+        "topics": [{"name": "t", "partition_indexes": [0, 9]}]
+    },
+}
+
+
+def frame_of(key, version):
+    """Return a request that is well formed."""
+    if key == ApiKey.PRODUCE:
+        return produce_frame(version, 1, PRODUCED)
+    return sent(key, version, VALUES[key](version))
+
+
+def read(key, version, answer):
+    """Return an answer as kio reads it: whole, and nothing of it is left over."""
+    schema = kio.index.load_response_schema(key, version)
+    header, size = entity_reader(schema.__header_schema__)(answer, 0)
+    assert header.correlation_id == 7
+    found, body_size = entity_reader(schema)(answer, size)
+    assert size + body_size == len(answer)
+    return found
+
+
+def plain(value, name=""):
+    """Return what kio has read as JSON can say it; what varies is masked."""
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name), one.name) for one in fields(value)}
+    if isinstance(value, tuple):
+        return [plain(one, name) for one in value]
+    if name in VARIES and value not in (None, -1, 0):
+        return "…"
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_each_version_is_answered_as_it_was_when_somebody_looked(key, connection):
+    spoken = SPOKEN[key]
+    found = {
+        str(version): plain(read(key, version, connection.ask(frame_of(key, version))))
+        for version in range(spoken.first, spoken.last + 1)
+    }
+    path = GOLDEN / f"{key.name.lower()}.json"
+    if os.environ.get("QUORUMLOG_WRITE_GOLDEN"):
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    assert found == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_versions_below_and_above_are_refused_and_the_connection_stays(key, connection):
+    for version in (SPOKEN[key].first - 1, SPOKEN[key].last + 1):
+        answer = connection.ask(framed(struct.pack(">hhih", key, version, 7, -1)))
+        # kio knows no versions before Kafka 4's, and both know none that do not exist
+        form = min(max(version, 0), MESSAGES[key, False].max_version)
+        form = 0 if key == ApiKey.API_VERSIONS else form
+        whole = len(answer).to_bytes(4, "big") + answer
+        found = answered(RequestHeader(key, form, 7), whole)
+        assert f"'error_code': {UNSUPPORTED_VERSION}" in str(found.to_dict())
+    assert read(ApiKey.API_VERSIONS, 0, connection.ask(frame_of(ApiKey.API_VERSIONS, 0)))
+
+
+def test_tagged_fields_that_nobody_knows_here_are_ignored(connection):
+    tags = b"\x02\x07\x03abc\x90\x4e\x00"
+    head = struct.pack(">hhih", ApiKey.METADATA, 12, 7, -1) + tags
+    topic = bytes(16) + b"\x02t" + tags
+    frame = framed(head + b"\x02" + topic + b"\0\0" + tags)
+    (found,) = read(ApiKey.METADATA, 12, connection.ask(frame)).topics
+    assert (found.name, len(found.partitions)) == ("t", 2)
+
+
+def test_a_client_may_ask_for_versions_again_and_have_no_name(connection):
+    for _ in range(2):
+        frame = sent(ApiKey.API_VERSIONS, 0, {}, client_id=None)
+        found = read(ApiKey.API_VERSIONS, 0, connection.ask(frame))
+        assert {one.api_key for one in found.api_keys} == set(SPOKEN)

@@ -1,0 +1,142 @@
+"""Nodes in the program of a test that serve Kafka clients as brokers, in a thread of their own.
+
+Clients that block, as Kafka's admin clients do, run in the test's own thread.
+"""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+
+from embedding import free_ports
+from quorumlog.broker.broker import Broker
+from quorumlog.kafka.listener import KafkaListener
+from quorumlog.machine.cluster.commands import AllocateProducerIds
+from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
+from quorumlog.node.node import Node
+from quorumlog.service.requests import ClientRequests
+from small_files import SMALL_FILES, SMALL_SETTINGS
+
+SECONDS = 60
+
+
+class KafkaNode:
+    """One node, its broker and the listener for Kafka's clients."""
+
+    def __init__(self, config):
+        self.broker = Broker(config)
+        self.node = Node(config, ClientRequests, self.broker.attachments)
+        host, _, port = config.kafka_listen.rpartition(":")
+        self.listener = KafkaListener(
+            host,
+            int(port),
+            config,
+            self.broker,
+            self._allocate,
+            self.node.executor,
+            self.node.turn.at_end,
+        )
+
+    async def _allocate(self, count):
+        found = await self.broker.execute(AllocateProducerIds(count), SECONDS * 1000)
+        return found.first
+
+    async def start(self):
+        await self.node.start()
+        self.broker.start(self.node)
+        await self.listener.start()
+
+    async def stop(self):
+        await self.listener.stop()
+        self.broker.stop()
+        await self.node.stop(clean=False)
+
+
+class KafkaNodes:
+    """The nodes of a cluster by number, and how to do something in their event loop."""
+
+    def __init__(self, loop, nodes, servers):
+        self._loop = loop
+        self.nodes = nodes
+        self.servers = servers
+
+    def run(self, coroutine):
+        """Return what a coroutine returns that runs in the nodes' event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(SECONDS)
+
+    def settle(self):
+        """Wait until all nodes know what one of them knows, and who leads the partitions."""
+        self.run(self._settled())
+
+    async def _settled(self):
+        async with asyncio.timeout(SECONDS):
+            while True:
+                if self._is_settled():
+                    return
+                await asyncio.sleep(0.01)
+
+    def _is_settled(self):
+        brokers = [one.broker for one in self.nodes]
+        known = [(one.view.topics, one.view.defaults) for one in brokers]
+        return known.count(known[0]) == len(known) and all(
+            partition.is_open and broker.leader_of(partition.group).broker_id >= 0
+            for broker in brokers
+            for topic in broker.topics.values()
+            for partition in topic.partitions
+        )
+
+    def leader_of(self, topic, number=0):
+        """Return the node that leads a partition."""
+        broker = self.nodes[0].broker
+        return self.nodes[broker.leader_of(broker.topics[topic].partitions[number].group).broker_id]
+
+
+def _configs(directory, count, options):
+    ports = free_ports(2 * count)
+    ids = [f"n{number}" for number in range(count)]
+    peers = ";".join(
+        f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, ports[:count], strict=True)
+    )
+    group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
+    return [
+        NodeConfig(
+            self_id=node_id,
+            store_base_dir=str(directory / node_id),
+            groups=[group],
+            kafka_listen=f"127.0.0.1:{port}",
+            partition_groups=SMALL_SETTINGS,
+            **options,
+        )
+        for node_id, port in zip(ids, ports[count:], strict=True)
+    ]
+
+
+async def _start(configs):
+    nodes = [KafkaNode(config) for config in configs]
+    for one in nodes:
+        await one.start()
+    for broker in (one.broker for one in nodes):
+
+        def knows_all(broker=broker):
+            return len(broker.brokers) == len(configs) and broker.is_complete
+
+        assert await broker.until(knows_all, SECONDS * 1000)
+    return nodes
+
+
+@contextmanager
+def kafka_nodes(directory, count=1, **options):
+    """Run nodes that serve Kafka clients, until all of them know each other."""
+    configs = _configs(directory, count, options)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="nodes of the test")
+    thread.start()
+    try:
+        started = asyncio.run_coroutine_threadsafe(_start(configs), loop)
+        nodes = started.result(SECONDS)
+        yield KafkaNodes(loop, nodes, ",".join(one.kafka_listen for one in configs))
+        for one in nodes:
+            asyncio.run_coroutine_threadsafe(one.stop(), loop).result(SECONDS)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(SECONDS)
+        loop.close()
