@@ -1,19 +1,11 @@
 """Three nodes inside the program of a test, with what the program has for their group."""
 
 import asyncio
-import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from quorumlog import GroupConfig, Node, NodeConfig, Role
+from quorumlog.local.ports import free_ports
 from small_files import SMALL_FILES
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
 
 
 def configs(directory, count=3, group="g", **options):

@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from uuid import uuid4
 
-from embedding import free_ports
 from quorumlog.broker.broker import GroupLeader
 from quorumlog.kafka.listener import KafkaListener
+from quorumlog.local.ports import free_ports
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig, NodeConfig

@@ -7,9 +7,9 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from embedding import free_ports
 from quorumlog.broker.broker import Broker
 from quorumlog.kafka.listener import KafkaListener
+from quorumlog.local.ports import free_ports
 from quorumlog.machine.cluster.commands import AllocateProducerIds
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.node.node import Node

@@ -1,7 +1,6 @@
 """A cluster of real nodes in one event loop: real sockets on loopback, real files."""
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -10,6 +9,7 @@ import pytest
 from loop_watch import LoopWatch
 from quorumlog.client.client import Client
 from quorumlog.local import LocalCluster
+from quorumlog.local.ports import free_ports
 from quorumlog.model.codes import Role
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.limits import Limits
@@ -41,14 +41,6 @@ def _no_loop_stands_still(_watched_loops):
     """Set up before whatever starts nodes for one test, so that it looks after they have ended."""
     yield
     _watched_loops.check()
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
 
 
 class Cluster:

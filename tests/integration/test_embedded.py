@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 import quorumlog.errors as qe
-from embedding import Program, configs, free_ports, leader_id, program
+from embedding import Program, configs, leader_id, program
 from quorumlog import Client, EmbeddedGroup, GroupConfig, Node, NodeConfig, Role
+from quorumlog.local.ports import free_ports
 from quorumlog.machine import StateMachine
 from quorumlog.model.config import dump_config
 from quorumlog.model.errors import StorageError

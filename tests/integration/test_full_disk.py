@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from integration.conftest import free_ports
 from quorumlog import KV, Client, Producer
+from quorumlog.local.ports import free_ports
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
 from quorumlog.model.errors import DiskFullError, Outcome
 

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 import quorumlog.errors as qe
-from embedding import Program, free_ports
+from embedding import Program
 from quorumlog import Client, Node, NodeConfig
+from quorumlog.local.ports import free_ports
 from small_files import SMALL_SETTINGS
 
 SECONDS = 60.0

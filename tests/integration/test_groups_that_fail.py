@@ -2,9 +2,10 @@
 
 import pytest
 
-from embedding import Program, configs, free_ports
+from embedding import Program, configs
 from quorumlog import Node, NodeConfig
 from quorumlog.errors import RequestError
+from quorumlog.local.ports import free_ports
 from quorumlog.machine import StateMachine
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NoSpaceError, StorageError

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from integration.conftest import free_ports
 from integration.hostile_process import (
     CLIENT_HELLO,
     NodeProcess,
@@ -16,6 +15,7 @@ from integration.hostile_process import (
     shout_together,
 )
 from quorumlog.client.client import Client
+from quorumlog.local.ports import free_ports
 from quorumlog.model.messages.client import AppendRequest, FetchRequest
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.wire.frame import encode_frame

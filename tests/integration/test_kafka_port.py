@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from integration.conftest import free_ports
 from kafka_client import connected_to
 from quorumlog.broker.broker import Broker
 from quorumlog.kafka.requests import ApiKey
+from quorumlog.local.ports import free_ports
 from quorumlog.machine.cluster.commands import (
     AlterConfigs,
     AlterResource,
