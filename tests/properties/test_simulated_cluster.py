@@ -32,10 +32,9 @@ def test_nothing_is_found_whatever_goes_wrong(first_seed, seeds, nodes):
 
 
 @pytest.mark.parametrize("seed", range(40_000, 40_012))
-def test_nothing_is_found_in_groups_whose_log_dledger_can_go_on_with(seed, monkeypatch):
+def test_nothing_is_found_in_groups_whose_log_dledger_can_go_on_with(seed):
     made = partial(SimulatedCluster, original_compatible="0.2.7")
-    monkeypatch.setattr("quorumlog.sim.run.SimulatedCluster", made)
-    outcome = run_seed(seed, has_partitions=False)
+    outcome = run_seed(seed, has_partitions=False, cluster_type=made)
     assert outcome.finding is None, (str(outcome.finding), outcome.histories)
 
 
