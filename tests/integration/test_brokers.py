@@ -9,7 +9,15 @@ from integration.conftest import free_ports, until
 from partition_group import prepared
 from quorumlog.broker.broker import Broker
 from quorumlog.client.client import Client
-from quorumlog.machine.cluster.commands import CreateTopics, DeleteTopics, NewTopic, TopicToDelete
+from quorumlog.machine.cluster.commands import (
+    AlterConfigs,
+    AlterResource,
+    ConfigChange,
+    CreateTopics,
+    DeleteTopics,
+    NewTopic,
+    TopicToDelete,
+)
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -232,3 +240,23 @@ async def test_nothing_appends_to_the_cluster_group_but_brokers(brokers):
     async with Client(servers, CLUSTER_GROUP) as client:
         with pytest.raises(UnexpectedArgumentError, match="belongs to the brokers"):
             await client.append(b"x")
+
+
+async def test_retention_follows_the_configs_of_topics_and_of_the_cluster(brokers):
+    await brokers.start()
+    await brokers.create("short", 1, retention_bytes="1")
+    for _ in range(3):
+        await brokers.produce("short")
+    n0 = brokers.brokers["n0"]
+    partition = n0.topics["short"].partitions[0]
+
+    def log_starts():
+        found = [node.replicas[partition.group] for node in brokers.nodes.values()]
+        return {one.partition_reads.partition(partition.channel).log_start for one in found}
+
+    await until(lambda: log_starts() == {2}, seconds=SECONDS)
+    change = ConfigChange("delete", "retention.bytes")
+    await brokers.execute(AlterConfigs([AlterResource("short", [change])]))
+    default = ConfigChange("set", "log.retention.ms", "0")
+    await brokers.execute(AlterConfigs([AlterResource(None, [default])]))
+    await until(lambda: log_starts() == {3}, seconds=SECONDS)

@@ -4,7 +4,13 @@ import os
 
 import pytest
 
-from quorumlog.broker.controller import HELD_MAX, REPEAT_MS, UNLED_MS, Controller
+from quorumlog.broker.controller import (
+    DEFAULT_SETTINGS,
+    HELD_MAX,
+    REPEAT_MS,
+    UNLED_MS,
+    Controller,
+)
 from quorumlog.broker.leaders import SILENT_MS, Leaders
 from quorumlog.machine.cluster.commands import (
     AddGroups,
@@ -87,7 +93,12 @@ def test_the_first_topic_has_a_group_made_for_each_live_broker(case):
     assert [group.members for group in groups] == [(0, 1, 2), (1, 0, 2), (2, 0, 1)]
     first = next(iter(groups))
     assert first.peers == "n0-127.0.0.1:7100;n1-127.0.0.1:7101;n2-127.0.0.1:7102"
-    assert first.settings == {"flush": "async", "kind": "partitions", "preferredLeaderIds": "n0"}
+    assert first.settings == {
+        **DEFAULT_SETTINGS,
+        "flush": "async",
+        "kind": "partitions",
+        "preferredLeaderIds": "n0",
+    }
     case.admit()
     case.pass_time(10 * REPEAT_MS)
     assert len([one for one in case.asked if isinstance(one, AddGroups)]) == 1

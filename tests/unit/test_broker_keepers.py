@@ -7,8 +7,12 @@ import pytest
 
 from quorumlog.broker.group_keeper import RETRY_MS, GroupKeeper
 from quorumlog.broker.partition_keeper import BLOCK_BYTES_MAX, ORDER_MS, PartitionKeeper
+from quorumlog.broker.retention_rules import rules_of
 from quorumlog.machine.cluster.commands import (
     AddGroups,
+    AlterConfigs,
+    AlterResource,
+    ConfigChange,
     CreateTopics,
     DeleteTopics,
     Envelope,
@@ -27,6 +31,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.sessions.entries import system_entries_in
 from quorumlog.topics.partition_table import PartitionTable
+from quorumlog.topics.retention import RetentionRule
 
 OK = ResponseCode.SUCCESS
 
@@ -292,3 +297,27 @@ def test_partitions_of_a_log_that_has_lost_its_tables_begin_again_on_new_channel
     assert log.carry_out() == PartitionsLost("pg-0", [1, 2], -1)
     log.settle()
     assert log.channels == [3, 4]
+
+
+# -- retention ------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_of_a_partition_follows_from_its_topics_configs_and_the_clusters():
+    state = State()
+    configs = {
+        "a": {},
+        "b": {"retention.ms": "-1"},
+        "c": {"cleanup.policy": "compact", "retention.ms": "5"},
+        "d": {"cleanup.policy": "compact,delete", "retention.bytes": "9"},
+    }
+    for name, own in configs.items():
+        state.do(CreateTopics([NewTopic(name, os.urandom(16), 2, configs=own)]))
+    state.do(AlterConfigs([AlterResource(None, [ConfigChange("set", "log.retention.ms", "7")])]))
+    view = state.view
+    assert rules_of(view, "pg-0") == {
+        1: RetentionRule(7, None),
+        2: RetentionRule(None, None),
+        3: RetentionRule(None, None),
+        4: RetentionRule(7, 9),
+    }
+    assert rules_of(view, "pg-9") == {}

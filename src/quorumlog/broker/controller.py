@@ -29,6 +29,9 @@ UNLED_MS: Final = 30_000
 """A new partition group that has no leader after this time is given up, and made elsewhere."""
 REPEAT_MS: Final = 1_000
 """Pause before the same is asked for again, if nothing came of it."""
+DEFAULT_SETTINGS: Final = {"mappedFileSizeForEntryData": str(256 * 1024 * 1024)}
+"""Of new partition groups, unless the configuration of the node says otherwise: the room of records
+that were given up comes back with whole data files."""
 HELD_MAX: Final = 1_024
 """Commands that wait for brokers."""
 
@@ -200,7 +203,8 @@ class Controller:
         brokers = self._node.view().brokers
         node_ids = [brokers[one].node_id for one in chosen]
         peers = ";".join(f"{brokers[one].node_id}-{brokers[one].address}" for one in chosen)
-        settings = {**self._node.settings, "kind": "partitions", "preferredLeaderIds": node_ids[0]}
+        settings = {**DEFAULT_SETTINGS, **self._node.settings, "kind": "partitions"}
+        settings["preferredLeaderIds"] = node_ids[0]
         return NewGroup(chosen, peers, settings)
 
     def _replace(self, name: str) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -11,21 +10,19 @@ from quorumlog.broker.controller import Controller
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.leaders import Leaders
 from quorumlog.broker.partition_keeper import PartitionKeeper
-from quorumlog.log_events import log_event
+from quorumlog.broker.registration import Registration
+from quorumlog.broker.retention_rules import RetentionRules
 from quorumlog.machine.cluster.commands import (
     ID_BYTES,
     AnyCommand,
-    AnyResult,
     Envelope,
-    RegisterBroker,
-    Registered,
     decode_envelope,
     encode,
 )
-from quorumlog.machine.cluster.state import BrokerRecord, ClusterView
+from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.block import Buffer, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
+from quorumlog.model.config import CLUSTER_GROUP, NodeConfig
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.group_records import text_of
 from quorumlog.model.messages.client import AppendResponse
@@ -39,8 +36,6 @@ TICK_MS: Final = 25
 """Pause between two looks at what this node's replicas lead, and at what is due."""
 BEAT_MS: Final = 1_000
 """Nodes tell each other so often at least which groups they lead."""
-REGISTER_MS: Final = 5_000
-"""How long one attempt to register takes at most."""
 ORDER_MS: Final = 5_000
 """How long a command of the controller may take; it is given again if nothing came of it."""
 COMPLETE_RETRY_MS: Final = 200
@@ -88,10 +83,17 @@ class Running:
         self.controller = Controller(self, self.leaders)
         self._groups = GroupKeeper(node.hosting.lifecycle, node.replicas, monotonic_ms)
         self._partitions: dict[str, PartitionKeeper] = {}
+        self._rules = RetentionRules(node.replicas, monotonic_ms)
+        self._registration = Registration(
+            self._self_id,
+            owner.config.kafka_rack,
+            self,
+            lambda: node.own_address,
+            lambda: owner.advertised,
+        )
         self._timer = node.new_timer()
         self._led: list[LedGroup] = []
-        self._beat_ms = self._complete_ms = self._register_ms = 0
-        self._is_registering = False
+        self._beat_ms = self._complete_ms = 0
         self._seen: dict[str, tuple[int, int, int]] = {}
         """By group: the view, the term and the time at which its partitions were looked at."""
         self._ready_term = -1
@@ -120,8 +122,9 @@ class Running:
         self.commands.tick()
         self.controller.tick()
         self._complete()
-        self._register()
+        self._registration.tick()
         self._reconcile()
+        self._rules.tick(self.view())
 
     def view_changed(self) -> None:
         """This node's view of `__cluster` has come further."""
@@ -172,7 +175,7 @@ class Running:
         replica, now_ms = self._cluster(), monotonic_ms()
         if self.is_complete or replica is None or now_ms < self._complete_ms:
             return
-        self._complete_ms = now_ms + REGISTER_MS
+        self._complete_ms = now_ms + ORDER_MS
 
         def done(code: ResponseCode, text: str, index: int) -> None:
             self._complete_ms = monotonic_ms() + COMPLETE_RETRY_MS
@@ -181,32 +184,6 @@ class Running:
                 self._changed()
 
         replica.pending_requests.read(done)
-
-    def _register(self) -> None:
-        """Register this broker, if `__cluster` does not know it as it is."""
-        address, now_ms = self._owner.advertised, monotonic_ms()
-        if not address or self._is_registering or now_ms < self._register_ms:
-            return
-        if self.leader() is None:
-            return
-        host, port = parse_address(address)
-        own, rack = self.node.own_address, self._owner.config.kafka_rack
-        known = self.view().broker_of(self._self_id)
-        number = -1 if known is None else known.broker_id
-        if known == BrokerRecord(number, self._self_id, own, host, port, rack):
-            return
-        self._is_registering = True
-        cluster_id = urlsafe_b64encode(os.urandom(ID_BYTES)).decode().rstrip("=")
-        command = RegisterBroker(self._self_id, own, host, port, rack, cluster_id)
-
-        def done(code: ResponseCode, text: str, result: AnyResult | None) -> None:
-            self._is_registering = False
-            self._register_ms = monotonic_ms() + COMPLETE_RETRY_MS
-            if isinstance(result, Registered) and result.code is not ResponseCode.SUCCESS:
-                log_event(logger, logging.ERROR, "broker not registered", text=result.text)
-                self._register_ms += REGISTER_MS
-
-        self.order(command, REGISTER_MS, done)
 
     def _reconcile(self) -> None:
         """Bring this node's groups and partitions in line with the view."""
