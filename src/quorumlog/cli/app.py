@@ -24,6 +24,7 @@ from quorumlog.cli.simulate import simulate_command
 from quorumlog.cli.snapshot import snapshot_command
 from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
+from quorumlog.cli.topic import app as topic_app
 from quorumlog.log_events import reason_of
 from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
 from quorumlog.transport.standard_streams import fill_standard_streams
@@ -46,6 +47,7 @@ app.command(name="status")(status_command)
 app.add_typer(kv_app, name="kv")
 app.command(name="snapshot")(snapshot_command)
 app.add_typer(group_app, name="group")
+app.add_typer(topic_app, name="topic")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.command(name="watch-leader")(watch_leader_command)

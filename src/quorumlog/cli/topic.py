@@ -1,0 +1,310 @@
+"""`quorumlog topic`: create, list, describe, alter and delete topics, by Kafka's protocol.
+
+Options are named as those of Kafka's own tools.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.output import print_json, print_line, print_note, print_table
+from quorumlog.local import LocalCluster
+from quorumlog.model.wording import counted
+
+TIMEOUT_SECONDS: Final = 30.0
+_NONE: Final = 0
+_EXISTS: Final = 36
+_UNKNOWN: Final = 3
+
+app = typer.Typer(
+    help="Topics of a cluster: create, list, describe, alter and delete them.",
+    no_args_is_help=True,
+)
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT,...",
+        help="Find the cluster at these addresses (kafkaListen of any of its nodes).",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="KEY=VALUE",
+        help="A config of the topic, and its value; repeatable.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up after this time.")
+]
+
+
+@contextmanager
+def _admin(directory: Path | None, servers: str | None, timeout_s: float) -> Iterator[Any]:
+    """Yield kafka-python's admin client. Raises `CommandError` for whatever it raises."""
+    # here, since no other command needs it and it takes 0.1 s
+    from kafka import KafkaAdminClient  # noqa: PLC0415
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    found = _servers(directory, servers)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    timeout_ms = round(timeout_s * 1_000)
+    try:
+        client = KafkaAdminClient(
+            bootstrap_servers=found.split(","),
+            bootstrap_timeout_ms=timeout_ms,
+            request_timeout_ms=timeout_ms,
+        )
+    except KafkaError:
+        text = f"no broker answers at {found} within {timeout_s:g} s: is it kafkaListen of a node?"
+        raise CommandError(text) from None
+    try:
+        yield client
+    except KafkaError as error:
+        raise CommandError(f"{type(error).__name__}: {error}") from None
+    finally:
+        client.close()
+
+
+def _servers(directory: Path | None, servers: str | None) -> str:
+    if (directory is None) == (servers is None):
+        raise typer.BadParameter("give either --dir DIR or --bootstrap-server HOST:PORT,...")
+    if directory is None:
+        return str(servers)
+    cluster = LocalCluster.open(directory)
+    if not cluster.bootstrap_servers:
+        raise CommandError(f"the cluster in {directory} has no topics: its nodes are no brokers")
+    return cluster.bootstrap_servers
+
+
+def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
+    found = {}
+    for pair in pairs or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as retention.ms=3600000")
+        found[key.strip()] = value
+    return found
+
+
+def _finish(outcomes: Iterable[Mapping[str, Any]], done: str, allowed: int = _NONE) -> None:
+    """Say what became of topics. Raises `CommandError` if something was not done."""
+    failed = total = 0
+    for one in outcomes:
+        total += 1
+        if one["error_code"] == _NONE:
+            print_line(f"topic {one['name']} is {done}")
+        elif one["error_code"] == allowed:
+            print_note(f"{one['error_message']}; nothing is changed")
+        else:
+            failed += 1
+            print_note(one["error_message"] or f"{one['name']}: error {one['error_code']}")
+    if failed:
+        raise CommandError(f"{failed} of {counted(total, 'topic')} not {done}")
+
+
+@app.command(name="create")
+def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    topics: Names,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, help="How many.", show_default="num.partitions"),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            help="Replicas at least; partitions have those of their partition group.",
+            show_default="default.replication.factor",
+        ),
+    ] = None,
+    config: Config = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that exists is no failure.")
+    ] = False,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Create topics; return once all their partitions have leaders."""
+    new = {
+        "num_partitions": partitions or -1,
+        "replication_factor": replication_factor or -1,
+        "configs": _configs(config),
+    }
+    with _admin(directory, bootstrap_server, timeout) as admin:
+        answer = admin.create_topics(
+            dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
+        )
+    if as_json:
+        for one in answer["topics"]:
+            if one["error_code"] == _NONE:
+                fields = ("name", "num_partitions", "replication_factor")
+                print_json({key: one[key] for key in fields} | {"topic_id": str(one["topic_id"])})
+        answer["topics"] = [one for one in answer["topics"] if one["error_code"] != _NONE]
+    _finish(answer["topics"], "created", _EXISTS if if_not_exists else _NONE)
+
+
+@app.command(name="list")
+def list_command(
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show all topics: their partitions, and how many of these have no leader."""
+    with _admin(directory, bootstrap_server, timeout) as admin:
+        found = sorted(admin.describe_topics(), key=lambda one: str(one["name"]))
+    rows = [
+        (
+            str(one["name"]),
+            len(one["partitions"]),
+            len(one["partitions"][0]["replica_nodes"]) if one["partitions"] else 0,
+            sum(each["leader_id"] < 0 for each in one["partitions"]),
+        )
+        for one in found
+    ]
+    if as_json:
+        for row in rows:
+            names = ("name", "partitions", "replicas", "without_leader")
+            print_json(dict(zip(names, row, strict=True)))
+        return
+    columns = ["TOPIC", ">PARTITIONS", ">REPLICAS", ">WITHOUT LEADER"]
+    print_table(columns, [[str(cell) for cell in row] for row in rows])
+
+
+@app.command(name="describe")
+def describe_command(
+    topics: Names,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show where the partitions of topics are, and the configs that were set."""
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see _admin)
+
+    with _admin(directory, bootstrap_server, timeout) as admin:
+        found = admin.describe_topics(list(topics))
+        unknown = [one["name"] for one in found if one["error_code"] != _NONE]
+        if unknown:
+            raise CommandError(f"there is no topic {unknown[0]!r}")
+        resources = [ConfigResource("TOPIC", name) for name in topics]
+        configs = admin.describe_configs(resources, config_filter="modified")["topic"]
+    for one in found:
+        set_ones = {key: value["value"] for key, value in configs[one["name"]].items()}
+        if as_json:
+            print_json(
+                {
+                    "name": one["name"],
+                    "topic_id": str(one["topic_id"]),
+                    "configs": set_ones,
+                    "partitions": [
+                        {
+                            "partition": each["partition_index"],
+                            "leader": each["leader_id"],
+                            "leader_epoch": each["leader_epoch"],
+                            "replicas": each["replica_nodes"],
+                            "in_sync": each["isr_nodes"],
+                        }
+                        for each in one["partitions"]
+                    ],
+                }
+            )
+            continue
+        print_line(f"topic {one['name']}, id {one['topic_id']}")
+        for key, value in set_ones.items():
+            print_line(f"  {key}={value}")
+        print_table([">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "IN SYNC"], _places(one))
+
+
+def _places(topic: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        [
+            str(one["partition_index"]),
+            "none" if one["leader_id"] < 0 else str(one["leader_id"]),
+            str(one["leader_epoch"]),
+            ",".join(map(str, one["replica_nodes"])),
+            ",".join(map(str, one["isr_nodes"])),
+        ]
+        for one in topic["partitions"]
+    ]
+
+
+@app.command(name="alter")
+def alter_command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", min=1, help="How many it shall have; more than now.", show_default=False
+        ),
+    ] = None,
+    config: Config = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete-config",
+            metavar="KEY",
+            help="Give a config back its default; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Change configs of a topic, or give it more partitions."""
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see _admin)
+
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in _configs(config).items()}
+    changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
+    if not changes and partitions is None:
+        raise typer.BadParameter("give --partitions, --config KEY=VALUE or --delete-config KEY")
+    with _admin(directory, bootstrap_server, timeout) as admin:
+        if changes:
+            resource = ConfigResource("TOPIC", topic, changes)
+            told = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
+            if told["topic"][topic] != "OK":
+                raise CommandError(told["topic"][topic])
+        if partitions is not None:
+            wanted = {topic: partitions}
+            answer = admin.create_partitions(
+                wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
+            )
+            _finish([one.to_dict() for one in answer.results], f"of {partitions} partitions now")
+    if changes:
+        print_line(f"topic {topic} is altered")
+
+
+@app.command(name="delete")
+def delete_command(
+    topics: Names,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that does not exist is no failure.")
+    ] = False,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Delete topics permanently, with everything in them."""
+    with _admin(directory, bootstrap_server, timeout) as admin:
+        answer = admin.delete_topics(
+            list(topics), timeout_ms=round(timeout * 1_000), raise_errors=False
+        )
+    _finish(answer["topics"], "deleted", _UNKNOWN if if_exists else _NONE)

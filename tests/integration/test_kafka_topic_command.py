@@ -1,0 +1,76 @@
+"""`quorumlog topic`: what it does to topics, and what it says when it cannot."""
+
+import json
+
+import pytest
+
+from embedding import free_ports
+from kafka_nodes import kafka_nodes
+from quorumlog.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with kafka_nodes(tmp_path_factory.mktemp("kafka")) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def topic(cluster, capsys):
+    """Run the command; return its exit status, its output and what it said on standard error."""
+
+    def run(*arguments):
+        status = main(["topic", *arguments, "--bootstrap-server", cluster.servers])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_a_topic_is_created_described_altered_and_deleted(topic):
+    assert topic("create", "a", "--partitions", "2", "--config", "retention.ms=1000")[:2] == (
+        0,
+        "topic a is created\n",
+    )
+    _, out, _ = topic("list")
+    assert out.split() == [
+        "TOPIC",
+        "PARTITIONS",
+        "REPLICAS",
+        "WITHOUT",
+        "LEADER",
+        "a",
+        "2",
+        "1",
+        "0",
+    ]
+    _, out, _ = topic("describe", "a")
+    assert "  retention.ms=1000\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+    options = ("--partitions", "3", "--config", "retention.bytes=5")
+    assert topic("alter", "a", *options, "--delete-config", "retention.ms")[0] == 0
+    described = json.loads(topic("describe", "a", "--json")[1])
+    assert described["configs"] == {"retention.bytes": "5"}
+    assert [one["leader"] for one in described["partitions"]] == [0, 0, 0]
+    assert json.loads(topic("list", "--json")[1])["partitions"] == 3
+    assert topic("delete", "a")[:2] == (0, "topic a is deleted\n")
+    assert topic("list", "--json")[:2] == (0, "")
+
+
+def test_what_cannot_be_done_is_said_in_words(topic):
+    assert json.loads(topic("create", "b", "--json")[1])["num_partitions"] == 4
+    status, _, error = topic("create", "b")
+    assert status == 1
+    assert "topic 'b' exists already" in error
+    assert topic("create", "b", "--if-not-exists")[0] == 0
+    assert "there is no topic 'none'" in topic("delete", "none")[2]
+    assert topic("delete", "none", "--if-exists")[0] == 0
+    assert "there is no topic 'none'" in topic("describe", "none")[2]
+    assert "no config 'retention.years'" in topic("alter", "b", "--config", "retention.years=1")[2]
+    assert "the number only rises" in topic("alter", "b", "--partitions", "1")[2]
+    assert topic("alter", "b")[0] == 2
+
+
+def test_a_server_that_is_not_there_is_said_to_be_so(capsys):
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    assert main(["topic", "list", "--bootstrap-server", where, "--timeout", "1"]) == 1
+    assert f"no broker answers at {where}" in capsys.readouterr().err
