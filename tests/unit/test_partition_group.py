@@ -126,6 +126,66 @@ def test_b8_what_is_not_committed_is_not_read(group):
     assert (answer.high_watermark, len(answer.batches)) == (1, 1)
 
 
+def others_of(group, leader):
+    return [node for node in group.cluster.nodes.values() if node is not leader]
+
+
+def test_b8_what_the_leaders_disk_has_is_kept_if_that_leader_comes_back_first(group):
+    group.produce(1)
+    leader = group.leader()
+    others = others_of(group, leader)
+    for node in others:
+        node.stop(power=True)
+    assert group.produce(1, count=2, level=WriteLevel.PERSISTENCE)[0] is OK
+    leader.stop(power=True)
+    leader.start()
+    others[0].start()
+    group.wait(lambda: group.read(1, 0).high_watermark == 3)
+    assert group.values(1) == [(0, 1), (1, 2)]
+
+
+def answers_at(group, leader, *levels):
+    """Return (code, whether the leader's own disk had it) of a batch at each level."""
+    answered = {}
+
+    def propose(level):
+        produced, block = prepared(1)
+
+        def answer(response, _):
+            is_durable = leader.core.durable_index >= response.last_index
+            answered[level] = ResponseCode(response.code), is_durable
+
+        leader.running.propose(block, answer, produced, level)
+
+    for level in levels:
+        leader.enter(lambda level=level: propose(level))
+    group.wait(lambda: len(answered) == len(levels))
+    return [answered[level] for level in levels]
+
+
+def test_b8_all_and_persistence_wait_for_the_leaders_own_fsync(group):
+    leader = group.leader()
+    leader.slow = 100
+    levels = (WriteLevel.RECEIVE, WriteLevel.REPLICATION, WriteLevel.ALL)
+    assert answers_at(group, leader, *levels) == [(OK, False), (OK, False), (OK, True)]
+    for node in others_of(group, leader):
+        node.stop(power=True)
+    levels = (WriteLevel.RECEIVE, WriteLevel.PERSISTENCE)
+    assert answers_at(group, leader, *levels) == [(OK, False), (OK, True)]
+
+
+def test_b8_all_is_answered_once_every_voter_has_a_batch(group):
+    leader = group.leader()
+    (away, _) = others_of(group, leader)
+    away.stop(power=True)
+    assert group.produce(1, level=WriteLevel.ALL)[0] is ResponseCode.WAIT_ALL_ACK_TIMEOUT
+    assert group.values(1) == [(0, 1)]
+    away.start()
+    assert group.produce(1, level=WriteLevel.ALL)[0] is OK
+    indexes = {node.running.log.end_index for node in group.cluster.nodes.values()}
+    assert len(indexes) == 1
+
+
 # -- fetch --------------------------------------------------------------------------------------
 
 

@@ -5,15 +5,17 @@ import re
 import pytest
 
 from generated_tables import METRICS, page
+from partition_group import PartitionGroup
 from quorumlog.model.histogram import ENTRY_COUNTS, Histogram
 from quorumlog.node.replica.counters import PEERS_MAX, PushHistograms, ReplicaHistograms
+from quorumlog.service import metrics
 from quorumlog.service.metric_families import FAMILIES
 
 HISTOGRAM_UNITS = ("_seconds", "_bytes", "_entries")
 BASE_UNITS = re.compile(r"_(ms|millis|milliseconds|us|micros|minutes|hours|kib|mib|kb|mb|percent)_")
 LABELS = {
     *("group", "self_id", "remote_id", "read_mode", "code", "state", "reader", "reason"),
-    *("directory", "version", "python", "request", "error"),
+    *("directory", "version", "python", "request", "error", "topic", "partition"),
 }
 """Each has few values; docs/reference/metrics.md says which."""
 
@@ -42,6 +44,31 @@ def test_166_no_metric_is_there_twice_and_what_replaces_one_exists():
 
 def test_166_the_page_lists_each_metric_as_it_is():
     assert METRICS.read_text() == page("metrics"), "run python tests/generated_tables.py"
+
+
+@pytest.mark.parametrize("room", [2, 3])
+def test_f3_partitions_have_figures_of_their_own_up_to_a_bound(room):
+    group = PartitionGroup()
+    group.produce(1, count=3)
+    leader = group.leader()
+    for node in group.cluster.nodes.values():
+        if node is not leader:
+            node.stop(power=True)
+            break
+    group.wait(lambda: any(not peer.live for peer in leader.core.peer_progress()))
+    shown = metrics._Page()
+    count = metrics._add_partitions(shown, ("g", "n0"), leader.running, room)
+    samples = {
+        (one.name, one.labels.get("partition")): one.value
+        for family in shown.finished()
+        for one in family.samples
+    }
+    assert count == (3 if room == 3 else 0)
+    assert samples["quorumlog_replica_partitions", None] == 3
+    assert samples["quorumlog_replica_partition_records", None] == 3
+    assert samples["quorumlog_replica_under_replicated", None] == 1
+    assert samples.get(("quorumlog_partition_high_watermark", "1")) == (3 if count else None)
+    assert samples.get(("quorumlog_partition_log_start_offset", "2")) == (0 if count else None)
 
 
 def test_a_histogram_counts_each_value_in_the_first_bucket_that_holds_it():

@@ -28,6 +28,7 @@ from quorumlog.storage.log.layout import DATA, NodeDirectory
 from quorumlog.storage.log.settle import Settled, settle_node, why_no_node
 from quorumlog.storage.offline.discard import Loss, discard_journal, find_loss
 from quorumlog.storage.offline.original_export import export_original
+from quorumlog.storage.offline.partitions import StoredPartition, list_partitions
 from quorumlog.storage.offline.repair import repair_store, truncate_store
 from quorumlog.storage.offline.store_files import scan_store
 from quorumlog.storage.offline.verify import StoreReport, magic_names, verify_store
@@ -35,6 +36,19 @@ from quorumlog.storage.offline.verify import StoreReport, magic_names, verify_st
 PREVIEW_CHARACTERS = 60
 HINTS_MAX = 9
 """Groups' directories named to who gave one above them: one each of a local cluster's nodes."""
+EPOCHS_SHOWN = 3
+"""The newest leader epochs of a partition that the table of partitions shows."""
+PARTITION_COLUMNS = (
+    "TOPIC",
+    "PARTITION",
+    "TOPIC-ID",
+    "CHANNEL",
+    "START",
+    "END",
+    "BATCHES",
+    "BYTES",
+    "EPOCHS",
+)
 COLUMNS = "{:>10}  {:>6}  {:>12}  {:>8}  {:<13}  {:>10}  {}"
 
 app = typer.Typer(
@@ -152,6 +166,7 @@ def stats_command(directory: Directory, data: DataPath = "", as_json: AsJson = F
     rows = [
         ("directory", report.directory),
         ("written by", f"group {owner.group}, member {owner.self_id}" if owner else "DLedger"),
+        ("kind", f"partitions ({report.partitions})" if report.partitions else "log"),
         ("term, vote", f"{state.term}, {state.vote or 'none'}" if state else "unreadable"),
         ("indexes", f"{report.begin_index} to {report.end_index}"),
         ("committed, at least", str(report.committed_index)),
@@ -168,6 +183,24 @@ def stats_command(directory: Directory, data: DataPath = "", as_json: AsJson = F
         ("findings", str(report.findings_total)),
     ]
     print_table(("STORE", ""), rows)
+
+
+@app.command(name="partitions")
+def partitions_command(directory: Directory, data: DataPath = "", as_json: AsJson = False) -> None:
+    """Say which partitions of topics a store holds, and what of them. Changes nothing.
+
+    Counts what lies on disk, committed or not. Exit status 1 if some of it cannot be read.
+    """
+    target = group_directory(directory, anywhere=bool(data))
+    report = list_partitions(OsFileSystem(), target, _paths(data))
+    if as_json:
+        print_json(asdict(report))
+    else:
+        print_table(PARTITION_COLUMNS, [_partition_row(one) for one in report.partitions])
+        for text in report.damage:
+            print_line(f"not read: {text}")
+    if report.damage:
+        raise typer.Exit(1)
 
 
 @app.command(name="repair")
@@ -354,6 +387,12 @@ def _loss_text(loss: Loss) -> str:
     if loss.damaged:
         text += f"; {_damage_text(list(loss.damaged))}"
     return text
+
+
+def _partition_row(one: StoredPartition) -> tuple[str, ...]:
+    epochs = [f"{epoch} from {start}" for epoch, start in one.epochs[-EPOCHS_SHOWN:]]
+    numbers = (one.channel, one.log_start, one.end, one.batches, one.size_bytes)
+    return one.topic, str(one.partition), one.topic_id, *map(str, numbers), ", ".join(epochs)
 
 
 # -- shared ---------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ HEADER_SIZE: Final = HEADER.size
 MAGIC: Final = 2
 _LENGTH_END: Final = 12
 """What the length does not count: base offset and length."""
-_CRC_BEGIN: Final = 21
+CRC_BEGIN: Final = 21
+"""Where begins what the CRC covers."""
 _I64: Final = struct.Struct(">q")
 _I32: Final = struct.Struct(">i")
 _U32: Final = struct.Struct(">I")
@@ -149,7 +150,7 @@ def check_batch(data: memoryview, bytes_max: int) -> BatchHeader:
         raise _invalid("more than one record batch for a partition; send one in a request")
     if header.size_bytes != size:
         raise _invalid(f"a record batch of {size} bytes states the length {header.length}")
-    found = crc32c(data[_CRC_BEGIN:])
+    found = crc32c(data[CRC_BEGIN:])
     if found != header.crc:
         text = f"a record batch has the CRC-32C {found:#010x}, and states {header.crc:#010x}"
         raise RecordBatchError(BatchFault.CORRUPT, text)
@@ -192,7 +193,7 @@ def stamp_batch(data: memoryview, offset: int, base_offset: int, leader_epoch: i
 
 def set_log_append_time(data: memoryview, time_ms: int) -> None:
     """Give all records of a batch, which is all of `data`, the time at which it is appended."""
-    (attributes,) = _I16.unpack_from(data, _CRC_BEGIN)
-    _I16.pack_into(data, _CRC_BEGIN, attributes | _LOG_APPEND_TIME)
+    (attributes,) = _I16.unpack_from(data, CRC_BEGIN)
+    _I16.pack_into(data, CRC_BEGIN, attributes | _LOG_APPEND_TIME)
     _I64.pack_into(data, 35, time_ms)
-    _U32.pack_into(data, 17, crc32c(data[_CRC_BEGIN:]))
+    _U32.pack_into(data, 17, crc32c(data[CRC_BEGIN:]))

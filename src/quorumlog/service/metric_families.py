@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 PREFIX = "quorumlog_"
 NODE: Final = ()
 REPLICA: Final = ("group", "self_id")
+PARTITION: Final = (*REPLICA, "topic", "partition")
 PEER: Final = (*REPLICA, "remote_id")
 
 
@@ -77,6 +78,9 @@ _REPLICA_GAUGES = {
     "replica_cleaning_by_age_rests": (
         "1 while nothing is removed by age, since the wall clock was set."
     ),
+    "replica_partitions": "Partitions of topics in a group of kind partitions.",
+    "replica_partition_records": "Records that may be read of all its partitions.",
+    "replica_under_replicated": "1 on a leader one of whose members is away or not caught up.",
     "machine_checked_timestamp_seconds": (
         "When the state of the machine was last checked (seconds since 1970, 0: never)."
     ),
@@ -196,6 +200,14 @@ FAMILIES: Final = (
     *_gauges(
         (*REPLICA, "reader"),
         {"reader_lag_entries": "Entries a reader that reported its position is behind."},
+    ),
+    *_gauges(
+        PARTITION,
+        {
+            "partition_high_watermark": "Offset after the last record that consumers may see.",
+            "partition_log_start_offset": "Smallest offset that may be read.",
+            "partition_appended_bytes": "Bytes of all record batches since it was opened.",
+        },
     ),
     *_gauges(
         PEER,

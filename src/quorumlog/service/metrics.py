@@ -34,6 +34,10 @@ from quorumlog.storage.files.os_files import SPARES
 
 GROUPS_WITH_HISTOGRAMS_MAX = 100
 """Groups of a node with histograms of their own; those of all further ones are added up."""
+PARTITIONS_SHOWN_MAX = 1_000
+"""Partitions of a node with figures of their own; a group that has more shows its sums only."""
+IN_SYNC_ENTRIES = 1_000
+"""A member that lags by more is not in sync."""
 OTHER_GROUPS = "_others"
 """The label of these; no group can have that name."""
 DIRECTORIES_MAX = 64
@@ -108,11 +112,12 @@ class NodeMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families, as they are now."""
-        page, node = _Page(), self._node
+        page, node, shown = _Page(), self._node, 0
         for number, (group, replica) in enumerate(list(node.replicas.items())):
             labels = (group, node.config.self_id)
             try:
                 _add_group(page, labels, replica, has_own=number < GROUPS_WITH_HISTOGRAMS_MAX)
+                shown += _add_partitions(page, labels, replica, PARTITIONS_SHOWN_MAX - shown)
             except Exception:
                 if node.replicas.get(group) is replica:
                     raise
@@ -177,6 +182,28 @@ def _add_peers(page: _Page, labels: tuple[str, ...], status: StatusResponse) -> 
         page.add("peer_link_lag_entries", key, peer.lag)
         page.add("peer_link_in_flight_bytes", key, peer.in_flight_bytes)
         page.add("peer_link_match_index", key, peer.match_index)
+
+
+def _add_partitions(page: _Page, labels: tuple[str, ...], replica: Replica, room: int) -> int:
+    """Add the partitions of a group, each by itself if there is room; return how many are shown."""
+    if replica.config.kind != "partitions":
+        return 0
+    partitions = list(replica.tables.partitions.partitions.values())
+    page.add("replica_partitions", labels, len(partitions))
+    records = sum(one.next_offset - one.log_start for one in partitions)
+    page.add("replica_partition_records", labels, records)
+    peers = replica.core.peer_progress() if replica.core.role is Role.LEADER else []
+    is_short = any(not peer.live or not 0 <= peer.lag <= IN_SYNC_ENTRIES for peer in peers)
+    page.add("replica_under_replicated", labels, float(is_short))
+    if len(partitions) > room:
+        return 0
+    # while a topic that was deleted is made again, both may be there
+    for one in {(one.topic, one.number): one for one in partitions}.values():
+        key = (*labels, one.topic, str(one.number))
+        page.add("partition_high_watermark", key, one.next_offset)
+        page.add("partition_log_start_offset", key, one.log_start)
+        page.add("partition_appended_bytes", key, one.appended_bytes)
+    return len(partitions)
 
 
 def _add_counters(page: _Page, labels: tuple[str, ...], replica: Replica) -> None:

@@ -29,6 +29,7 @@ from quorumlog.storage.metadata.damaged_ranges import FILE_NAME as DAMAGE_NAME
 from quorumlog.storage.metadata.dledger import committed_index_of
 from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 from quorumlog.storage.metadata.tables_file import TablesFile
+from quorumlog.storage.offline.partitions import PartitionScan
 from quorumlog.storage.offline.store_files import StoreFiles, lost_after, open_files
 from quorumlog.storage.recovery.recovery import derived_records
 
@@ -71,6 +72,8 @@ class StoreReport:
     channels: Counter[int] = field(default_factory=Counter)
     findings: list[VerifyFinding] = field(default_factory=list)
     findings_total: int = 0
+    partitions: int = 0
+    """How many partitions of topics it holds."""
     tail_text: str = ""
     """What follows the last entry, if anything does: opening would cut it."""
 
@@ -150,9 +153,13 @@ def _entries(
         )
     last: ScannedRun | None = None
     scan, is_unfinished = store.scan(), False
+    partitions = PartitionScan(files, store.directory)
     try:
         for run in scan:
+            if last is not None and run.first_index != last.last_index + 1:
+                partitions.skip()
             last = run
+            _check_batches(store, partitions, run, report)
             _count(report, run)
             _check_index(store, run, report)
             _check_positions(store, run, report)
@@ -183,6 +190,18 @@ def _entries(
     if last is not None and not last.checked:
         _check_unchecked_tail(store, last, report)
     progress(total, total)
+
+
+def _check_batches(
+    store: StoreFiles, partitions: PartitionScan, run: ScannedRun, report: StoreReport
+) -> None:
+    """Check the record batches of partitions: their own CRC-32C, offsets without gaps, epochs."""
+    for wrong in partitions.take(run.block, run.first_index):
+        path, start = store.data.path_at(run.position), store.data.start_of(run.position)
+        offset = int(run.position + run.block.offsets[wrong.row] - start)
+        index = run.first_index + wrong.row
+        report.add(VerifyFinding("record batch", path, offset, wrong.text, index))
+    report.partitions = len(partitions.table.partitions)
 
 
 def _count(report: StoreReport, run: ScannedRun) -> None:
