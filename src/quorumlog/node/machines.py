@@ -25,7 +25,7 @@ def machine_class(name: str) -> type[StateMachine]:
     """Return the class of a `stateMachine` setting. Raises `ConfigError` if there is none."""
     module_name, separator, class_name = BUILT_IN.get(name, name).partition(":")
     if not separator or not module_name or module_name.startswith("."):
-        known = ", ".join(BUILT_IN)
+        known = ", ".join(name for name in BUILT_IN if name != CLUSTER_MACHINE)
         raise ConfigError(f"stateMachine {name!r} is neither one of {known} nor module:Class")
     try:
         module = importlib.import_module(module_name)
