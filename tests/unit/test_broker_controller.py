@@ -187,6 +187,9 @@ def test_a_group_without_a_leader_is_given_up_and_made_of_live_brokers():
     assert sorted(one.group for one in replaced) == ["pg-2", "pg-3"]
     assert case.leaders.alive == {"n0", "n1", "n2"}
     assert all(3 not in one.replacement.members for one in replaced)
+    case.pass_time(REPEAT_MS)
+    preferred = sorted(group.members[0] for group in case.view().groups.values())
+    assert preferred == [0, 1, 2, 2], "no broker is left without a group, and no more are made"
 
 
 def test_what_was_lost_is_asked_for_again_but_not_at_once(case):

@@ -6,7 +6,7 @@ what, so another leader goes on from there.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -127,9 +127,13 @@ class Controller:
         led = sorted(name for name in making if self._leaders.of(name).node_id is not None)
         if led and self._may_ask("led"):
             self._node.ask_for(GroupsLed(led))
-        for name, since_ms in self._unled.items():
-            if name not in led and now_ms - since_ms >= UNLED_MS:
-                self._replace(name)
+        self._replace(
+            [
+                name
+                for name, since_ms in self._unled.items()
+                if name not in led and now_ms - since_ms >= UNLED_MS
+            ]
+        )
         if view.groups:
             self._add_groups()
 
@@ -207,16 +211,23 @@ class Controller:
         settings["preferredLeaderIds"] = node_ids[0]
         return NewGroup(chosen, peers, settings)
 
-    def _replace(self, name: str) -> None:
-        """Give up a group that got no leader, and have another one made of live brokers."""
+    def _replace(self, names: Sequence[str]) -> None:
+        """Give up groups that got no leader, and have others made of live brokers.
+
+        Each is to be led by the live broker that is preferred as the leader of the fewest.
+        """
         live, factor = self._live(), self._factor()
-        if len(live) < factor or not self._may_ask(f"instead of {name}"):
+        if not names or len(live) < factor or not self._may_ask("replacements"):
             return
-        load = self._loads()
-        first = min(live, key=lambda one: (load[one], one))
-        load[first] += 1
-        replacement = self._new_group(first, live, factor, load)
-        self._node.ask_for(ReplaceGroup(name, replacement))
+        kept = [group for name, group in self._node.view().groups.items() if name not in names]
+        load = Counter(member for group in kept for member in group.members)
+        led = Counter(group.members[0] for group in kept)
+        for name in names:
+            first = min(live, key=lambda one: (led[one], load[one], one))
+            led[first] += 1
+            load[first] += 1
+            replacement = self._new_group(first, live, factor, load)
+            self._node.ask_for(ReplaceGroup(name, replacement))
 
     def end(self) -> None:
         """Refuse what waits: the node stops."""
