@@ -287,7 +287,7 @@ def alter_command(
             answer = admin.create_partitions(
                 wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
             )
-            _finish([one.to_dict() for one in answer.results], f"of {partitions} partitions now")
+            _finish([one.to_dict() for one in answer.results], f"of {counted(partitions, 'partition')} now")
     if changes:
         print_line(f"topic {topic} is altered")
 

@@ -16,7 +16,7 @@ from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 """A cluster answers and has elected its leaders within this, or `up` fails."""
 POLL_PAUSE_FACTOR = 10
 """The pause between two polls is this many times what one takes: with a thousand groups a poll
