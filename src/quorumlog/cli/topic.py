@@ -287,7 +287,8 @@ def alter_command(
             answer = admin.create_partitions(
                 wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
             )
-            _finish([one.to_dict() for one in answer.results], f"of {counted(partitions, 'partition')} now")
+            done = f"of {counted(partitions, 'partition')} now"
+            _finish([one.to_dict() for one in answer.results], done)
     if changes:
         print_line(f"topic {topic} is altered")
 
