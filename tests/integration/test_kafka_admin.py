@@ -1,5 +1,6 @@
 """What Kafka's admin clients do: kafka-python's and confluent-kafka's, over three nodes."""
 
+import asyncio
 import itertools
 from concurrent.futures import Future
 from uuid import UUID
@@ -395,3 +396,17 @@ def test_partitions_are_not_moved_one_by_one(admin, python_admin):
     assert python_admin.list_partition_reassignments() == {}
     answer = python_admin.alter_partition_reassignments({PythonPartition(name, 0): [0, 1]})
     assert list(answer.values()) == [InvalidReplicationAssignmentError]
+
+
+def test_topics_that_are_to_be_compacted_are_counted(cluster, admin):
+    created(admin, config={"cleanup.policy": "compact"})
+    (listener, *_) = [one.listener for one in cluster.nodes]
+
+    async def counted():
+        async with asyncio.timeout(SECONDS):
+            while True:
+                if listener.counters.compacted_topics:
+                    return
+                await asyncio.sleep(0.01)
+
+    cluster.run(counted())

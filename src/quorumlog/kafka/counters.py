@@ -9,8 +9,8 @@ from quorumlog.model.histogram import LATENCY_SECONDS, Histogram
 class KafkaCounters:
     """Totals since the start; `requests` by the names of request and error.
 
-    `connections` and `request_bytes` are what there is now. `produce_seconds` and `fetch_seconds`:
-    from the arrival of a request to its answer, with what a fetch waits for.
+    `connections`, `request_bytes` and `compacted_topics` are what there is now. `produce_seconds`
+    and `fetch_seconds`: from the arrival of a request to its answer, with what a fetch waits for.
     """
 
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -18,6 +18,7 @@ class KafkaCounters:
     fetch_seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_SECONDS))
     connections: int = 0
     request_bytes: int = 0
+    compacted_topics: int = 0
     malformed: int = 0
     bytes_in: int = 0
     bytes_out: int = 0

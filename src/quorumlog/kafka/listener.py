@@ -20,6 +20,7 @@ from quorumlog.kafka.producer_ids import Allocate, ProducerIds
 from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
 from quorumlog.model.config import NodeConfig
+from quorumlog.model.topic_configs import effective
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
@@ -80,6 +81,7 @@ class KafkaListener:
         self.connections: set[KafkaConnection] = set()
         self._unproven: dict[KafkaConnection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._counted_version = -1
         self._end_watch: Callable[[], None] | None = None
         self._acceptor = Acceptor(host, port, self._has_room, self._make, self.transport_counters)
 
@@ -164,3 +166,15 @@ class KafkaListener:
                 self.transport_counters.late_frames += 1
                 connection.abort("a frame did not arrive in time")
         self.shared.budgets.answers.check()
+        self._count_topics()
+
+    def _count_topics(self) -> None:
+        """Count the topics that are to be compacted, if topics or configs may have changed."""
+        broker = self._services.broker
+        if self._counted_version != broker.version:
+            self._counted_version = broker.version
+            policies = (
+                effective("cleanup.policy", topic.configs, broker.defaults)
+                for topic in broker.topics.values()
+            )
+            self.counters.compacted_topics = sum("compact" in policy for policy in policies)

@@ -178,6 +178,7 @@ _HISTOGRAMS = {
 _KAFKA_GAUGES = {
     "kafka_connections": "Open connections of Kafka clients.",
     "kafka_request_bytes": "Requests of Kafka clients that wait for their answers.",
+    "kafka_compacted_topics": "Topics with cleanup.policy compact, which removes nothing here.",
 }
 _KAFKA_COUNTERS = {
     "kafka_bytes_in": "Bytes of requests of Kafka clients.",

@@ -316,6 +316,7 @@ def _add_transport(page: _Page, node: Node) -> None:
 def _add_kafka(page: _Page, counters: KafkaCounters) -> None:
     page.add("kafka_connections", (), counters.connections)
     page.add("kafka_request_bytes", (), counters.request_bytes)
+    page.add("kafka_compacted_topics", (), counters.compacted_topics)
     for name, value in {
         "kafka_bytes_in": counters.bytes_in,
         "kafka_bytes_out": counters.bytes_out,
