@@ -53,9 +53,9 @@ def test_a_queue_that_is_flushed_early_proposes_nothing_twice():
     queue = ProposalQueue(Limits(), deferred.append, batches.append)
     queue.add(proposal(1))
     queue.add(proposal(1))
-    assert (len(queue), len(deferred)) == (2, 1)
+    assert (queue.queued.count, len(deferred)) == (2, 1)
     queue.flush()
-    assert (len(queue), queue.size_bytes, len(batches)) == (0, 0, 1)
+    assert (queue.queued.count, queue.queued.size_bytes, len(batches)) == (0, 0, 1)
     deferred.pop()()
     assert len(batches) == 1
     queue.add(proposal(1))

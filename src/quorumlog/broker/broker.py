@@ -51,6 +51,7 @@ class Broker:
         if self._address and not parse_address(self._address)[1]:
             self._address = ""  # the listener finds a port first
         self._parts: Running | None = None
+        self._replicas: Mapping[str, Replica] = {}
 
     # -- what it knows ------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class Broker:
 
     def replica(self, group: str) -> Replica | None:
         """Return this node's replica of a partition group."""
-        return self._running.node.replicas.get(group)
+        return self._replicas.get(group)
 
     def _id_of(self, node_id: str | None) -> int:
         found = None if node_id is None else self._view.broker_of(node_id)
@@ -245,6 +246,7 @@ class Broker:
     def start(self, node: Node) -> None:
         """Take part: the node was started."""
         self._parts = Running(self, node, self._changed)
+        self._replicas = node.replicas
         self._parts.start()
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.transport.shared_resources import SharedResources
-from quorumlog.transport.stream import StreamConnection, TransportCounters
+from quorumlog.transport.stream import HANDLER, StreamConnection, TransportCounters
 from quorumlog.wire.frame import RefusedFrame
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class KafkaConnection(StreamConnection):
         """See `request_queue.Connection`."""
         if self._queue.is_full or self._memory.is_paused(self):
             self.pause_reading()
-        else:
+        elif HANDLER in self._pauses.reasons:
             self.resume_reading()
 
     def memory_changed(self) -> None:

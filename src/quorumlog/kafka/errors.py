@@ -100,6 +100,7 @@ _OF_FAULT: Final[dict[BatchFault, ErrorCode]] = {
     BatchFault.CODEC: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     BatchFault.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
 }
+ERROR_NAMES: Final = {error: error.name for error in ErrorCode}
 
 
 def error_of(code: int) -> ErrorCode:

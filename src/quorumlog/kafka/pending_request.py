@@ -41,7 +41,7 @@ class PendingRequest:
 
     `is_alone`: no other request may start before its answer. `cancel` is called if the connection
     ends before. `began`: when it came, in seconds. `is_in_log`: its memory is also that of entries
-    that wait for a majority.
+    that wait for a majority. `size`: bytes that it holds until it is answered.
     """
 
     __slots__ = (
@@ -54,7 +54,9 @@ class PendingRequest:
         "header",
         "is_alone",
         "is_in_log",
+        "is_produce",
         "is_released",
+        "size",
     )
 
     def __init__(self, owner: Owner, frame: ReceivedFrame, context: RequestContext) -> None:
@@ -64,19 +66,11 @@ class PendingRequest:
         self.context = context
         self.began = context.services.now()
         self.answer: Sequence[Buffer] | None = None
+        self.is_produce = context.header.api_key == ApiKey.PRODUCE
         self.is_alone = not self.is_produce
+        self.size = frame.size + REQUEST_BYTES
         self.is_in_log = self.is_released = False
         self.cancel: Callable[[], object] | None = None
-
-    @property
-    def is_produce(self) -> bool:
-        """Whether it is a Produce."""
-        return self.header.api_key == ApiKey.PRODUCE
-
-    @property
-    def size(self) -> int:
-        """Bytes that it holds until it is answered."""
-        return self.frame.size + REQUEST_BYTES
 
     def answered(self, buffers: Sequence[Buffer]) -> None:
         """Give the answer, a frame in any number of parts; nothing: the client wants none."""

@@ -10,7 +10,7 @@ Version 9 is the first flexible one.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -23,6 +23,8 @@ _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _I32: Final = struct.Struct(">i")
 _ANSWERED: Final = struct.Struct(">ihqq")
 _ANSWERED_5: Final = struct.Struct(">ihqqq")
+_NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
+_NO_ERRORS_FLEXIBLE: Final = b"\1\0\0"
 BatchPlace: TypeAlias = tuple[int, int, int]
 """A partition, and where the record batch for it begins and ends in the frame's buffer; nothing is
 in between if the client sent none."""
@@ -99,30 +101,27 @@ def produce_answer(
     for name, partitions in topics:
         parts.append(string_bytes(name, is_flexible=is_flexible))
         parts.append(count_bytes(len(partitions), is_flexible=is_flexible))
-        parts += _partitions(header, partitions)
+        parts += [_partition(header, one) for one in partitions]
         parts.append(tags)
     parts += (_I32.pack(throttle_ms), tags)
     body = b"".join(parts)
     return answer_head(header, len(body)) + body
 
 
-def _partitions(header: RequestHeader, partitions: Sequence[ProducedPartition]) -> Iterator[bytes]:
-    """Yield the answers for partitions."""
+def _partition(header: RequestHeader, one: ProducedPartition) -> bytes:
+    """Return the answer for a partition."""
+    code, offset, time_ms = one.error_code, one.base_offset, one.append_time
     if header.version < 5:
-        for one in partitions:
-            yield _ANSWERED.pack(one.partition, one.error_code, one.base_offset, one.append_time)
-        return
-    end = b""
-    for one in partitions:
-        if header.version >= 8:
-            end = _error_bytes(one.error_message, is_flexible=header.is_flexible)
-        place = (one.base_offset, one.append_time, one.log_start)
-        yield _ANSWERED_5.pack(one.partition, one.error_code, *place) + end
+        return _ANSWERED.pack(one.partition, code, offset, time_ms)
+    begin = _ANSWERED_5.pack(one.partition, code, offset, time_ms, one.log_start)
+    if header.version < 8:
+        return begin
+    if one.error_message is None:
+        return begin + (_NO_ERRORS_FLEXIBLE if header.is_flexible else _NO_ERRORS)
+    return begin + _error_bytes(one.error_message, is_flexible=header.is_flexible)
 
 
-def _error_bytes(text: str | None, *, is_flexible: bool) -> bytes:
+def _error_bytes(text: str, *, is_flexible: bool) -> bytes:
     """Return the errors of single records, of which there are none, and the message."""
-    if text is None:
-        return b"\1\0\0" if is_flexible else b"\0\0\0\0\xff\xff"
     no_errors = count_bytes(0, is_flexible=is_flexible)
     return no_errors + string_bytes(text, is_flexible=is_flexible) + (b"\0" if is_flexible else b"")

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from quorumlog.kafka.codec import decode_request, encode_response, error_response, refuse_version
 from quorumlog.kafka.context import RequestContext, Services
-from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.kafka.errors import ERROR_NAMES, ErrorCode, error_of
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.handlers.fetch import start_fetch
 from quorumlog.kafka.handlers.produce import start_produce
@@ -31,6 +31,7 @@ REQUESTS_MAX: Final = 256
 """Requests of a connection that wait for their answers; it is not read above."""
 BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of these requests; a connection is not read above."""
+_KEY_NAMES: Final = {int(key): key.name for key in ApiKey}
 _UNKNOWN_KEY: Final = "{} is not spoken here; ApiVersions says what is"
 
 
@@ -194,12 +195,13 @@ class RequestQueue:
             self._count(done)
             if answer:
                 self._connection.send(answer)
-        self._start()
+        if self._waiting:
+            self._start()
         self._connection.queue_changed()
 
     def _count(self, request: PendingRequest) -> None:
         counters, key = self._services.counters, request.header.api_key
-        counters.count_request(ApiKey(key).name, request.context.error.name)
+        counters.count_request(_KEY_NAMES[key], ERROR_NAMES[request.context.error])
         if request.is_produce:
             counters.produce_seconds.observe(self._services.now() - request.began)
         elif key == ApiKey.FETCH:

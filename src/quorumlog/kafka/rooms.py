@@ -21,48 +21,45 @@ class Waiting(Protocol):
 class Rooms:
     """Those that wait for room, by group; the first one goes on first.
 
-    Each connection has one at most. `defer` calls a function at the end of the turn.
+    `waiting` has those of each group that is waited for. Each connection has one at most. `defer`
+    calls a function at the end of the turn.
     """
 
     def __init__(self, defer: Callable[[Callable[[], object]], object]) -> None:
         self._defer = defer
-        self._waiting: dict[str, deque[Waiting]] = {}
+        self.waiting: dict[str, deque[Waiting]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_deferred = False
 
-    def is_awaited(self, group: str) -> bool:
-        """Whether others wait for room in a group already."""
-        return group in self._waiting
-
     def wait(self, group: str, one: Waiting) -> None:
         """Have a request go on when its group has room and all before it have gone on."""
-        self._waiting.setdefault(group, deque()).append(one)
+        self.waiting.setdefault(group, deque()).append(one)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def forget(self, group: str, one: Waiting) -> None:
         """A request waits no more."""
-        waiting = self._waiting.get(group)
+        waiting = self.waiting.get(group)
         if waiting is not None and one in waiting:
             waiting.remove(one)
             if not waiting:
-                del self._waiting[group]
+                del self.waiting[group]
 
     def freed(self) -> None:
         """A batch was answered: there may be room."""
-        if self._waiting and not self._is_deferred:
+        if self.waiting and not self._is_deferred:
             self._is_deferred = True
             self._defer(self._let_go_on)
 
     def _check(self) -> None:
         self._timer = None
         self._let_go_on()
-        if self._waiting:
+        if self.waiting:
             self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def _let_go_on(self) -> None:
         self._is_deferred = False
-        for group in list(self._waiting):
-            waiting = self._waiting.get(group)
+        for group in list(self.waiting):
+            waiting = self.waiting.get(group)
             while waiting and waiting[0].go_on():
                 self.forget(group, waiting[0])

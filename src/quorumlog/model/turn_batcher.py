@@ -33,26 +33,26 @@ class TurnBatcher(Generic[Key, Item]):
         self._bytes_max = bytes_max - lead_bytes
         self._entries_max = entries_max
         self._held: dict[Key, list[tuple[Item, int, int]]] = {}
-        self._count = 0
+        self.count = 0
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def add(self, key: Key, item: Item, size_bytes: int, entries: int = 1) -> None:
         """Hold an item until the next flush."""
-        if not self._count:
+        if not self.count:
             self._defer(self.flush)
-        self._count += 1
+        self.count += 1
         self.size_bytes += size_bytes
         self._held.setdefault(key, []).append((item, size_bytes, entries))
 
     def flush(self) -> None:
         """Deliver everything that is held now; a deferred flush that finds nothing does nothing."""
-        if not self._count:
+        if not self.count:
             return
         held, self._held = self._held, {}
-        self._count = self.size_bytes = 0
+        self.count = self.size_bytes = 0
         self._deliver([(key, batch) for key, items in held.items() for batch in self._cut(items)])
 
     def _cut(self, items: list[tuple[Item, int, int]]) -> list[list[Item]]:

@@ -65,6 +65,10 @@ class SessionCheck:
     appended: AppendedBlock | None = None
 
 
+TO_BE_APPENDED: Final = SessionCheck()
+"""The check of a block that is new, and in order."""
+
+
 @dataclass(slots=True)
 class SessionTable:
     """All sessions by producer id; the one idle longest comes first. See `DerivedTable`."""

@@ -1,12 +1,17 @@
 """A record batch on its way into the log, and where it went."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from quorumlog.model.block import HEADER, HEADER_SIZE, Block
 from quorumlog.model.codes import Magic
 from quorumlog.records.batch import NO_PRODUCER, BatchHeader
+
+_AT_START: Final = np.zeros(1, dtype=np.int64)
+"""The place of the only entry of a block."""
+_AT_START.setflags(write=False)
 
 
 @dataclass(slots=True)
@@ -38,7 +43,5 @@ def block_around(buffer: memoryview, start: int, stop: int, channel: int) -> Blo
     enough: nothing is copied. The body CRC follows with the batch's stamp.
     """
     begin, size = start - HEADER_SIZE, stop - start
-    header = (Magic.NORMAL, HEADER_SIZE + size, 0, 0, 0, channel, 0, 0, size)
-    HEADER.pack_into(buffer, begin, *header)
-    sizes = np.array([HEADER_SIZE + size], dtype=np.int64)
-    return Block(buffer[begin:stop], np.zeros(1, dtype=np.int64), sizes)
+    HEADER.pack_into(buffer, begin, Magic.NORMAL, HEADER_SIZE + size, 0, 0, 0, channel, 0, 0, size)
+    return Block(buffer[begin:stop], _AT_START, np.array((HEADER_SIZE + size,), dtype=np.int64))

@@ -162,7 +162,7 @@ class _Production:
         least = max(WriteLevel.REPLICATION, policy.least_level)
         if policy.in_sync_min <= 1:
             return least
-        broker = self._request.context.broker
+        broker = self._request.context.services.broker
         in_sync = len(broker.in_sync_of(target.group))
         if in_sync < policy.in_sync_min:
             text = f"in sync: {counted(in_sync, 'replica')}; least: {policy.in_sync_min}"
@@ -218,8 +218,9 @@ class _Production:
         """Whether the group has room; if not, wait for it."""
         group, replica = target.group, target.replica
         rooms = self._request.context.services.rooms
-        is_first = self._awaited == group or not rooms.is_awaited(group)
-        if replica.core.role is not Role.LEADER or (is_first and replica.appends.has_room):
+        if (self._awaited == group or group not in rooms.waiting) and replica.appends.has_room:
+            return True
+        if replica.core.role is not Role.LEADER:
             return True
         if self._awaited != group:
             if self._awaited:

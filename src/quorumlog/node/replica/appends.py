@@ -229,13 +229,16 @@ class Appends:
 
     @property
     def _requests(self) -> int:
-        staged = len(self.pending) + len(self._proposals) + self.levels.held
-        return staged + len(self._repeated) + len(self._deferred) + self._lookups
+        # asked twice for each append: no calls
+        repeated = self._repeated
+        waiting = len(self.pending.waiting) + self._proposals.queued.count + self.levels.held
+        waiting += len(repeated.waiting) + repeated.lookups
+        return waiting + len(self._deferred.waiting) + self._lookups
 
     @property
     def _size_bytes(self) -> int:
-        waiting = self.pending.size_bytes + self._proposals.size_bytes + self._deferred.size_bytes
-        return waiting + self.levels.held_bytes
+        waiting = self.pending.size_bytes + self._proposals.queued.size_bytes
+        return waiting + self._deferred.size_bytes + self.levels.held_bytes
 
     def _is_full(self) -> bool:
         """Whether as many appends wait as may wait."""
@@ -284,15 +287,16 @@ class Appends:
         """
         now_us = self._environment.now_us()
         counters, latency = self._context.counters, self._context.histograms.append_seconds
+        leader_id = self._context.core.leader_id
         for pending in self.pending.pop_committed(index):
             proposal = pending.proposal
-            count, size = proposal.block.count, len(proposal.block.data)
+            count, size = len(proposal.block.sizes), len(proposal.block.data)
             counters.append_entries += count
             counters.append_bytes += size
             latency.observe((now_us - proposal.accepted_us) / 1_000_000)
             proposal.answer(
                 AppendResponse(
-                    leader_id=self._context.core.leader_id,
+                    leader_id=leader_id,
                     term=pending.term,
                     first_index=pending.first_index,
                     last_index=pending.last_index,

@@ -31,36 +31,36 @@ class DeferredRefusals:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[_Refusal] = []
+        self.waiting: list[_Refusal] = []
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def add(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str, now_ms: int
     ) -> int:
         """Refuse an append later; return when."""
         deadline_ms = now_ms + DELAY_MS
-        self._waiting.append(_Refusal(answer, size_bytes, deadline_ms, code, text))
+        self.waiting.append(_Refusal(answer, size_bytes, deadline_ms, code, text))
         self.size_bytes += size_bytes
         return deadline_ms
 
     def take(self) -> list[tuple[Answer, ResponseCode, str]]:
         """Return all, to be refused now."""
-        return self._take(len(self._waiting))
+        return self._take(len(self.waiting))
 
     def take_due(self, now_ms: int) -> list[tuple[Answer, ResponseCode, str]]:
         """Return those that have waited long enough."""
-        waiting = self._waiting
+        waiting = self.waiting
         due = next((at for at, refusal in enumerate(waiting) if refusal.deadline_ms > now_ms), None)
         return self._take(len(waiting) if due is None else due)
 
     def _take(self, count: int) -> list[tuple[Answer, ResponseCode, str]]:
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
         self.size_bytes -= sum(refusal.size_bytes for refusal in taken)
         return [(refusal.answer, refusal.code, refusal.text) for refusal in taken]
 
     def next_deadline_ms(self) -> int:
         """When `take_due` returns something."""
-        return self._waiting[0].deadline_ms if self._waiting else NEVER_MS
+        return self.waiting[0].deadline_ms if self.waiting else NEVER_MS

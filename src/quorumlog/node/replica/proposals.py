@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from quorumlog.model.block import Block
@@ -26,8 +26,7 @@ Checked: TypeAlias = SystemEntry | ProducedBatch
 """What decides whether a block may be appended: the entry it starts with, or its record batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """One client's block, and the callback for its answer."""
 
     block: Block
@@ -36,16 +35,14 @@ class Proposal:
     entry: Checked | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Proposals that are staged as one block."""
 
     block: Block
     members: list[Proposal]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAppend:
+class PendingAppend(msgspec.Struct, frozen=True):
     """A staged proposal: answered once `last_index` is committed, or when leadership ends."""
 
     first_index: int
@@ -64,12 +61,13 @@ Register: TypeAlias = Callable[[Batch], Proposed]
 class ProposalQueue:
     """Proposals of one loop turn; small ones are joined so that they share one write and push.
 
-    `propose` is called with each batch of at most push_bytes_max bytes, in order.
+    `propose` is called with each batch of at most push_bytes_max bytes, in order. `queued` are
+    those of this turn.
     """
 
     def __init__(self, limits: Limits, defer: Defer, propose: Callable[[Batch], None]) -> None:
         self._propose = propose
-        self._queued: TurnBatcher[None, Proposal] = TurnBatcher(
+        self.queued: TurnBatcher[None, Proposal] = TurnBatcher(
             defer,
             self._deliver,
             bytes_max=limits.push_bytes_max,
@@ -77,14 +75,6 @@ class ProposalQueue:
         )
         self._producers: set[Hashable] = set()
         self._is_transactional = False
-
-    def __len__(self) -> int:
-        return len(self._queued)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all blocks that are queued."""
-        return self._queued.size_bytes
 
     def add(self, proposal: Proposal) -> None:
         """Queue a proposal until the present turn of the loop is over."""
@@ -95,19 +85,20 @@ class ProposalQueue:
             self._is_transactional |= is_transactional(entry)
             if isinstance(entry, SessionEntry):
                 self._producers.add(entry.producer_id)
-        self._queued.add(None, proposal, len(proposal.block.data), proposal.block.count)
+        self.queued.add(None, proposal, len(proposal.block.data), len(proposal.block.sizes))
 
     def holds(self, entry: Checked) -> bool:
         """Whether it depends on a queued proposal if the block of this entry may be appended."""
         if isinstance(entry, ProducedBatch):
-            return entry.producer is not None and entry.producer in self._producers
+            producer = entry.producer
+            return producer is not None and producer in self._producers
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
 
     def flush(self) -> None:
         """Propose what is queued now, before the turn is over."""
-        self._queued.flush()
+        self.queued.flush()
 
     def _deliver(self, batches: list[tuple[None, list[Proposal]]]) -> None:
         self._producers = set()
@@ -131,21 +122,25 @@ def parts_of(batch: Batch) -> deque[Proposal]:
     start = 0
     for member in batch.members:
         stop = start + member.block.count
-        parts.append(replace(member, block=batch.block.slice(start, stop)))
+        block = batch.block.slice(start, stop)
+        parts.append(Proposal(block, member.answer, member.accepted_us, member.entry))
         start = stop
     return parts
 
 
 class PendingAppends:
-    """Staged appends in index order. All share one time-out, so they also expire in order."""
+    """Staged appends, `waiting` in index order.
+
+    All share one time-out, so they also expire in order.
+    """
 
     def __init__(self, wait_ack_ms: int) -> None:
         self._wait_ack_ms = wait_ack_ms
-        self._pending: deque[PendingAppend] = deque()
+        self.waiting: deque[PendingAppend] = deque()
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.waiting)
 
     def set_time_out(self, wait_ack_ms: int) -> None:
         """Let all of them wait for so long."""
@@ -154,7 +149,7 @@ class PendingAppends:
     @property
     def first_index(self) -> int | None:
         """Index of the first entry that a client waits for."""
-        return self._pending[0].first_index if self._pending else None
+        return self.waiting[0].first_index if self.waiting else None
 
     def add(
         self, batch: Batch, first_index: int, term: int, positions: list[tuple[int, int]]
@@ -162,20 +157,24 @@ class PendingAppends:
         """Register every member of a staged batch; `positions` are those of the whole batch."""
         ordinal = 0
         for proposal in batch.members:
-            count = proposal.block.count
+            count = len(proposal.block.sizes)
             first, last = first_index + ordinal, first_index + ordinal + count - 1
             own_positions = _positions_within(positions, batch.block, first_index, first, last)
-            self._pending.append(PendingAppend(first, last, term, own_positions, proposal))
+            self.waiting.append(PendingAppend(first, last, term, own_positions, proposal))
             self.size_bytes += len(proposal.block.data)
             ordinal += count
 
     def newest(self, count: int) -> list[PendingAppend]:
         """Return those that were registered last, in order."""
-        return list(islice(reversed(self._pending), count))[::-1]
+        return list(islice(reversed(self.waiting), count))[::-1]
 
     def pop_committed(self, index: int) -> list[PendingAppend]:
         """Remove and return the appends that lie at or below a committed index."""
-        return self._pop_while(lambda pending: pending.last_index <= index)
+        pending, popped = self.waiting, []
+        while pending and pending[0].last_index <= index:
+            popped.append(one := pending.popleft())
+            self.size_bytes -= len(one.proposal.block.data)
+        return popped
 
     def pop_expired(self, now_ms: int) -> list[PendingAppend]:
         """Remove and return the appends that no majority acknowledged in time."""
@@ -183,23 +182,23 @@ class PendingAppends:
 
     def pop_beyond(self, index: int) -> list[PendingAppend]:
         """Remove and return the appends that lie after an index."""
-        kept = self._pop_while(lambda pending: pending.last_index <= index)
+        kept = self.pop_committed(index)
         popped = self._pop_while(lambda pending: True)
-        self._pending.extend(kept)
+        self.waiting.extend(kept)
         self.size_bytes += sum(len(pending.proposal.block.data) for pending in kept)
         return popped
 
     def _pop_while(self, condition: Callable[[PendingAppend], bool]) -> list[PendingAppend]:
         popped = []
-        while self._pending and condition(self._pending[0]):
-            pending = self._pending.popleft()
+        while self.waiting and condition(self.waiting[0]):
+            pending = self.waiting.popleft()
             self.size_bytes -= len(pending.proposal.block.data)
             popped.append(pending)
         return popped
 
     def next_deadline_ms(self) -> int:
         """When the oldest append expires."""
-        return self._deadline_ms(self._pending[0]) if self._pending else NEVER_MS
+        return self._deadline_ms(self.waiting[0]) if self.waiting else NEVER_MS
 
     def _deadline_ms(self, pending: PendingAppend) -> int:
         return pending.proposal.accepted_us // 1000 + self._wait_ack_ms

@@ -42,11 +42,11 @@ class RepeatedBlocks:
         self._fetches = fetches
         self._refuse = refuse
         self.waiting: list[_Repeated] = []
-        self._lookups = 0
+        self.lookups = 0
 
     def __len__(self) -> int:
         """How many are not answered."""
-        return len(self.waiting) + self._lookups
+        return len(self.waiting) + self.lookups
 
     def wait(
         self, entry: Checked, appended: AppendedBlock, answer: Answer, deadline_ms: int
@@ -67,12 +67,12 @@ class RepeatedBlocks:
             if isinstance(item.entry, ProducedBatch):
                 self._answer(item, [])  # an offset says where it is
             else:
-                self._lookups += 1
+                self.lookups += 1
                 located: Callable[[list[tuple[int, int]]], None] = partial(self._located, item)
                 self._fetches.locate(appended.index, appended.last_index, located)
 
     def _located(self, item: _Repeated, positions: list[tuple[int, int]]) -> None:
-        self._lookups -= 1
+        self.lookups -= 1
         self._answer(item, positions)
 
     def _answer(self, item: _Repeated, positions: list[tuple[int, int]]) -> None:

@@ -2,13 +2,14 @@
 
 from isal.isal_zlib import crc32
 
-from quorumlog.model.block import HEADER_SIZE, Block, put_body_crc
+from quorumlog.model.block import HEADER_SIZE, put_body_crc
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.prepared_proposals import PreparedProposals
 from quorumlog.node.replica.proposals import Batch, Refuse, Register, joined, parts_of
 from quorumlog.node.replica.tables import Tables
 from quorumlog.records.batch import set_log_append_time, stamp_batch
+from quorumlog.topics.partition_table import Partition
 from quorumlog.topics.produced_batch import ProducedBatch
 
 _CLOSED = "the partition on channel {} was closed meanwhile"
@@ -28,28 +29,39 @@ class StampedProposals(PreparedProposals):
 
     def _prepared(self, batch: Batch) -> Batch | None:
         following: dict[int, tuple[int, int]] = {}
-        kept = []
-        for member in parts_of(batch):
+        partitions, refused = self._tables.partitions_at_end.partitions, set[int]()
+        data, start = batch.block.data, 0
+        for number, member in enumerate(batch.members):
             produced = member.entry
+            stop = start + len(member.block.data)
             if isinstance(produced, ProducedBatch):
-                if produced.channel not in self._tables.partitions_at_end.partitions:
+                partition = partitions.get(produced.channel)
+                if partition is None:
                     text = _CLOSED.format(produced.channel)
                     self._refuse(member.answer, ResponseCode.UNKNOWN_PARTITION, text)
-                    continue
-                self._stamp(member.block, produced, following)
-            kept.append(member)
-        if len(kept) == len(batch.members):
+                    refused.add(number)
+                else:
+                    self._stamp(data[start:stop], produced, partition, following)
+            start = stop
+        if not refused:
             return batch
+        kept = [one for number, one in enumerate(parts_of(batch)) if number not in refused]
         return joined(kept) if kept else None
 
     def _stamp(
-        self, block: Block, produced: ProducedBatch, following: dict[int, tuple[int, int]]
+        self,
+        data: memoryview,
+        produced: ProducedBatch,
+        partition: Partition,
+        following: dict[int, tuple[int, int]],
     ) -> None:
-        """Stamp one record batch; `following` are next offset and newest append time by channel."""
-        partition = self._tables.partitions_at_end.partitions[produced.channel]
+        """Stamp the record batch of an entry.
+
+        `following` are next offset and newest append time by channel, of those stamped before.
+        """
         at_end = partition.next_offset, partition.append_time
         offset, time_ms = following.get(produced.channel, at_end)
-        body = block.data[HEADER_SIZE:]
+        body = data[HEADER_SIZE:]
         if produced.gets_append_time:
             # the time does not go back within a partition, whatever the clocks of leaders say
             time_ms = max(self._context.environment.wall_ms(), time_ms)
@@ -58,4 +70,4 @@ class StampedProposals(PreparedProposals):
         following[produced.channel] = offset + produced.header.count, time_ms
         stamp_batch(body, 0, offset, self._context.core.term)
         produced.base_offset = offset
-        put_body_crc(block.data, 0, crc32(body))
+        put_body_crc(data, 0, crc32(body))

@@ -16,7 +16,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.node.replica.comparison_points import NOWHERE, Points
 from quorumlog.sessions.entries import LEADERS_ENTRIES, SessionEntry, SystemEntry
-from quorumlog.sessions.producer_table import AppendedBlock, SessionCheck
+from quorumlog.sessions.producer_table import TO_BE_APPENDED, AppendedBlock, SessionCheck
 from quorumlog.sessions.table_set import Change, TableSet
 from quorumlog.sessions.time_marks import TimeMarks
 from quorumlog.sessions.transaction_table import Range, TransactionalProducer, TransactionTable
@@ -356,23 +356,27 @@ class Tables:
     def check(self, entry: SystemEntry | ProducedBatch) -> SessionCheck:
         """Decide on a block that a leader is asked to append."""
         if isinstance(entry, LEADERS_ENTRIES):
-            return SessionCheck()
+            return TO_BE_APPENDED
         if isinstance(entry, ProducedBatch):
             judged = self._current.partitions.check(entry)
             before = judged.appended
-            return SessionCheck(
-                judged.code,
-                judged.text,
-                AppendedBlock(before.first_sequence, 0, 0, before.index) if before else None,
-            )
-        current, result = self._current, SessionCheck()
+            if before is not None:
+                appended = AppendedBlock(before.first_sequence, 0, 0, before.index)
+                return SessionCheck(judged.code, judged.text, appended)
+            is_taken = judged.code is ResponseCode.SUCCESS
+            return TO_BE_APPENDED if is_taken else SessionCheck(judged.code, judged.text)
+        current, result = self._current, TO_BE_APPENDED
         if isinstance(entry, SessionEntry):
             result = current.sessions.check(entry)
         if result.appended is not None or result.code is not ResponseCode.SUCCESS:
             return result
         found = current.transactions.check(entry)
-        appended = AppendedBlock(0, 0, 0, found.end_index) if found.end_index >= 0 else None
-        return SessionCheck(found.code, found.text, appended)
+        is_repeated = found.end_index >= 0
+        return SessionCheck(
+            found.code,
+            found.text,
+            AppendedBlock(0, 0, 0, found.end_index) if is_repeated else None,
+        )
 
 
 def _decoded(raw: bytes | memoryview) -> TableSet | None:
