@@ -159,7 +159,10 @@ class Log(State):
         super().__init__()
         self.core = SimpleNamespace(role=Role.LEADER, is_ready=True)
         self.tables = SimpleNamespace(
-            partitions=PartitionTable(), partitions_at_end=PartitionTable()
+            partitions=PartitionTable(),
+            partitions_at_end=PartitionTable(),
+            is_incomplete=False,
+            is_trusted=True,
         )
         self.appended, self.orders, self.entries = [], [], []
         self.keeper = PartitionKeeper("pg-0", DEFAULT_LIMITS, self.order, self.now_ms)
@@ -292,6 +295,12 @@ def test_partitions_of_a_log_that_has_lost_its_tables_begin_again_on_new_channel
     assert log.channels == [1, 2]
     log.tables.partitions = PartitionTable()
     log.tables.partitions_at_end = PartitionTable()
+    for lacks in ({"is_incomplete": True}, {"is_trusted": False}):
+        whole = vars(log.tables).copy()
+        vars(log.tables).update(lacks)
+        log.reconcile()
+        assert not log.orders, "others may know them"
+        vars(log.tables).update(whole)
     log.reconcile()
     assert not log.appended, "channels 1 and 2 were used"
     assert log.carry_out() == PartitionsLost("pg-0", [1, 2], -1)

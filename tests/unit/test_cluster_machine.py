@@ -225,6 +225,15 @@ def test_a_group_that_never_had_a_leader_is_replaced_and_its_partitions_move():
     assert cluster.do(ReplaceGroup("pg-1", NewGroup([2], "", {}))).count == 0, "it had a leader"
 
 
+def test_a_group_with_an_open_partition_is_never_replaced():
+    cluster = Cluster(groups=2)
+    cluster.create("t", 3)
+    cluster.do(PartitionsOpened("pg-0", [1]))
+    assert cluster.view.groups["pg-0"].phase == "led"
+    assert cluster.do(ReplaceGroup("pg-0", NewGroup([2], "", {}))).count == 0
+    assert "pg-0" in cluster.view.groups
+
+
 def test_groups_are_not_added_twice_by_leaders_that_looked_at_the_same_state():
     cluster = Cluster(groups=0)
     group = NewGroup([0, 1, 2], "", {})

@@ -8,6 +8,7 @@ from partition_group import PartitionGroup
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig
 from quorumlog.node.replica import partition_retention
+from quorumlog.storage.files.space import DiskState
 from quorumlog.topics.batch_index import SealLimits
 from quorumlog.topics.entries import PartitionClosed, PartitionOpened
 from quorumlog.topics.retention import RetentionRule
@@ -150,6 +151,20 @@ def test_b9_the_space_of_a_deleted_topic_comes_back_and_its_records_do_not(group
     assert (group.read(9, 0).high_watermark, group.read(9, 0).batches) == (0, [])
     group.produce(9, value=b"new")
     assert len(group.read(9, 0).batches) == 1
+
+
+def test_a_full_disk_takes_no_records_but_lets_go_of_those_that_are_there(group):
+    group.fill(1, 5)
+    full = DiskState("the disk is full", is_tight=True)
+    for node in group.cluster.nodes.values():
+        space = node.running.maintenance.space
+        space.disk, space._read_state = full, lambda config: full
+    assert group.produce(1)[0] is ResponseCode.DISK_FULL
+    assert group.delete(1, 4).log_start == 4
+    group.write(PartitionClosed(1).encode(), PartitionClosed(2).encode())
+    assert group.leader().running.partition_reads.partition(1) is None
+    with pytest.raises(AssertionError, match="DISK_FULL"):
+        group.write(PartitionOpened(9, 0, bytes(15) + b"x", "t").encode())
 
 
 def test_the_age_of_data_files_takes_nothing_from_a_partition():

@@ -85,7 +85,7 @@ class PartitionKeeper:
         if self._is_appending or self._now_ms() < self._retry_ms:
             return
         table = replica.tables.partitions_at_end
-        opened: list[PartitionOpened | PartitionClosed] = [
+        opened = [
             PartitionOpened(channel, one.number, one.topic_id, one.topic)
             for channel, one in sorted(wanted.items())
             if channel > table.highest_channel and not one.is_open
@@ -96,7 +96,8 @@ class PartitionKeeper:
             for channel in table.partitions
             if channel < next_channel and channel not in wanted
         ]
-        entries = (opened + closed)[:BLOCK_ENTRIES_MAX]
+        # closings first and by themselves: they are appended although a disk is full
+        entries: list[PartitionOpened | PartitionClosed] = [*(closed or opened)][:BLOCK_ENTRIES_MAX]
         if not entries:
             return
         block = _block_of(entries, self._limits)
@@ -120,6 +121,8 @@ class PartitionKeeper:
             for channel, until_ms in self._told.items()
             if until_ms > now_ms and channel in wanted and not wanted[channel].is_open
         }
+        if replica.tables.is_incomplete or not replica.tables.is_trusted:
+            return  # what it lacks here may be known to others
         committed, highest = replica.tables.partitions, replica.tables.partitions.highest_channel
         is_open = [
             channel

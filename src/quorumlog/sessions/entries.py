@@ -49,7 +49,12 @@ from quorumlog.model.block import (
 )
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.topics.entries import PARTITION_ENTRIES, PartitionEntry
+from quorumlog.topics.entries import (
+    PARTITION_ENTRIES,
+    LogStartsMoved,
+    PartitionClosed,
+    PartitionEntry,
+)
 
 _SESSION: Final = struct.Struct(">4sQIQII")
 _PRODUCER_MAGIC: Final = b"PSE1"
@@ -257,6 +262,8 @@ SystemEntry: TypeAlias = (
 )
 LEADERS_ENTRIES: Final = (TimeMark, *PARTITION_ENTRIES)
 """Those that only leaders append, never clients."""
+RELEASING_ENTRIES: Final = (TimeMark, PartitionClosed, LogStartsMoved)
+"""Those without which a full disk would stay full: nothing old could be given up."""
 
 
 def is_transactional(entry: SystemEntry) -> bool:
@@ -331,11 +338,14 @@ def system_entry_of(block: Block) -> SystemEntry | None:
     return entry
 
 
-def is_time_mark(block: Block) -> bool:
-    """Whether a block consists of one time mark and nothing else."""
-    if block.count != 1 or first_channel_of(block) != SYSTEM_CHANNEL:
+def only_releases(block: Block) -> bool:
+    """Whether a block consists of `RELEASING_ENTRIES` and nothing else."""
+    if first_channel_of(block) != SYSTEM_CHANNEL:
         return False
-    return TimeMark.decode(block.data[HEADER_SIZE : int(block.sizes[0])]) is not None
+    entries = [entry for _, entry in system_entries_in(block, 0)]
+    return len(entries) == block.count and all(
+        isinstance(entry, RELEASING_ENTRIES) for entry in entries
+    )
 
 
 def system_entries_in(block: Block, first_index: int) -> list[tuple[int, SystemEntry]]:

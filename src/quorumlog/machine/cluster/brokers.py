@@ -86,7 +86,7 @@ def groups_led(state: ClusterState, command: GroupsLed, at_ms: int) -> Changed:
 def replace_group(state: ClusterState, command: ReplaceGroup, at_ms: int) -> Changed:
     """Give up a group that had no leader yet, and so no partition that was open."""
     given_up = state.groups.get(command.group)
-    if given_up is None or given_up.phase != "making":
+    if given_up is None or given_up.phase != "making":  # see `partitions_opened`
         return Changed(0)
     group = _add_group(state, command.replacement, at_ms)
     moved = [one.topic_id for one in state.assignments[given_up.name].values()]
@@ -109,7 +109,8 @@ def with_partition(group: PartitionGroup, number: int) -> tuple[PartitionGroup, 
 
 
 def partitions_opened(state: ClusterState, command: PartitionsOpened, at_ms: int) -> Changed:
-    """Partitions can be produced to, as their group's log knows them."""
+    """Partitions can be produced to, as their group's log knows them: so the group is led."""
+    groups_led(state, GroupsLed([command.group]), at_ms)
     numbers = _numbers_by_topic(state, command.group, command.channels)
     for topic_id, found in numbers.items():
         topic = state.topics_by_id[topic_id]

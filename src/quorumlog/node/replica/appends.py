@@ -36,7 +36,12 @@ from quorumlog.node.replica.tables import Tables
 from quorumlog.node.replica.write_levels import WriteLevels
 from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
-from quorumlog.sessions.entries import LEADERS_ENTRIES, SystemEntry, TimeMark, is_transactional
+from quorumlog.sessions.entries import (
+    LEADERS_ENTRIES,
+    RELEASING_ENTRIES,
+    SystemEntry,
+    is_transactional,
+)
 from quorumlog.topics.produced_batch import ProducedBatch
 
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
@@ -207,8 +212,8 @@ class Appends:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being transferred"
         if context.core.is_stopping and context.core.may_stop:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
-        is_mark = isinstance(entry, TimeMark)  # without time marks nothing old could be removed
-        if full := self._space.full_text(size_bytes, is_mark=is_mark):
+        releases = isinstance(entry, RELEASING_ENTRIES)
+        if full := self._space.full_text(size_bytes, releases=releases):
             return ResponseCode.DISK_FULL, full
         if self._is_full():
             return (

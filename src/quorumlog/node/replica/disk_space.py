@@ -35,13 +35,13 @@ class DiskSpace:
         self._making: set[str] = set()
         self.disk = DiskState()
 
-    def full_text(self, size_bytes: int, *, is_mark: bool = False) -> str:
+    def full_text(self, size_bytes: int, *, releases: bool = False) -> str:
         """Say why an append of this size is refused now; empty if it is not.
 
-        A time mark is allowed wherever an existing file has room for it.
+        Entries that release space are allowed wherever an existing file has room for them.
         """
         log, limits = self._context.log, self._context.limits
-        if is_mark and log.free_space().size_bytes >= size_bytes:
+        if releases and log.free_space().size_bytes >= size_bytes:
             return ""
         if self.disk.full_text or not self.disk.is_tight:
             return self.disk.full_text

@@ -37,7 +37,7 @@ from quorumlog.node.replica.fetches import gather
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.raft.effects import MeasureLag, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable, LagMeasured, Received
-from quorumlog.sessions.entries import is_time_mark, system_entries_in
+from quorumlog.sessions.entries import only_releases, system_entries_in
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.interface import Log
 
@@ -87,7 +87,7 @@ class Pushes:
         block, memberships = found
         received.entries += block.count
         spared = bool(memberships) or is_noop(block)
-        full_text = self._space.full_text(len(attachment), is_mark=is_time_mark(block))
+        full_text = self._space.full_text(len(attachment), releases=only_releases(block))
         full = bool(full_text) and not spared
         context.step(Received(message, matches, full, memberships), block=block)
 
