@@ -54,7 +54,7 @@ class BrokerOfTest:
         self.cluster_id = "cluster-of-test"
         self.is_complete = True
         self.version = 1
-        self.defaults = {}
+        self.defaults = {"auto.create.topics.enable": "false"}
 
     @property
     def topics(self):

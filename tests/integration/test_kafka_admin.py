@@ -30,8 +30,10 @@ from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import NewPartitions as PythonPartitions
 from kafka.errors import InvalidReplicationAssignmentError, InvalidReplicationFactorError
 
+from kafka_client import Client
 from kafka_nodes import kafka_nodes
 from quorumlog.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS
+from record_batches import batch_of
 
 SECONDS = 60
 NUMBERS = itertools.count()
@@ -221,6 +223,35 @@ def test_a_topic_that_is_asked_for_is_created_unless_the_client_says_no(cluster,
     )
     assert quiet.list_topics(unasked, timeout=SECONDS).topics[unasked].error is not None
     assert unasked not in python_admin.list_topics()
+
+
+async def errors_of_produces(servers, topic):
+    """Return the errors with which nodes answer Produces for one topic, sent at the same time."""
+
+    async def error_of(server):
+        reader, writer = await asyncio.open_connection(*server.split(":"))
+        try:
+            (answer,) = await Client(reader, writer).produce(batch_of(range(1)), topic=topic)
+        finally:
+            writer.close()
+        return answer.error_code
+
+    async with asyncio.timeout(SECONDS):
+        return await asyncio.gather(*map(error_of, servers.split(",")))
+
+
+def test_a_topic_that_records_are_produced_to_is_created_unless_the_cluster_says_no(
+    cluster, python_admin
+):
+    topic, unwanted = f"topic-{next(NUMBERS)}", f"topic-{next(NUMBERS)}"
+    led, led_elsewhere = 0, 6
+    assert set(asyncio.run(errors_of_produces(cluster.servers, topic))) <= {led, led_elsewhere}
+    assert topic in python_admin.list_topics()
+    everywhere = {"auto.create.topics.enable": "false"}
+    python_admin.alter_configs([PythonResource("BROKER", "0", everywhere)])
+    assert asyncio.run(errors_of_produces(cluster.servers, unwanted)) == [3, 3, 3]
+    python_admin.reset_configs([PythonResource("BROKER", "0", list(everywhere))])
+    assert unwanted not in python_admin.list_topics()
 
 
 # -- configs --------------------------------------------------------------------------------------

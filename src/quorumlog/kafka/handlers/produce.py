@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.kafka.context import TIMEOUT_MS_MAX
 from quorumlog.kafka.errors import ErrorCode, error_of, error_of_fault
+from quorumlog.kafka.handlers.topics import create_missing, creates_missing
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.produce import (
     ProducedPartition,
@@ -50,7 +51,28 @@ def start_produce(request: PendingRequest) -> None:
 
     Raises `RemoteProtocolError` if it is none.
     """
-    request.read(read_produce, lambda parsed: _Production(request, parsed).go_on())
+    request.read(read_produce, lambda parsed: _start(request, parsed))
+
+
+def _start(request: PendingRequest, parsed: ProduceRequest) -> None:
+    production, topics = _Production(request, parsed), request.context.broker.topics
+    missing = [name for name, _ in parsed.topics if name not in topics]
+    if not missing or not creates_missing(request.context):
+        production.go_on()
+        return
+
+    async def create() -> None:
+        try:
+            await create_missing(request.context, missing)
+            has_ended_waiting = production.go_on()
+        except Exception as error:
+            request.failed(error)
+        else:
+            if has_ended_waiting:
+                request.wait_alone(is_alone=False)
+
+    request.cancel = asyncio.get_running_loop().create_task(create()).cancel
+    request.wait_alone(is_alone=True)
 
 
 class _Production:

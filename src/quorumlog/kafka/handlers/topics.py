@@ -28,9 +28,9 @@ from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
 TIMEOUT_MS_MIN: Final = 1_000
 """Least time to carry out a request, also for clients that state less."""
 MISSING_TIMEOUT_MS: Final = 10_000
-"""Most time to create topics that Metadata asks for, and until they have leaders."""
+"""Most time to create topics that a client names, and until they have leaders."""
 MISSING_MAX: Final = 100
-"""Topics that one Metadata request creates; the client asks for the others again."""
+"""Topics that one Metadata or Produce creates; the client asks for the others again."""
 TOPICS_PER_COMMAND: Final = 250
 """Topics of a request that become one command, which must stay small."""
 CONFIGS_TOLD_MAX: Final = 100
@@ -48,12 +48,17 @@ Item = TypeVar("Item")
 class _Outcomes:
     """What becomes of the topics of a request; they are told apart by their places in it."""
 
-    def __init__(self, context: RequestContext, timeout_ms: int) -> None:
+    def __init__(
+        self, context: RequestContext, timeout_ms: int, *, may_exist: bool = False
+    ) -> None:
         self._context = context
         timeout_ms = context.within_ms(max(timeout_ms, TIMEOUT_MS_MIN))
         self._ends_at = context.services.now() + timeout_ms / 1_000
         self._refused: dict[int, tuple[ErrorCode, str]] = {}
         self.done: dict[int, TopicOutcome] = {}
+        self.existing: list[str] = []
+        """Topics that were there already, if that is no error."""
+        self._may_exist = may_exist
 
     def refuse(self, place: int, error: ErrorCode, text: str) -> None:
         """Answer a topic with an error."""
@@ -83,13 +88,18 @@ class _Outcomes:
         for place, outcome in zip(places, result.topics, strict=True):
             if outcome.code is ResponseCode.SUCCESS:
                 self.done[place] = outcome
+            elif self._may_exist and outcome.code is ResponseCode.TOPIC_EXISTS:
+                self.existing.append(outcome.name)
             else:
                 self.refuse(place, error_of(outcome.code), outcome.text)
 
     async def wait_open(self) -> None:
         """Wait until all partitions of the topics have leaders."""
+        broker, existing = self._context.broker, self.existing
+        await broker.until(lambda: broker.topics.keys() >= set(existing), self._left_ms())
         ids = [one.topic_id for one in self.done.values()]
-        if ids and not await self._context.broker.wait_open(ids, self._left_ms()):
+        ids += [broker.topics[name].topic_id for name in existing if name in broker.topics]
+        if ids and not await broker.wait_open(ids, self._left_ms()):
             text = "done, but not all partitions have a leader yet"
             for place in self.done:
                 self.refuse(place, ErrorCode.REQUEST_TIMED_OUT, text)
@@ -172,18 +182,26 @@ def _created(
     }
 
 
+def creates_missing(context: RequestContext) -> bool:
+    """Whether topics that clients name are created here: both this node and the cluster say so."""
+    allowed = context.config.auto_create_topics
+    return allowed and cluster_default(AUTO_CREATE, context.broker.defaults) == "true"
+
+
 async def create_missing(context: RequestContext, names: Sequence[str]) -> None:
     """Create topics that clients ask for, if that is allowed here, and wait for their leaders."""
     broker = context.broker
+    if not creates_missing(context):
+        return
     missing = [
         name
         for name in dict.fromkeys(names)
         if name not in broker.topics and not problem_of_name(name)
     ]
-    allowed = context.config.auto_create_topics
-    if not missing or not allowed or cluster_default(AUTO_CREATE, broker.defaults) != "true":
+    if not missing:
         return
-    outcomes = _Outcomes(context, MISSING_TIMEOUT_MS)
+    # another client, or this one by another broker, may create the same at the same time
+    outcomes = _Outcomes(context, MISSING_TIMEOUT_MS, may_exist=True)
     new = [NewTopic(name, uuid4().bytes) for name in islice(missing, MISSING_MAX)]
     await outcomes.execute(list(enumerate(new)), CreateTopics)
     await outcomes.wait_open()
