@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+import quorumlog
 from kafka_client import connected_to
 from quorumlog.broker.broker import Broker
 from quorumlog.kafka.requests import ApiKey
@@ -25,21 +26,17 @@ from record_batches import batch_of
 from small_files import SMALL_FILES, SMALL_SETTINGS
 
 WITHIN_MS = 60_000
+METADATA_OF_ALL = {
+    "topics": None,
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+}
 
 
 @pytest.fixture
 async def served(tmp_path):
     """A node that is the only broker, and its listener."""
-    (port,) = free_ports(1)
-    peers = f"n0-127.0.0.1:{port}"
-    group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
-    config = NodeConfig(
-        self_id="n0",
-        store_base_dir=str(tmp_path),
-        groups=[group],
-        kafka_listen="127.0.0.1:0",
-        partition_groups=SMALL_SETTINGS,
-    )
+    config = broker_config(tmp_path, "127.0.0.1:0")
     broker = Broker(config)
     node = Node(config, ClientRequests, broker.attachments)
     await node.start()
@@ -89,3 +86,42 @@ async def test_a_node_whose_kafka_port_is_taken_does_not_start(served):
     node.config = taken
     with pytest.raises(ConfigError, match="cannot listen"):
         await serve_kafka(node, broker)
+
+
+def broker_config(directory, kafka_listen):
+    peers = f"n0-127.0.0.1:{free_ports(1)[0]}"
+    group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
+    return NodeConfig(
+        self_id="n0",
+        store_base_dir=str(directory),
+        groups=[group],
+        kafka_listen=kafka_listen,
+        partition_groups=SMALL_SETTINGS,
+    )
+
+
+async def test_a_node_in_a_program_serves_topics_and_creates_those_that_are_produced_to(tmp_path):
+    (port,) = free_ports(1)
+    config = broker_config(tmp_path, f"127.0.0.1:{port}")
+    async with quorumlog.Node(config):
+        async for client in connected_to(port):
+            (answer,) = await client.produce(batch_of(range(3)), topic="new")
+            assert (answer.error_code, answer.base_offset) == (0, 0)
+            assert (await client.fetch(0, topic="new", wait_ms=10_000)).high_watermark == 3
+    async with quorumlog.Node(config):  # the first has given back its files and its ports
+        async for client in connected_to(port):
+            found = await client.ask(ApiKey.METADATA, 12, **METADATA_OF_ALL)
+            assert [one.name for one in found.topics] == ["new"]
+
+
+async def test_a_node_in_a_program_whose_kafka_port_is_taken_does_not_start(served, tmp_path):
+    _, _, listener = served
+    node = quorumlog.Node(broker_config(tmp_path / "other", f"127.0.0.1:{listener.port}"))
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await node.start()
+
+
+def test_a_program_has_no_machine_and_no_hook_for_the_group_of_the_brokers(tmp_path):
+    node = quorumlog.Node(broker_config(tmp_path, "127.0.0.1:1"))
+    with pytest.raises(ConfigError, match="brokers' own"):
+        node.add_group(CLUSTER_GROUP, append_hook=lambda place, body: None)

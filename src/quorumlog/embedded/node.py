@@ -16,7 +16,13 @@ from quorumlog.embedded.calls import Calls
 from quorumlog.embedded.group import EmbeddedGroup
 from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
 from quorumlog.machine.base import StateMachine
-from quorumlog.model.config import GroupConfig, NodeConfig, check_name, load_config
+from quorumlog.model.config import (
+    CLUSTER_GROUP,
+    GroupConfig,
+    NodeConfig,
+    check_name,
+    load_config,
+)
 from quorumlog.model.errors import (
     ConfigError,
     QuorumlogError,
@@ -29,6 +35,7 @@ from quorumlog.model.hooks import AppendHook
 from quorumlog.node import node as inside
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.replica.replica import Replica
+from quorumlog.service.kafka_clients import KafkaService, load_kafka
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
 
@@ -37,8 +44,9 @@ class Node:
     """A node of a cluster that runs inside this program, in the event loop that starts it.
 
     It is the node of `quorumlog serve`: it listens for other nodes and for clients, and its files
-    are the same. Nodes of both kinds may belong to one cluster. Use it as
-    `async with Node(config) as node`, or call `start` and `stop`. A node is started once.
+    are the same, and it serves Kafka clients if the configuration says so. Nodes of both kinds may
+    belong to one cluster. Use it as `async with Node(config) as node`, or call `start` and `stop`.
+    A node is started once.
 
     Args:
         config: the configuration, or the path of a TOML file with it. `logLevel` has no effect:
@@ -50,11 +58,13 @@ class Node:
 
     def __init__(self, config: NodeConfig | str | Path) -> None:
         self._config = config if isinstance(config, NodeConfig) else load_config(config)
+        load_kafka(self._config)
         self._attachments: dict[str, Attachments] = {}
         self._role_changes: dict[str, RoleChanges] = {}
         self._calls: Calls | None = None
         self._inside: inside.Node | None = None
         self._outlets: MetricOutlets | None = None
+        self._kafka: KafkaService | None = None
         self._stopping: asyncio.Future[None] | None = None
 
     @property
@@ -90,6 +100,8 @@ class Node:
             raise ConfigError("groups are added before the node is started")
         config = self._with_group(group)
         name = group if isinstance(group, str) else group.group
+        if name == CLUSTER_GROUP:
+            raise ConfigError(f"group {name} is the brokers' own: a program has nothing for it")
         attached = self._attached(name, machine, append_hook, on_role_change)
         groups = [attached.applied_to(one) if one.group == name else one for one in config.groups]
         self._config = msgspec.structs.replace(config, groups=groups)
@@ -305,6 +317,8 @@ class Node:
             raise ConfigError("a node is started once; make another one")
         outlets = MetricOutlets(self._config)
         self._calls = Calls(asyncio.get_running_loop())
+        kafka = KafkaService(self._config)
+        self._attachments.update(kafka.attachments)
         self._inside = node = inside.Node(self._config, requests_of, self._attachments)
         try:
             await node.start()
@@ -314,9 +328,15 @@ class Node:
             self._calls.end(f"node {self._config.self_id} could not start")
             raise
         node.failure.add_done_callback(self._failed)
+        self._kafka = kafka
+        try:
+            await kafka.start(node)
+        except BaseException:
+            await self.stop()
+            raise
         self._outlets = outlets
         # in a thread: the name of a host may have to be looked up
-        shown = asyncio.ensure_future(asyncio.to_thread(outlets.start, node))
+        shown = asyncio.ensure_future(asyncio.to_thread(outlets.start, node, kafka.counters))
         try:
             await asyncio.shield(shown)
         except BaseException:  # the caller may have been cancelled; the thread goes on
@@ -351,6 +371,10 @@ class Node:
         await asyncio.shield(self._stopping)
 
     async def _stop(self, node: inside.Node, calls: Calls) -> None:
+        if self._kafka is not None:
+            if not node.failure.done():
+                await node.prepare_stop()
+            await self._kafka.stop()
         if self._outlets is not None:
             await asyncio.to_thread(self._outlets.stop)
         await node.stop(clean=not node.failure.done())

@@ -1,6 +1,7 @@
-"""The port of a node for Kafka clients, if it has one."""
+"""A node's broker and its port for Kafka clients, if it has them."""
 
 import logging
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -10,9 +11,11 @@ from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import error_for
+from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node
 
 if TYPE_CHECKING:
+    from quorumlog.kafka.counters import KafkaCounters
     from quorumlog.kafka.listener import KafkaListener
 
 logger = logging.getLogger(__name__)
@@ -30,13 +33,13 @@ def load_kafka(config: NodeConfig) -> None:
         import_module("quorumlog.kafka.listener")
 
 
-async def serve_kafka(node: Node, broker: Broker | None) -> "KafkaListener | None":
+async def serve_kafka(node: Node, broker: Broker) -> "KafkaListener | None":
     """Serve Kafka clients where the configuration says; None: it names no address.
 
     Raises `ConfigError` when the address cannot be used.
     """
     config = node.config
-    if broker is None or not config.kafka_listen:
+    if not config.kafka_listen:
         return None
     # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
     from quorumlog.kafka.listener import KafkaListener  # noqa: PLC0415
@@ -61,3 +64,40 @@ async def serve_kafka(node: Node, broker: Broker | None) -> "KafkaListener | Non
         advertised=config.kafka_advertised,
     )
     return listener
+
+
+class KafkaService:
+    """What a node is to Kafka clients: its broker and its port, as far as its configuration says.
+
+    It is made before the node, which gets its `attachments`.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._broker = None if config.cluster_group is None else Broker(config)
+        self._listener: KafkaListener | None = None
+
+    @property
+    def attachments(self) -> Mapping[str, Attachments]:
+        """What the broker has for groups of the node."""
+        return {} if self._broker is None else self._broker.attachments
+
+    @property
+    def counters(self) -> "KafkaCounters | None":
+        """What is counted of Kafka clients; None: they are not served."""
+        return None if self._listener is None else self._listener.counters
+
+    async def start(self, node: Node) -> None:
+        """Take part and serve; the node was started.
+
+        Raises `ConfigError` when the address for Kafka clients cannot be used: `stop` all the same.
+        """
+        if self._broker is not None:
+            self._broker.start(node)
+            self._listener = await serve_kafka(node, self._broker)
+
+    async def stop(self) -> None:
+        """Serve no more and take part no more; the node, which has to run, may be stopped then."""
+        if self._listener is not None:
+            await self._listener.stop()
+        if self._broker is not None:
+            self._broker.stop()

@@ -9,14 +9,13 @@ import threading
 
 import uvloop
 
-from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError, QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
-from quorumlog.service.kafka_clients import load_kafka, serve_kafka
+from quorumlog.service.kafka_clients import KafkaService, load_kafka
 from quorumlog.service.logs import last_words, set_group_levels, set_up_logs
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
@@ -90,22 +89,20 @@ async def _serve(config: NodeConfig) -> int:
         loop.add_signal_handler(number, stop.set)
     watchdog = watchdog_if_wanted()
     outlets = MetricOutlets(config)
-    broker = None if config.cluster_group is None else Broker(config)
-    node = Node(config, requests_of, {} if broker is None else broker.attachments)
+    kafka = KafkaService(config)
+    node = Node(config, requests_of, kafka.attachments)
     node.hosting.configured = lambda configs: set_group_levels(
         {config.group: config.log_level for config in configs}
     )
     await node.start()
-    if broker is not None:
-        broker.start(node)
     garbage = GarbageCollection(loop)
     garbage.start()
     try:
-        kafka = await serve_kafka(node, broker)
+        await kafka.start(node)
         # the name of a host may have to be looked up
-        counters = None if kafka is None else kafka.counters
-        await asyncio.to_thread(outlets.start, node, counters)
+        await asyncio.to_thread(outlets.start, node, kafka.counters)
     except ConfigError:
+        await kafka.stop()
         await node.stop()
         raise
     log_event(
@@ -126,10 +123,7 @@ async def _serve(config: NodeConfig) -> int:
         watchdog.stop()
     if not node.failure.done():
         await node.prepare_stop()
-    if kafka is not None:
-        await kafka.stop()
-    if broker is not None:
-        broker.stop()
+    await kafka.stop()
     # it waits for threads: the loop must not, others follow this node
     await asyncio.to_thread(outlets.stop)
     await node.stop(clean=not node.failure.done())
