@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.fetch import (
@@ -26,7 +28,7 @@ GATHERED_BYTES_MAX: Final = 4 * 1024
 _NO_SESSION: Final = 0
 
 
-class _Asked(NamedTuple):
+class _Asked(msgspec.Struct, frozen=True):
     """One partition of a request, and where its answer goes."""
 
     slot: list[FetchedPartition]
@@ -88,8 +90,9 @@ class _Fetching:
 
     def _resolve(self, asked: FetchTopic) -> None:
         """Find the replicas of the partitions of a topic; those that are not here are answered."""
-        broker = self._request.context.broker
+        broker = self._request.context.services.broker
         found: list[FetchedPartition] = []
+        asked_of, accepted = self._asked, set[tuple[Replica, int]]()
         self._topics.append(FetchedTopic(asked.name, asked.topic_id, found))
         if asked.topic_id is not None:
             topic = broker.topics_by_id.get(asked.topic_id)
@@ -107,12 +110,14 @@ class _Fetching:
                 continue
             partition = topic.partitions[one.partition]
             replica = broker.replica(partition.group)
-            error, text = _refusal(replica, one)
-            if replica is None or error is not ErrorCode.NONE:
-                self._refuse(found, one, error, text)
-                continue
+            if replica is None or (replica, one.leader_epoch) not in accepted:
+                error, text = _refusal(replica, one)
+                if replica is None or error is not ErrorCode.NONE:
+                    self._refuse(found, one, error, text)
+                    continue
+                accepted.add((replica, one.leader_epoch))
             read = PartitionRead(partition.channel, one.offset, max(0, one.bytes_max))
-            asked_here = self._asked.setdefault(replica, [])
+            asked_here = asked_of.setdefault(replica, [])
             asked_here.append(_Asked(found, len(found), one.partition, read))
             found.append(FetchedPartition(one.partition))
 
@@ -230,7 +235,8 @@ class _Fetching:
                 asked.partition, error, result.high_watermark, result.log_start
             )
             return
-        self._room -= sum(map(len, result.batches))
+        records = gathered(result.batches) if len(result.batches) > 1 else result.batches
+        self._room -= sum(map(len, records))
         asked.slot[asked.number] = FetchedPartition(
             asked.partition,
             ErrorCode.NONE,
@@ -238,7 +244,7 @@ class _Fetching:
             result.high_watermark,
             result.log_start,
             () if self._parsed.reads_committed else None,
-            records=gathered(result.batches),
+            records=records,
         )
 
     def _finish(self) -> None:

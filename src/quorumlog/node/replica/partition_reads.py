@@ -5,9 +5,10 @@ offset to the high watermark. The index of batches says which entries of the log
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeAlias
+
+import msgspec
 
 from quorumlog.log_events import describe_error
 from quorumlog.model.codes import ResponseCode, Role
@@ -28,8 +29,7 @@ BATCHES_PER_READ_MAX: Final = 256
 """Batches of one partition in an answer: each is a buffer of a scatter-gather write."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRead:
+class PartitionRead(msgspec.Struct, frozen=True, gc=False):
     """What is asked of one partition: batches from the one with `offset` on."""
 
     channel: int
@@ -37,8 +37,7 @@ class PartitionRead:
     bytes_max: int
 
 
-@dataclass(slots=True)
-class ReadBatches:
+class ReadBatches(msgspec.Struct):
     """The answer for one partition; `high_watermark` and `log_start` are -1 if it has none here.
 
     `batches` are whole; the first one may begin before the offset that was asked for.
@@ -48,7 +47,7 @@ class ReadBatches:
     text: str = ""
     high_watermark: int = -1
     log_start: int = -1
-    batches: list[memoryview] = field(default_factory=list)
+    batches: list[memoryview] = []
     damage: CorruptionError | None = None
 
     def fail(self, code: ResponseCode, text: str) -> None:
@@ -159,25 +158,27 @@ class PartitionReads:
         if refused is not None:
             answer([ReadBatches(*refused) for _ in reads])
             return
-        found, room, is_in_memory = [], bytes_max, True
-        placed: list[list[PlacedBatch]] = []
+        found, room, is_in_memory, is_first = [], bytes_max, True, True
+        placed: list[tuple[ReadBatches, list[PlacedBatch], int]] = []
         log = self._context.log
         for read in reads:
-            result = self._checked(read)
-            batches = list[PlacedBatch]()
-            if result.code is ResponseCode.SUCCESS and room > 0:
-                batches = self._placed(read, min(read.bytes_max, room), at_least=not any(placed))
-                if read.offset < result.high_watermark:
-                    self._check_first(read, result, batches)
-            room -= sum(batch.size_bytes for batch in batches)
-            if batches and not log.is_in_memory(batches[0].index):
-                is_in_memory = False
-            found.append(result)
-            placed.append(batches)
+            found.append(result := self._checked(read))
+            if read.offset >= result.high_watermark or room <= 0:
+                continue
+            if result.code is not ResponseCode.SUCCESS:
+                continue
+            batches = self._placed(read, min(read.bytes_max, room), at_least=is_first)
+            self._check_first(read, result, batches)
+            if batches:
+                is_first = False
+                size_bytes = sum([batch.size_bytes for batch in batches])
+                room -= size_bytes
+                placed.append((result, batches, size_bytes))
+                is_in_memory = is_in_memory and log.is_in_memory(batches[0].index)
 
         def work() -> list[ReadBatches]:
-            for result, batches in zip(found, placed, strict=True):
-                self._fill(result, batches)
+            for result, batches, size_bytes in placed:
+                self._fill(result, batches, size_bytes)
             return found
 
         if is_in_memory:
@@ -232,13 +233,11 @@ class PartitionReads:
             found.append(batch)
         return found
 
-    def _fill(self, result: ReadBatches, batches: list[PlacedBatch]) -> None:
+    def _fill(self, result: ReadBatches, batches: list[PlacedBatch], size_bytes: int) -> None:
         """Read batches; on any thread. One that cannot be read ends them."""
         indexes = [batch.index for batch in batches]
         try:
-            result.batches = read_bodies(
-                self._context.log, indexes, sum(batch.size_bytes for batch in batches)
-            )
+            result.batches = read_bodies(self._context.log, indexes, size_bytes)
         except IndexRemovedError as error:
             result.fail(ResponseCode.INDEX_OUT_OF_RANGE, str(error))
         except (StorageError, RequestError) as error:

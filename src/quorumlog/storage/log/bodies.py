@@ -21,9 +21,12 @@ def read_bodies(log: Log, indexes: Sequence[int], bytes_max: int) -> list[memory
     for index in indexes:
         if index > last:
             run = log.read(index, indexes[-1], READ_BYTES)
-            block, first, last = run.block(), run.first_index, run.last_index
-        start, size = int(block.offsets[index - first]), int(block.sizes[index - first])
-        body = block.data[start + HEADER_SIZE : start + size]
+            first, last = run.first_index, run.last_index
+            data, start, size = run.data, 0, len(run.data)
+            block = run.block() if last > first else None
+        if block is not None:
+            start, size = int(block.offsets[index - first]), int(block.sizes[index - first])
+        body = data[start + HEADER_SIZE : start + size]
         room -= len(body)
         if room < 0 and bodies:
             break
