@@ -1,6 +1,9 @@
 """The port for Kafka clients of a node that is a broker: real topics, in one event loop."""
 
+import asyncio
+import dataclasses
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -73,6 +76,18 @@ async def test_a_node_serves_topics_to_kafka_clients(served):
     assert value("quorumlog_kafka_requests_total", labels) == 1
     assert value("quorumlog_kafka_requests_total", labels | {"error": "MESSAGE_TOO_LARGE"}) == 1
     assert value("quorumlog_kafka_produce_seconds_count") == 2
+
+
+async def test_connections_beyond_the_node_s_descriptors_are_closed(served):
+    node, _, listener = served
+    node.descriptors = dataclasses.replace(node.descriptors, kafka_connections=1)
+    async for client in connected_to(listener.port):
+        await client.ask(ApiKey.METADATA, 12, **METADATA_OF_ALL)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        assert (await client.ask(ApiKey.METADATA, 12, **METADATA_OF_ALL)).topics == []
 
 
 async def test_a_node_whose_kafka_port_is_taken_does_not_start(served):

@@ -3,9 +3,10 @@
 import re
 import resource
 
+import msgspec
 import pytest
 
-from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
 from quorumlog.node.descriptors import (
@@ -53,6 +54,40 @@ def test_connections_are_no_more_than_the_configuration_wants():
 def test_fewer_than_wanted_by_the_configuration_are_enough():
     plan = plan_descriptors(node(limits=Limits(connections_max=5)), 65_536)
     assert plan.connections == 5
+
+
+def broker(limits=None):
+    cluster = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=PEERS)
+    return msgspec.structs.replace(node(limits=limits), groups=[cluster])
+
+
+@pytest.mark.parametrize("limit", [512, 1_024, 2_048, 4_096, 65_536])
+def test_kafka_clients_and_others_share_what_files_and_peers_leave(limit):
+    plan = plan_descriptors(broker(), limit)
+    given = plan.own + plan.peers + plan.connections + plan.kafka_connections + RESERVE
+    assert given <= limit
+    assert CONNECTIONS_MIN <= plan.kafka_connections <= Limits().kafka_connections_max
+    assert CONNECTIONS_MIN <= plan.connections <= Limits().connections_max
+    assert plan.connections >= plan.kafka_connections
+
+
+def test_kafka_clients_get_what_others_do_not_want():
+    limits = Limits(connections_max=20, kafka_connections_max=5_000)
+    plan = plan_descriptors(broker(limits), 4_096)
+    assert plan.connections == 20
+    assert plan.kafka_connections == 4_096 - plan.own - plan.peers - RESERVE - 20
+    assert plan_descriptors(broker(limits), 65_536).kafka_connections == 5_000
+
+
+def test_a_node_that_is_no_broker_keeps_nothing_for_kafka_clients():
+    assert plan_descriptors(node(), 65_536).kafka_connections == 0
+
+
+def test_a_broker_needs_descriptors_for_both_kinds_of_clients():
+    with pytest.raises(ConfigError, match="ulimit -n") as caught:
+        plan_descriptors(broker(), 200)
+    needed = int(re.search(r"need (\d+)", str(caught.value))[1])
+    assert plan_descriptors(broker(), needed).kafka_connections == CONNECTIONS_MIN
 
 
 def test_groups_with_machines_and_groups_in_memory_take_what_they_need():

@@ -59,6 +59,7 @@ class KafkaListener:
         self._limits = msgspec.structs.replace(
             config.limits, receive_bytes_max=bytes_max, frame_bytes_max=FRAME_BYTES_MAX
         )
+        self._descriptors: Callable[[], int] = lambda: config.limits.kafka_connections_max
         self.counters = KafkaCounters()
         self.transport_counters = TransportCounters()
         total = RequestMemory(bytes_max)
@@ -89,6 +90,10 @@ class KafkaListener:
     def port(self) -> int:
         """Where it listens; 0 before the start if any port will do."""
         return self._acceptor.port
+
+    def limit_connections(self, descriptors: Callable[[], int]) -> None:
+        """Have no more connections than `descriptors` returns, which may change."""
+        self._descriptors = descriptors
 
     async def start(self) -> None:
         """Start to listen. Raises `ConfigError` when the address cannot be used."""
@@ -125,7 +130,7 @@ class KafkaListener:
     def _has_room(self) -> bool:
         """Whether there is room for one more connection; if need be, an unproven one is closed."""
         count = len(self.connections) + self._acceptor.set_up
-        if count < self._limits.kafka_connections_max:
+        if count < min(self._limits.kafka_connections_max, self._descriptors()):
             return True
         while self._unproven:
             oldest = next(iter(self._unproven))

@@ -35,6 +35,9 @@ SPARE = 16
 RESERVE = SPARE + ACCEPTS_PER_TURN + REFUSALS_MAX
 """Descriptors that lasting connections never get."""
 CONNECTIONS_MIN = 16
+"""Fewest connections of a kind, or the node does not start."""
+KAFKA = 4 + ACCEPTS_PER_TURN
+"""Of a broker: sockets that listen for Kafka clients, and connections that are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class DescriptorPlan:
     """Connections that only peers may make, beyond those below."""
     connections: int
     """Accepted connections; at most `connectionsMax`."""
+    kafka_connections: int
+    """Accepted connections of Kafka clients; at most `kafkaConnectionsMax`, and 0 if the node is no
+    broker."""
     maps_max: int
     """Data files, and index files, of each group that are mapped at a time."""
 
@@ -59,6 +65,8 @@ class Demand:
     stored: int = 0
     directories: int = 0
     machines: int = 0
+    brokers: int = 0
+    """1 if it has the group that brokers share."""
     members: Counter[str] = field(default_factory=Counter)
     maps: int | None = None
     """Mapped files of all groups together; None: as many as each may have at the start."""
@@ -78,6 +86,7 @@ class Demand:
         self.stored += sign * is_stored
         self.directories += sign * is_stored * len(group.data_directories)
         self.machines += sign * bool(is_stored and group.state_machine)
+        self.brokers += sign * (group.kind == "cluster")
         for member in group.members:
             self.members[member] += sign
             if not self.members[member]:
@@ -92,16 +101,23 @@ def plan_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
 def plan_for(demand: Demand, limits: Limits, limit: int) -> DescriptorPlan:
     """Divide `limit` descriptors. Raises `ConfigError` when that is too few for the demand."""
     plan = _divided(demand, limit)
-    if plan.connections < CONNECTIONS_MIN:
+    least = CONNECTIONS_MIN * (1 + bool(demand.brokers))
+    if plan.connections < least:
         enough = limit
-        while (missing := CONNECTIONS_MIN - _divided(demand, enough).connections) > 0:
+        while (missing := least - _divided(demand, enough).connections) > 0:
             enough += missing  # with more of them, some shares are larger, too
         raise ConfigError(
             f"{limit} file descriptors are too few: the groups of this node ({demand.groups}) "
             f"and their members need {enough}; raise the limit (ulimit -n, or LimitNOFILE of "
             "systemd)"
         )
-    return replace(plan, connections=min(limits.connections_max, plan.connections))
+    if not demand.brokers:
+        return replace(plan, connections=min(limits.connections_max, plan.connections))
+    # of what is left, half for each kind of client, and what one does not want for the other
+    half, left = plan.connections // 2, plan.connections
+    kafka = min(limits.kafka_connections_max, max(half, left - limits.connections_max))
+    connections = min(limits.connections_max, left - kafka)
+    return replace(plan, connections=connections, kafka_connections=kafka)
 
 
 def maps_share(limit: int, groups: int) -> int:
@@ -110,7 +126,7 @@ def maps_share(limit: int, groups: int) -> int:
 
 
 def _divided(demand: Demand, limit: int) -> DescriptorPlan:
-    """Return a plan that leaves the remainder to connections: below 0 if `limit` is too low."""
+    """Return a plan that leaves the remainder to `connections`: below 0 if `limit` is too low."""
     maps_max = maps_share(limit, demand.stored)
     maps = demand.stored * maps_max if demand.maps is None else demand.maps
     own = (
@@ -121,8 +137,9 @@ def _divided(demand: Demand, limit: int) -> DescriptorPlan:
         + demand.stored * PER_GROUP
     )
     own += SEQUENCES * maps + demand.directories + PER_MACHINE * demand.machines
+    own += KAFKA * demand.brokers
     peers = min(PEERS_RESERVE, max(4 * len(demand.members), limit // 8))
-    return DescriptorPlan(limit, own, peers, limit - own - RESERVE - peers, maps_max)
+    return DescriptorPlan(limit, own, peers, limit - own - RESERVE - peers, 0, maps_max)
 
 
 def present_limit() -> int:
@@ -137,6 +154,7 @@ def raise_limit(config: NodeConfig) -> tuple[int, int]:
     before = present_limit()
     generous = plan_descriptors(config, 1 << 30)
     needed = generous.own + generous.peers + generous.connections + RESERVE
+    needed += generous.kafka_connections
     wanted = max(LIMIT_MAX, needed)
     target = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft != resource.RLIM_INFINITY and target > soft:

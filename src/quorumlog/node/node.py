@@ -189,6 +189,17 @@ class Node:
                 descriptors=plan.limit,
                 text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
             )
+        kafka_max = self.config.limits.kafka_connections_max
+        if self.config.kafka_listen and plan.kafka_connections < kafka_max:
+            log_event(
+                logger,
+                logging.WARNING,
+                "fewer connections of Kafka clients than kafkaConnectionsMax",
+                connections=plan.kafka_connections,
+                connections_max=kafka_max,
+                descriptors=plan.limit,
+                text="raise the limit of file descriptors (ulimit -n), or lower it",
+            )
 
     def _make_disk(self) -> DiskWorker:
         journal = NodeJournal(

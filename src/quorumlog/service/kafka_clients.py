@@ -52,6 +52,7 @@ async def serve_kafka(node: Node, broker: Broker) -> "KafkaListener | None":
 
     host, port = parse_address(config.kafka_listen)
     listener = KafkaListener(host, port, config, broker, allocate, node.executor, node.turn.at_end)
+    listener.limit_connections(lambda: node.descriptors.kafka_connections)
     await listener.start()
     if not port and not config.kafka_advertised:
         broker.advertise(host, listener.port)
@@ -62,6 +63,7 @@ async def serve_kafka(node: Node, broker: Broker) -> "KafkaListener | None":
         node=config.self_id,
         listen=f"{host}:{listener.port}",
         advertised=config.kafka_advertised,
+        connections_max=node.descriptors.kafka_connections,
     )
     return listener
 
