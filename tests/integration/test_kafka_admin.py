@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import re
 from concurrent.futures import Future
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -223,6 +225,17 @@ def test_a_topic_that_is_asked_for_is_created_unless_the_client_says_no(cluster,
     )
     assert quiet.list_topics(unasked, timeout=SECONDS).topics[unasked].error is not None
     assert unasked not in python_admin.list_topics()
+
+
+def test_the_example_of_the_page_on_topics_runs_as_printed(tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs/topics.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "127.0.0.1:9092" in example
+    with kafka_nodes(tmp_path) as node:  # one: it knows what it has answered
+        exec(example.replace("127.0.0.1:9092", node.servers), {})
+    topics, partitions = capsys.readouterr().out.splitlines()
+    assert "'orders'" in topics
+    assert partitions == "8"
 
 
 async def errors_of_produces(servers, topic):
