@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from quorumlog.broker.running import IN_SYNC_ENTRIES
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.model.codes import Role
 from quorumlog.model.histogram import Histogram
@@ -36,8 +37,6 @@ GROUPS_WITH_HISTOGRAMS_MAX = 100
 """Groups of a node with histograms of their own; those of all further ones are added up."""
 PARTITIONS_SHOWN_MAX = 1_000
 """Partitions of a node with figures of their own; a group that has more shows its sums only."""
-IN_SYNC_ENTRIES = 1_000
-"""A member that lags by more is not in sync."""
 OTHER_GROUPS = "_others"
 """The label of these; no group can have that name."""
 DIRECTORIES_MAX = 64
