@@ -90,6 +90,22 @@ async def test_connections_beyond_the_node_s_descriptors_are_closed(served):
         assert (await client.ask(ApiKey.METADATA, 12, **METADATA_OF_ALL)).topics == []
 
 
+async def test_the_first_client_of_a_new_cluster_is_told_of_a_broker_and_a_controller(served):
+    _, broker, listener = served
+    async for client in connected_to(listener.port):
+        found = await client.ask(ApiKey.METADATA, 8, topics=[], allow_auto_topic_creation=False)
+    assert [one.node_id for one in found.brokers] == [0]
+    assert found.controller_id == 0
+    assert broker.is_complete
+
+
+async def test_without_a_known_leader_of_the_cluster_a_broker_names_itself_controller(served):
+    _, broker, _ = served
+    assert await broker.until(lambda: broker.is_complete, WITHIN_MS)
+    broker._parts.leader = lambda: None
+    assert broker.controller_id == broker.broker_id == 0
+
+
 async def test_a_node_whose_kafka_port_is_taken_does_not_start(served):
     node, broker, listener = served
     taken = NodeConfig(

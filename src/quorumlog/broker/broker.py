@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
+from quorumlog.broker.controller import DEFAULT_SETTINGS
 from quorumlog.broker.running import Running
 from quorumlog.machine.base import StateMachine
 from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
@@ -13,6 +14,7 @@ from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterVie
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
+from quorumlog.model.group_records import GroupRecord, config_of, text_of
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node
 from quorumlog.node.replica.replica import Replica
@@ -31,16 +33,28 @@ class GroupLeader(NamedTuple):
 NO_LEADER: Final = GroupLeader(-1, -1)
 
 
+def _check_partition_groups(config: NodeConfig, peers: str) -> None:
+    given = {key: text_of(value) for key, value in config.partition_groups.items()}
+    settings = {**DEFAULT_SETTINGS, **given, "kind": "partitions"}
+    try:
+        config.check_group(config_of(GroupRecord(group="pg-0", peers=peers, settings=settings)), {})
+    except ConfigError as error:
+        raise ConfigError(f"partitionGroups: {error}") from error
+
+
 class Broker:
     """What a node knows of topics, and what it does for them beside carrying out requests.
 
     It is made before its node, which gets its `attachments`; `start` is called once that has been
     started. All methods run on the event loop's thread.
+
+    Raises `ConfigError` if no partition group could have the settings that are configured.
     """
 
     def __init__(self, config: NodeConfig) -> None:
         if config.cluster_group is None:
             raise ConfigError(f"a broker needs the group {CLUSTER_GROUP}")
+        _check_partition_groups(config, config.cluster_group.peers)
         self.config = config
         self.attachments = {CLUSTER_GROUP: Attachments(applied=self._applied)}
         self.version = 0
@@ -57,11 +71,11 @@ class Broker:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all topics are known here that there were when this node started.
+        """Whether all topics are known here that there were when this node started, and itself.
 
-        Until then a topic that is not known here may exist.
+        Until then a topic that is not known here may exist, and clients would be told of no broker.
         """
-        return self._parts is not None and self._parts.is_complete
+        return self._parts is not None and self._parts.is_complete and self.broker_id >= 0
 
     @property
     def cluster_id(self) -> str:
@@ -107,8 +121,13 @@ class Broker:
 
     @property
     def controller_id(self) -> int:
-        """The broker whose node leads `__cluster`; -1: not known, or it is no broker."""
-        return self._id_of(self._running.leader())
+        """The broker whose node leads `__cluster`; this one, if no live broker is known to.
+
+        Every broker has commands carried out by the leader. A client that is told of no controller
+        waits until it asks for metadata again: librdkafka for five minutes.
+        """
+        found = self._id_of(self._running.leader())
+        return found if found in self.brokers else self.broker_id
 
     def leader_of(self, group: str) -> GroupLeader:
         """Return who leads a partition group."""
