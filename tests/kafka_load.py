@@ -1,0 +1,345 @@
+"""Numbered records by producers of three client libraries, and what must be read of them.
+
+Each producer numbers its records for each partition. An acknowledged record must be read once, at
+the offset that was told, and in order; one that was not acknowledged at most once.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.structs import TopicPartition as AioTopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from kafka import KafkaProducer
+
+DELIVERY_MS = 300_000
+"""No outage of a run is as long, so that a client never gives up."""
+BACKOFF_MS = 500
+FILL_BYTES_MAX = 400
+PASSING = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+}
+"""What librdkafka reports of outages, after which it goes on."""
+
+LEADERLESS = {
+    *PASSING,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._DESTROY_BROKER,
+    KafkaError._UNKNOWN_PARTITION,
+}
+"""What a question of librdkafka to the leader may be answered with while another one is elected."""
+
+
+class Records:
+    """What was sent to a topic, what was acknowledged, and at which offset."""
+
+    def __init__(self, topic, partitions, seed=0):
+        self.topic = topic
+        self.partitions = partitions
+        self.sent = Counter()
+        self.acknowledged = defaultdict(dict)
+        self.failed = Counter()
+        self._seed = seed
+
+    def paced(self, name, count, seconds):
+        """Yield a partition and the next record for it, `count` times, spread over the time."""
+        generator = random.Random(f"{self._seed} {name}")
+        begun = time.monotonic()
+        for at in range(count):
+            early = begun + at * seconds / count - time.monotonic()
+            if early > 0:
+                time.sleep(early + 0.01)  # some records at once, then none
+            partition = generator.randrange(self.partitions)
+            number = self.sent[name, partition]
+            self.sent[name, partition] += 1
+            fill = "x" * generator.randrange(FILL_BYTES_MAX)
+            yield partition, f"{name} {partition} {number} {fill}".encode()
+
+    def acknowledge(self, value, offset):
+        """Note the offset of a record; None: librdkafka got the answer to a later batch instead."""
+        name, partition, number = key_of(value)
+        known = self.acknowledged[name, partition]
+        if number in known:
+            raise AssertionError(f"{name} was told twice of {number} in partition {partition}")
+        known[number] = offset
+
+    def fail(self, name, error):
+        self.failed[f"{name}: {type(error).__name__} {error}"] += 1
+
+    def counts(self):
+        acknowledged = sum(map(len, list(self.acknowledged.values())))
+        return self.sent.total(), acknowledged, self.failed.total()
+
+    def faults_in(self, contents):
+        """Return what is wrong with the values of each partition, which begin at offset 0."""
+        found = []
+        for partition, values in contents.items():
+            last = {}
+            for offset, value in enumerate(values):
+                name, own, number = key_of(value)
+                if own != partition or number <= last.get(name, -1):
+                    told = f"{partition}@{offset}: {name} {own} {number}"
+                    found.append(f"{told} after {last.get(name)}")
+                last[name] = number
+        for (name, partition), known in self.acknowledged.items():
+            values = contents[partition]
+            stored = {key_of(value)[2] for value in values if value.startswith(f"{name} ".encode())}
+            for number, offset in known.items():
+                if offset is None:
+                    if number not in stored:
+                        found.append(f"{name} {number} was acknowledged, and is not in {partition}")
+                    continue
+                held = values[offset] if 0 <= offset < len(values) else b"nothing"
+                if not held.startswith(f"{name} {partition} {number} ".encode()):
+                    told = f"{name} {number} was acknowledged at {partition}@{offset}"
+                    found.append(f"{told}, where {held[:30]} is")
+        return found
+
+
+def key_of(value):
+    """Return the producer, partition and number of a record."""
+    name, partition, number, _ = value.decode().split(" ", 3)
+    return name, int(partition), int(number)
+
+
+# -- producers: each runs in a thread of its own -------------------------------------------------
+
+
+def confluent_producer(servers, **options):
+    """Return librdkafka's idempotent producer, patient, with small batches."""
+    return Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "batch.num.messages": 50,
+            "message.timeout.ms": DELIVERY_MS,
+            "reconnect.backoff.max.ms": BACKOFF_MS,
+            "log_level": 2,
+            **options,
+        }
+    )
+
+
+def produce_by_confluent(servers, records, name, count, seconds):
+    producer = confluent_producer(servers)
+
+    def report(error, message):
+        if error is not None:
+            records.fail(name, error)
+        else:
+            records.acknowledge(message.value(), message.offset())
+
+    for partition, value in records.paced(name, count, seconds):
+        while True:
+            try:
+                producer.produce(records.topic, value, partition=partition, on_delivery=report)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    assert producer.flush(DELIVERY_MS / 1000) == 0, f"{name}: some are not delivered"
+
+
+def produce_by_kafka_python(servers, records, name, count, seconds):
+    producer = KafkaProducer(
+        bootstrap_servers=servers.split(","),
+        acks="all",
+        enable_idempotence=True,
+        delivery_timeout_ms=DELIVERY_MS,
+        max_block_ms=DELIVERY_MS,
+        reconnect_backoff_max_ms=BACKOFF_MS,
+        linger_ms=5,
+        batch_size=4_096,
+    )
+    for partition, value in records.paced(name, count, seconds):
+        future = producer.send(records.topic, value, partition=partition)
+        future.add_callback(lambda at, value=value: records.acknowledge(value, at.offset))
+        future.add_errback(lambda error: records.fail(name, error))
+    producer.flush(DELIVERY_MS / 1000)
+    producer.close()
+
+
+def produce_by_aiokafka(servers, records, name, count, seconds):
+    asyncio.run(_produce_by_aiokafka(servers, records, name, count, seconds))
+
+
+async def _produce_by_aiokafka(servers, records, name, count, seconds):
+    producer = AIOKafkaProducer(
+        bootstrap_servers=servers,
+        enable_idempotence=True,
+        request_timeout_ms=DELIVERY_MS,
+        linger_ms=5,
+        max_batch_size=4_096,
+    )
+    await producer.start()
+    pending = set()
+
+    def settle(future, value):
+        pending.discard(future)
+        if future.exception() is not None:
+            records.fail(name, future.exception())
+        else:
+            records.acknowledge(value, future.result().offset)
+
+    paced = records.paced(name, count, seconds)
+    while (following := await asyncio.to_thread(next, paced, None)) is not None:
+        partition, value = following
+        future = await producer.send(records.topic, value, partition=partition)
+        pending.add(future)
+        future.add_done_callback(lambda done, value=value: settle(done, value))
+    await producer.flush()
+    await asyncio.sleep(0)
+    await producer.stop()
+    assert not pending, f"{name}: {len(pending)} are not delivered"
+
+
+PRODUCERS = {
+    "confluent-kafka": produce_by_confluent,
+    "aiokafka": produce_by_aiokafka,
+    "kafka-python": produce_by_kafka_python,
+}
+
+
+class Job(threading.Thread):
+    """A thread whose exception is that of whoever joins it."""
+
+    def __init__(self, work, *arguments):
+        super().__init__(daemon=True)
+        self.error = None
+        self._work, self._arguments = work, arguments
+        self.start()
+
+    def run(self):
+        try:
+            self._work(*self._arguments)
+        except BaseException as error:
+            self.error = error
+
+    def result(self, seconds):
+        self.join(seconds)
+        if self.is_alive():
+            raise AssertionError(f"{self._work.__name__} did not end within {seconds} s")
+        if self.error is not None:
+            raise self.error
+
+
+# -- consumers -----------------------------------------------------------------------------------
+
+
+class Seen:
+    """What a consumer saw of each partition, offset by offset."""
+
+    def __init__(self, name, partitions):
+        self.name = name
+        self.values = {partition: [] for partition in range(partitions)}
+        self.faults = []
+
+    def add(self, partition, offset, value):
+        values = self.values[partition]
+        if offset != len(values):
+            self.faults.append(f"{self.name}: {partition}@{offset} came after {len(values)}")
+            return
+        values.append(value)
+
+    def faults_in(self, contents):
+        """Return what is not as the final content has it."""
+        return self.faults + [
+            f"{self.name} saw {value[:30]} at {partition}@{offset}, where {final[:1]} is at the end"
+            for partition, values in self.values.items()
+            for offset, value in enumerate(values)
+            if (final := contents[partition][offset : offset + 1]) != [value]
+        ]
+
+
+def _consumer(servers, topic, partitions):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "reconnect.backoff.max.ms": BACKOFF_MS,
+            "fetch.wait.max.ms": 100,
+            "log_level": 2,
+        }
+    )
+    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in range(partitions)])
+    return consumer
+
+
+def consume_by_confluent(servers, records, seen, stopping):
+    """Read all partitions until told to stop."""
+    consumer = _consumer(servers, records.topic, records.partitions)
+    while not stopping.is_set():
+        _consume_some(consumer, seen)
+    consumer.close()
+
+
+def _consume_some(consumer, seen):
+    for message in consumer.consume(500, 0.2):
+        error = message.error()
+        if error is None:
+            seen.add(message.partition(), message.offset(), message.value())
+        elif error.code() not in PASSING:
+            seen.faults.append(f"{seen.name}: {error}")
+
+
+def consume_by_aiokafka(servers, records, seen, stopping):
+    """Read all partitions until told to stop."""
+    asyncio.run(_consume_by_aiokafka(servers, records, seen, stopping))
+
+
+async def _consume_by_aiokafka(servers, records, seen, stopping):
+    consumer = AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="none")
+    await consumer.start()
+    assigned = [AioTopicPartition(records.topic, one) for one in range(records.partitions)]
+    consumer.assign(assigned)
+    for one in assigned:
+        consumer.seek(one, 0)
+    while not stopping.is_set():
+        for one, messages in (await consumer.getmany(timeout_ms=200)).items():
+            for message in messages:
+                seen.add(one.partition, message.offset, message.value)
+    await consumer.stop()
+
+
+def read_all(servers, topic, partitions, seconds):
+    """Return the values of each partition, from the beginning to the high watermark."""
+    consumer = _consumer(servers, topic, partitions)
+    seen, deadline = Seen("final reader", partitions), time.monotonic() + seconds
+    ends = {one: _ends(consumer, topic, one, deadline) for one in range(partitions)}
+    if any(begin for begin, _ in ends.values()):
+        raise AssertionError(f"not all partitions begin at 0: {ends}")
+    while any(len(seen.values[one]) < end for one, (_, end) in ends.items()):
+        _consume_some(consumer, seen)
+        if seen.faults or time.monotonic() > deadline:
+            held = {one: len(values) for one, values in seen.values.items()}
+            raise AssertionError(f"read {held} of {ends}; {seen.faults}")
+    consumer.close()
+    return seen.values
+
+
+def _ends(consumer, topic, partition, deadline):
+    """Return the log start offset and the high watermark, once the leader tells them."""
+    while True:
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
+        except KafkaException as error:  # a leader that is no more, or not yet
+            if error.args[0].code() not in LEADERLESS or time.monotonic() > deadline:
+                raise
