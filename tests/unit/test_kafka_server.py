@@ -82,6 +82,17 @@ async def test_what_is_not_there_is_unknown(client):
     assert (await client.fetch(0, partition=7)).error_code == 3
 
 
+async def test_a_leader_takes_batches_before_it_hears_that_everybody_knows_the_partition(
+    cluster, client
+):
+    for partition in cluster.known.topics["t"].partitions:
+        partition.is_open = False
+    (found,) = await client.produce(batch_of(range(1)))
+    assert (found.error_code, found.base_offset) == (0, 0)
+    cluster.known.topics["t"].partitions[1].channel = 99
+    assert [one.error_code for one in await client.produce(b"", batch_of(range(1)))] == [87, 6]
+
+
 async def test_a_produce_waits_for_room_in_its_group_instead_of_being_refused(tmp_path):
     async with kafka_cluster(tmp_path, limits=Limits(pending_requests_max=1)) as cluster:
         await cluster.create_topic("t")

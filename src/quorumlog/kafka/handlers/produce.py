@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from quorumlog.kafka.broker_view import PartitionView
 from quorumlog.kafka.context import TIMEOUT_MS_MAX
 from quorumlog.kafka.errors import ErrorCode, error_of, error_of_fault
 from quorumlog.kafka.handlers.topics import create_missing, creates_missing
@@ -167,7 +168,7 @@ class _Production:
         partition = topic.partitions[number]
         group = partition.group
         replica = broker.replica(group)
-        if replica is None or not partition.is_open:
+        if replica is None or not _is_open(replica, partition):
             text = f"partition {number} of {name} is not led here, or is not open yet"
             return _Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         policy = services.policies.of(topic, broker.defaults)
@@ -317,3 +318,12 @@ class _Production:
             for name, places in parsed.topics
         ]
         request.answered([produce_answer(request.header, topics)])
+
+
+def _is_open(replica: Replica, partition: PartitionView) -> bool:
+    """Whether a partition takes batches, as the view or the group's own log says.
+
+    The view may learn it later than that of the broker whose metadata sent the client here. A
+    producer that is not idempotent would reorder what it sends again.
+    """
+    return partition.is_open or replica.partition_reads.partition(partition.channel) is not None
