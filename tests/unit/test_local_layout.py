@@ -10,7 +10,7 @@ from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.cluster import _needs_help
 from quorumlog.local.health import NodeHealth
-from quorumlog.local.ports import free_ports, kafka_ports
+from quorumlog.local.ports import PORT_FIRST, PORT_LAST, free_ports, kafka_ports
 from quorumlog.model.config import CLUSTER_GROUP, load_config, parse_address
 from quorumlog.model.errors import ConfigError
 
@@ -109,6 +109,16 @@ def test_the_usual_port_is_left_to_whoever_listens_there(monkeypatch):
     assert kafka_ports(None, 2) == [taken, taken + 1]
     with socket.create_server(("127.0.0.1", taken)):
         assert taken not in kafka_ports(None, 2)
+
+
+def test_no_port_is_given_to_a_node_twice(tmp_path, monkeypatch):
+    with pytest.raises(LocalClusterError, match="fewer than 1 free port"):
+        free_ports(1, besides=range(PORT_FIRST, PORT_LAST + 1))
+    first = free_ports(1)[0]
+    with pytest.raises(LocalClusterError, match=f"port {first} on .* a port of the nodes themselv"):
+        LocalCluster.create(tmp_path, topics=True, first_port=first, kafka_port=first)
+    monkeypatch.setattr("quorumlog.local.ports.KAFKA_PORT", first)
+    assert first + 1 not in kafka_ports(None, 2, besides=[first + 1])
 
 
 @pytest.mark.parametrize(

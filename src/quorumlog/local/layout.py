@@ -212,7 +212,7 @@ def plan_cluster(
     for group in groups:
         check_name("group", group)
     ports = free_ports(2 * nodes) if first_port is None else ports_from(first_port, nodes)
-    for_kafka = [f"{LOOPBACK}:{port}" for port in kafka_ports(kafka_port, nodes)] if topics else []
+    kafka = kafka_ports(kafka_port, nodes, ports) if topics else []
     return ClusterFile(
         # A name of its own: a node of another cluster that got an old port is refused.
         cluster=f"local-{secrets.token_hex(4)}",
@@ -222,7 +222,7 @@ def plan_cluster(
                 f"n{number}",
                 f"{LOOPBACK}:{ports[2 * number]}",
                 f"{LOOPBACK}:{ports[2 * number + 1]}",
-                for_kafka[number] if topics else "",
+                f"{LOOPBACK}:{kafka[number]}" if topics else "",
             )
             for number in range(nodes)
         ],

@@ -3,7 +3,7 @@
 import errno
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
 from quorumlog.local.errors import LocalClusterError
@@ -23,8 +23,8 @@ ADMIN_OFFSET = 100
 """From a node's port to its admin port, when the ports are chosen by the user."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Return distinct ports that nothing listens on now.
+def free_ports(count: int, besides: Collection[int] = ()) -> list[int]:
+    """Return distinct ports that nothing listens on now, none of `besides`.
 
     Raises `LocalClusterError` when there are not as many.
     """
@@ -35,6 +35,8 @@ def free_ports(count: int) -> list[int]:
             if len(ports) == count:
                 return ports
             port = chance.randint(PORT_FIRST, PORT_LAST)
+            if port in besides:
+                continue
             try:
                 held.enter_context(socket.create_server((LOOPBACK, port)))
             except OSError:
@@ -67,19 +69,21 @@ def ports_from(first: int, count: int) -> list[int]:
     return ports
 
 
-def kafka_ports(first: int | None, count: int) -> list[int]:
+def kafka_ports(first: int | None, count: int, besides: Collection[int] = ()) -> list[int]:
     """Return ports for Kafka's clients: `first` and those after it, 0: any that are free.
 
-    None: 9092 and those after it if they are free, else any.
+    None: 9092 and those after it if they are free, else any. `besides` are the nodes' other ports.
     Raises `LocalClusterError` when one that was asked for is taken, or there are not as many.
     """
     if first is None:
         usual = list(range(KAFKA_PORT, KAFKA_PORT + count))
-        return free_ports(count) if unusable(usual) else usual
+        is_free = not set(usual) & set(besides) and not unusable(usual)
+        return usual if is_free else free_ports(count, besides)
     if first == 0:
-        return free_ports(count)
+        return free_ports(count, besides)
     ports = list(range(first, first + count))
     refused = {port: "not a port" for port in ports if port > PORT_MAX} or unusable(ports)
+    refused |= {port: "a port of the nodes themselves" for port in ports if port in besides}
     if refused:
         raise LocalClusterError(
             f"{unusable_text(refused)}; choose others with --kafka-port (n0 gets that one, n1 the "
