@@ -1,6 +1,7 @@
 # make setup   prepare .venv (the other targets do it by themselves)
 # make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
 # make test    all tests; ARGS="tests/unit -k batch" for some
+# make test-clients  Kafka's clients that are programs of their own (kcat, kafkajs)
 # make soak   the simulator until stopped; ARGS="--first-seed 100000 --nodes 5"
 # make torture  real processes, hurt for ARGS="--rounds 60" rounds under load; needs root
 # make bench   what a cluster does on this machine; ARGS="append --sizes 1024 --plot bench.png"
@@ -10,7 +11,7 @@
 SETUP_DONE := .venv/.setup-done
 DOCS_DONE := .venv/.docs-done
 
-.PHONY: setup demo test soak torture bench lint docs
+.PHONY: setup demo test test-clients soak torture bench lint docs
 .DEFAULT_GOAL := setup
 
 setup: $(SETUP_DONE)
@@ -24,6 +25,9 @@ demo: setup
 
 test: setup
 	@sh scripts/test.sh $(ARGS)
+
+test-clients: setup
+	@sh scripts/test-clients.sh $(ARGS)
 
 soak: setup
 	@.venv/bin/quorumlog simulate --seeds 0 --seconds 60 $(ARGS)

@@ -20,6 +20,8 @@ STARTED: Final = ("tests/integration", "tests/compat", "tests/spark")
 SIMULATED: Final = ("tests/mutants", "tests/properties")
 CLIENTS: Final = ("test_kafka_*.py", "test_brokers.py", "test_topics.py")
 """Tests with Kafka's clients, in `tests/integration`."""
+PROGRAMS: Final = ("tests/clients",)
+"""Tests with programs of their own, which `scripts/test-clients.sh` runs."""
 GIVING_WAY: Final = 19
 """Niceness of tests that compute: time counts for those that start processes."""
 NONE_COLLECTED: Final = 5
@@ -82,7 +84,7 @@ class Part:
 def main() -> int:
     """Run all parts. Return 0 if all passed, else 1."""
     clients = [str(path) for name in CLIENTS for path in sorted(Path(STARTED[0]).glob(name))]
-    ignored = [f"--ignore={path}" for path in (*STARTED, *SIMULATED)]
+    ignored = [f"--ignore={path}" for path in (*STARTED, *SIMULATED, *PROGRAMS)]
     started = Part("started", 0, [*STARTED, *(f"--ignore={path}" for path in clients)])
     simulated = Part("simulated", GIVING_WAY, SIMULATED)
     others = Part("others", GIVING_WAY, ignored)

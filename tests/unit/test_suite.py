@@ -38,7 +38,7 @@ def tree(tmp_path):
     command.write_text(PYTEST)
     command.chmod(0o755)
     (tmp_path / "scripts").mkdir()
-    for name in ("suite.py", "test.sh"):
+    for name in ("suite.py", "test.sh", "test-clients.sh"):
         shutil.copy(SCRIPTS / name, tmp_path / "scripts")
     return tmp_path
 
@@ -60,7 +60,7 @@ def calls(lines):
     return [line.split()[3:] for line in lines if line.startswith("called: ")]
 
 
-def test_every_test_is_in_one_part(tree):
+def test_every_test_is_in_one_part_or_run_by_test_clients(tree):
     kafka, other = "tests/integration/test_kafka_x.py", "tests/integration/test_x.py"
     (tree / kafka).touch()
     (tree / other).touch()
@@ -72,7 +72,7 @@ def test_every_test_is_in_one_part(tree):
         [*folders, f"--ignore={kafka}"],
         computed,
         [kafka],
-        [f"--ignore={name}" for name in (*folders, *computed)],
+        [f"--ignore={name}" for name in (*folders, *computed, "tests/clients")],
     ]
     assert [line.split(" in ")[0] for line in lines[-4:]] == [
         "started: passed",
@@ -80,6 +80,27 @@ def test_every_test_is_in_one_part(tree):
         "with Kafka's clients: passed",
         "others: passed",
     ]
+
+
+@pytest.mark.parametrize(("user", "is_ci", "status"), [("1000", "true", 0), ("0", "true", 1)])
+def test_clients_that_cannot_be_had_are_named_and_left_out_but_in_ci(tree, user, is_ci, status):
+    place = tree / "bin"
+    place.mkdir()
+    for name in ("sh", "dirname", "rm"):
+        (place / name).symlink_to(shutil.which(name))
+    for name, says in (("id", f"echo {user}"), ("apt-get", "exit 1")):
+        (place / name).write_text(f"#!/bin/sh\n{says}\n")
+        (place / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(tree / "scripts" / "test-clients.sh")],
+        env={"PATH": str(place), "CI": is_ci},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "called: tests/clients -rs" in done.stdout) == (status, status == 0)
+    assert "test-clients: lacks kcat node, whose tests are skipped" in done.stdout
 
 
 def test_nothing_is_missed_if_there_are_no_tests_with_kafkas_clients(tree):

@@ -1,0 +1,117 @@
+// What kafkajs does with a cluster, for test_kafkajs.py: node kafkajs_client.js PACKAGE SERVERS STEP …
+// The result is one line of JSON on standard output; "complaints" are warnings and errors that it logged.
+
+const [packageDirectory, servers, step, ...options] = process.argv.slice(2);
+const kafkajs = require(packageDirectory);
+
+const complaints = [];
+const kafka = new kafkajs.Kafka({
+  clientId: "kafkajs",
+  brokers: servers.split(","),
+  logLevel: kafkajs.logLevel.WARN,
+  logCreator: () => ({ namespace, log }) => complaints.push(`${log.message}: ${log.error}`),
+});
+
+const steps = { produce, administer };
+
+async function produce(topic, codec, count) {
+  const producer = kafka.producer({
+    createPartitioner: kafkajs.Partitioners.DefaultPartitioner,
+    idempotent: true,
+    maxInFlightRequests: 1,
+  });
+  await producer.connect();
+  const messages = Array.from({ length: Number(count) }, (_, number) => ({
+    key: `key${number}`,
+    value: `value ${number}`,
+    headers: { from: "kafkajs" },
+    partition: 0,
+  }));
+  const sent = [];
+  for (let first = 0; first < messages.length; first += 100) {
+    const [answer] = await producer.send({
+      topic,
+      acks: -1,
+      compression: kafkajs.CompressionTypes[codec],
+      messages: messages.slice(first, first + 100),
+    });
+    sent.push(Number(answer.baseOffset));
+  }
+  await producer.disconnect();
+  return sent;
+}
+
+async function administer(topic) {
+  const admin = kafka.admin();
+  const topics = [topic];
+  await admin.connect();
+  const created = await admin.createTopics({
+    topics: [
+      {
+        topic,
+        numPartitions: 2,
+        replicationFactor: 3,
+        configEntries: [{ name: "retention.ms", value: "3600000" }],
+      },
+    ],
+  });
+  const createdAgain = await admin.createTopics({ topics: [{ topic }] });
+  await admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] });
+  await admin.alterConfigs({
+    resources: [
+      {
+        type: kafkajs.ConfigResourceTypes.TOPIC,
+        name: topic,
+        configEntries: [{ name: "retention.bytes", value: "1000000" }],
+      },
+    ],
+  });
+  const described = await admin.describeConfigs({
+    includeSynonyms: false,
+    resources: [
+      {
+        type: kafkajs.ConfigResourceTypes.TOPIC,
+        name: topic,
+        configNames: ["retention.ms", "retention.bytes"],
+      },
+    ],
+  });
+  const cluster = await admin.describeCluster();
+  const metadata = await admin.fetchTopicMetadata({ topics });
+  const producer = kafka.producer({ createPartitioner: kafkajs.Partitioners.DefaultPartitioner });
+  await producer.connect();
+  await producer.send({
+    topic,
+    messages: [100, 200, 300].map((time) => ({ value: "v", partition: 1, timestamp: `${time}` })),
+  });
+  await producer.disconnect();
+  const offsets = await admin.fetchTopicOffsets(topic);
+  const fromTime = await admin.fetchTopicOffsetsByTimestamp(topic, 200);
+  await admin.deleteTopicRecords({ topic, partitions: [{ partition: 1, offset: "2" }] });
+  const offsetsAfterDeletion = await admin.fetchTopicOffsets(topic);
+  const listed = await admin.listTopics();
+  await admin.deleteTopics({ topics });
+  const listedAfterDeletion = await admin.listTopics();
+  await admin.disconnect();
+  return {
+    created,
+    createdAgain,
+    configs: Object.fromEntries(
+      described.resources[0].configEntries.map((one) => [one.configName, one.configValue]),
+    ),
+    brokers: cluster.brokers.map((one) => `${one.host}:${one.port}`),
+    replicas: metadata.topics[0].partitions.map((one) => one.replicas.length),
+    offsets,
+    fromTime,
+    offsetsAfterDeletion,
+    isListed: listed.includes(topic),
+    isListedAfterDeletion: listedAfterDeletion.includes(topic),
+  };
+}
+
+steps[step](...options)
+  .then((result) => console.log(JSON.stringify({ result, complaints })))
+  .catch((error) => {
+    console.error(error, complaints);
+    process.exitCode = 1;
+  });

@@ -1,0 +1,76 @@
+"""kafkajs, which shares no code with librdkafka or Python's clients, against a local cluster.
+
+Its consumer needs a consumer group, so kcat reads what it produced.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SECONDS = 240
+RECORDS = 1_000
+SCRIPT = Path(__file__).with_name("kafkajs_client.js")
+PACKAGE = Path(__file__).parents[2] / "build/kafkajs/package"
+EXPECTED = {
+    "Response CreateTopics(key: 19, version: 3): Topic creation errors",
+    "Response Metadata(key: 3, version: 6): There is no leader for this topic-partition as we are "
+    "in the middle of a leadership election",
+    "Response Metadata(key: 3, version: 6): This server does not host this topic-partition",
+}
+"""The step creates a topic twice; a broker may hear of it, or of its leaders, after another."""
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
+    pytest.mark.skipif(not PACKAGE.exists(), reason="kafkajs is not there (make test-clients)"),
+]
+
+
+@pytest.fixture
+def kafkajs(cluster):
+    """Have kafkajs do a step; return the result. It must succeed, and complain of those alone."""
+
+    def run(step, *options, complaints=frozenset()):
+        words = [PACKAGE, cluster.bootstrap_servers, step, *options]
+        done = subprocess.run(
+            ["node", SCRIPT, *map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert set(answer["complaints"]) <= complaints, answer["complaints"]
+        return answer["result"]
+
+    return run
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+@pytest.mark.parametrize("codec", ["None", "GZIP"])
+def test_what_kafkajs_produces_is_read_back_by_kcat(cluster, kcat, kafkajs, codec):
+    topic = f"kafkajs-{codec}"
+    kcat("-P", "-t", topic, "-p", 0, given="before\n")
+    assert kafkajs("produce", topic, codec, RECORDS) == list(range(1, RECORDS, 100))
+    shown = kcat("-C", "-t", topic, "-p", 0, "-o", 1, "-e", "-q", "-f", "%o %h %k:%s\n")
+    assert shown.splitlines() == [
+        f"{number + 1} from=kafkajs key{number}:value {number}" for number in range(RECORDS)
+    ]
+
+
+def test_kafkajs_makes_describes_alters_and_deletes_a_topic(cluster, kafkajs):
+    found = kafkajs("administer", "made-by-kafkajs", complaints=EXPECTED)
+    assert (found["created"], found["createdAgain"]) == (True, False)
+    assert found["configs"] == {"retention.ms": "604800000", "retention.bytes": "1000000"}
+    assert sorted(found["brokers"]) == sorted(cluster.bootstrap_servers.split(","))
+    assert found["replicas"] == [3, 3, 3]
+    ends = {one["partition"]: (one["low"], one["high"]) for one in found["offsets"]}
+    assert ends == {0: ("0", "0"), 1: ("0", "3"), 2: ("0", "0")}
+    assert {one["partition"]: one["offset"] for one in found["fromTime"]}[1] == "1"
+    lows = {one["partition"]: one["low"] for one in found["offsetsAfterDeletion"]}
+    assert lows == {0: "0", 1: "2", 2: "0"}
+    assert (found["isListed"], found["isListedAfterDeletion"]) == (True, False)
