@@ -533,6 +533,11 @@ def g01_a_deleted_group_leaves_its_files_to_its_successor(put):
         self._write(self._grave(record), record)
 
     put(GroupFiles, "bury", bury)
+    put(
+        GroupFiles,
+        "create",
+        lambda self, record: self._write(f"{self._base}/{record.group}", record),
+    )
 
 
 def g02_who_was_away_is_not_told_of_a_deletion(put):
@@ -578,7 +583,7 @@ def p01_a_batch_gets_its_offset_when_it_arrives(put):
         add(self, proposal)
 
     def as_told(self, block, produced, following):
-        stamp(self, block, produced, {produced.channel: produced.base_offset})
+        stamp(self, block, produced, {produced.channel: (produced.base_offset, 0)})
 
     put(ProposalQueue, "add", early)
     put(StampedProposals, "_stamp", as_told)

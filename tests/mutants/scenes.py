@@ -1,0 +1,191 @@
+"""Scenes in which bugs show that chance meets too rarely, played with the bug and without it.
+
+A scene raises `Finding` if an invariant does not hold, and `SceneError` if it did not come about,
+which says nothing about the product.
+"""
+
+from random import Random
+
+from quorumlog.model.block import encode_block, parse_block
+from quorumlog.model.membership import Member
+from quorumlog.raft.events import AddMember, ChangeRequested, PromoteMember, TransferRequested
+from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.invariants.no_retraction import NoRetraction
+from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
+
+SCENE_MS = 20_000
+STEP_MS = 10
+
+
+class SceneError(Exception):
+    """A scene did not come about."""
+
+
+class Always(Random):
+    """Has whatever is done one time in many be done each time."""
+
+    def randrange(self, *_):
+        return 0
+
+
+def until(cluster, condition, what):
+    end_ms = cluster.clock.now_ms + SCENE_MS
+    while not condition():
+        if cluster.clock.now_ms >= end_ms:
+            raise SceneError(f"{what}: {cluster.describe()}")
+        cluster.run_until(cluster.clock.now_ms + STEP_MS)
+
+
+def wait(cluster, duration_ms):
+    cluster.run_until(cluster.clock.now_ms + duration_ms)
+
+
+def founded(spares=0):
+    """A group of three that has served an append, whoever leads it, and the others."""
+    cluster = SimulatedCluster(1, 3, spares=spares, max_push_time_out_ms=500)
+    for node_id in cluster.founders:
+        cluster.nodes[node_id].start()
+    cluster.run_until_equal(SCENE_MS)
+    leader = cluster.leader()
+    return cluster, leader, [node for node in cluster.members() if node is not leader]
+
+
+def cut(cluster, some, others):
+    for one in some:
+        for other in others:
+            cluster.network.cut |= {(one.node_id, other.node_id), (other.node_id, one.node_id)}
+
+
+def propose(cluster, node, bodies):
+    """Have a node append, whether it leads alone or not; nobody waits for the answer."""
+    cluster.clients.asked.update(bodies)
+    data = memoryview(bytearray(encode_block(bodies)))
+    block = parse_block(data, count=len(bodies), entry_bytes_max=4_096)
+    node.enter(lambda: node.propose(block, lambda response, results: None, None))
+
+
+def recovered(cluster):
+    """Everybody is reached, runs, and becomes equal."""
+    cluster.network.cut.clear()
+    for node in cluster.nodes.values():
+        node.files.forgive()
+        if node.life:
+            node.start()
+    cluster.run_until_equal(SCENE_MS)
+    cluster.check_end()
+
+
+def r02_no_disk_takes_a_vote():
+    cluster, leader, followers = founded()
+    for node in followers:
+        node.files.fail_next(STATE_NAME, "EIO")
+    leader.stop(power=False)
+    wait(cluster, 5_000)
+    recovered(cluster)
+
+
+def r06_a_leader_that_was_cut_off_starts_again():
+    cluster, leader, followers = founded()
+    cut(cluster, [leader], followers)
+    propose(cluster, leader, [b"never committed"])
+    wait(cluster, 100)
+    leader.stop(power=False)
+    leader.start()
+    cluster.run_until_served(SCENE_MS)
+    recovered(cluster)
+
+
+def r07_pushes_arrive_twice_and_late():
+    cluster, _, _ = founded()
+    cluster.network.repeat, cluster.network.delay_us = 1.0, (100, 100_000)
+    for _ in range(50):
+        cluster.clients.append(1, 20)
+        wait(cluster, STEP_MS)
+    cluster.network.calm()
+    recovered(cluster)
+
+
+def r10_leadership_is_transferred_to_a_node_that_is_cut_off():
+    cluster, leader, followers = founded()
+    target = followers[0].node_id
+    cut(cluster, [leader], followers[:1])
+    leader.ask(lambda number: TransferRequested(number, target))
+    wait(cluster, 5_000)
+    recovered(cluster)
+
+
+def r13_an_idle_groups_follower_loses_its_disk():
+    cluster, _, [follower, _] = founded()
+    cluster.run_until_idle(SCENE_MS)
+    follower.stop(power=False)
+    follower.wipe()
+    follower.start()
+    recovered(cluster)
+
+
+def r14_who_acknowledged_an_entry_loses_its_disk():
+    cluster, leader, [holder, lagging] = founded()
+    cut(cluster, [lagging], [leader, holder])
+    cluster.run_until_served(SCENE_MS)
+    leader.stop(power=False)
+    holder.stop(power=False)
+    holder.wipe()
+    cluster.network.cut.clear()
+    holder.start()
+    wait(cluster, 5_000)
+    recovered(cluster)
+
+
+def r15_a_leader_that_is_cut_off_takes_new_voters():
+    cluster, leader, followers = founded(spares=2)
+    spares = [cluster.nodes[node_id] for node_id in cluster.spares]
+    for spare in spares:
+        spare.start()
+    cut(cluster, [leader, *spares], followers)
+    for spare in spares:
+        member = Member(spare.node_id, spare.address)
+        leader.ask(lambda number, member=member: ChangeRequested(number, AddMember(member)))
+    wait(cluster, 150)
+    for name in cluster.spares:
+        leader.ask(lambda number, name=name: ChangeRequested(number, PromoteMember(name)))
+        wait(cluster, 50)
+    cluster.run_until_served(SCENE_MS)
+    wait(cluster, 5_000)
+    recovered(cluster)
+
+
+def r20_a_slow_disk_has_several_writes_to_do():
+    cluster, leader, _ = founded()
+    for number, invariant in enumerate(cluster.invariants):
+        if isinstance(invariant, NoRetraction):
+            cluster.invariants[number] = NoRetraction(Always())
+    leader.slow = 20
+    for _ in range(20):
+        cluster.clients.append(1, 20)
+        wait(cluster, 2)
+    leader.slow = 1
+    recovered(cluster)
+
+
+def j02_what_was_removed_is_in_the_journal():
+    cluster, leader, followers = founded()
+    for _ in range(50):
+        cluster.clients.append(1, 40)
+        wait(cluster, STEP_MS)
+    cut(cluster, [leader], followers)
+    for number in range(10):
+        propose(cluster, leader, [b"never committed %d" % number])
+        wait(cluster, STEP_MS)
+    until(cluster, lambda: cluster.leader() in followers, "another leader")
+    cluster.network.cut.clear()
+    until(cluster, lambda: leader.log.end_chain_crc == cluster.leader().log.end_chain_crc, "equal")
+    for number in range(3):
+        large = [b"large %d of %d".ljust(400) % (part, number) for part in range(6)]
+        propose(cluster, cluster.leader(), large)
+        wait(cluster, 50)
+    leader.stop(power=True)
+    recovered(cluster)
+
+
+SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}
+"""By the mutant that each finds."""
