@@ -218,12 +218,19 @@ class Broker:
 
         Topics that were deleted meanwhile are not waited for.
         """
-        ids = list(topic_ids)
-        return await self.until(lambda: all(map(self._is_open, ids)), timeout_ms)
+        ids, seen = list(topic_ids), set[bytes]()
 
-    def _is_open(self, topic_id: bytes) -> bool:
+        def are_open() -> bool:
+            seen.update(one for one in ids if one in self._view.topics_by_id)
+            known = self._view.topics_by_id
+            return all(self.is_open(one) or (one in seen and one not in known) for one in ids)
+
+        return await self.until(are_open, timeout_ms)
+
+    def is_open(self, topic_id: bytes) -> bool:
+        """Whether all partitions of a topic can be produced to, as far as is known here."""
         topic = self._view.topics_by_id.get(topic_id)
-        return topic is None or all(
+        return topic is not None and all(
             one.is_open and self.leader_of(one.group).broker_id >= 0 for one in topic.partitions
         )
 

@@ -282,6 +282,7 @@ def alter_command(
             told = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
             if told["topic"][topic] != "OK":
                 raise CommandError(told["topic"][topic])
+            print_line(f"topic {topic} is altered")
         if partitions is not None:
             wanted = {topic: partitions}
             answer = admin.create_partitions(
@@ -289,8 +290,6 @@ def alter_command(
             )
             done = f"of {counted(partitions, 'partition')} now"
             _finish([one.to_dict() for one in answer.results], done)
-    if changes:
-        print_line(f"topic {topic} is altered")
 
 
 @app.command(name="delete")

@@ -151,6 +151,10 @@ class BrokerView(Protocol):
         """Wait until something holds that depends on the metadata; return whether it does."""
         ...
 
+    def is_open(self, topic_id: bytes) -> bool:
+        """Whether all partitions of a topic can be produced to, as far as is known here."""
+        ...
+
     async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
         """Wait until all partitions of some topics have leaders; return whether they have."""
         ...

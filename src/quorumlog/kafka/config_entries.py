@@ -1,10 +1,15 @@
 """The configs of topics and of the cluster as Kafka describes them: value, source, synonyms."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from quorumlog.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigDefinition
+from quorumlog.model.topic_configs import (
+    CLUSTER_CONFIGS,
+    TOPIC_CONFIGS,
+    VALUE_LENGTH_MAX,
+    ConfigDefinition,
+)
 
 
 class ConfigSource(IntEnum):
@@ -16,6 +21,8 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
+NAME_SHOWN: Final = 100
+"""Characters of a name in an answer that refuses it."""
 _TYPES: Final = {
     "boolean": 1,
     "string": 2,
@@ -32,6 +39,15 @@ class _Synonym(NamedTuple):
     name: str
     value: str
     source: ConfigSource
+
+
+def problem_of_lengths(configs: Iterable[Any]) -> str:
+    """Return which config of a request is too long for a command to the cluster; empty: none."""
+    for config in configs:
+        if len(config.name) > VALUE_LENGTH_MAX or len(config.value or "") > VALUE_LENGTH_MAX:
+            name = config.name[:NAME_SHOWN]
+            return f"config {name!r}: names and values have at most {VALUE_LENGTH_MAX} characters"
+    return ""
 
 
 class ConfigEntry(NamedTuple):

@@ -16,6 +16,7 @@ from quorumlog.kafka.config_entries import (
     ConfigEntry,
     cluster_entries,
     node_entry,
+    problem_of_lengths,
     topic_entries,
 )
 from quorumlog.kafka.context import Answer, RequestContext
@@ -238,4 +239,6 @@ def _problem_of(
     strange = [key for key in keys if len(key) > CONFIG_NAME_MAX]
     if strange:
         return ErrorCode.INVALID_CONFIG, f"there is no config of {len(strange[0])} characters"
+    if problem := problem_of_lengths(resource.configs):
+        return ErrorCode.INVALID_CONFIG, problem
     return None

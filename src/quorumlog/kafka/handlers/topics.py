@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
-from quorumlog.kafka.config_entries import topic_entries
+from quorumlog.kafka.config_entries import problem_of_lengths, topic_entries
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.machine.cluster.commands import (
@@ -101,8 +101,9 @@ class _Outcomes:
         ids += [broker.topics[name].topic_id for name in existing if name in broker.topics]
         if ids and not await broker.wait_open(ids, self._left_ms()):
             text = "done, but not all partitions have a leader yet"
-            for place in self.done:
-                self.refuse(place, ErrorCode.REQUEST_TIMED_OUT, text)
+            for place, one in self.done.items():
+                if not broker.is_open(one.topic_id):
+                    self.refuse(place, ErrorCode.REQUEST_TIMED_OUT, text)
 
     def _left_ms(self) -> int:
         return max(1, round((self._ends_at - self._context.services.now()) * 1_000))
@@ -154,6 +155,8 @@ def _problem_of(asked: Any, repeated: set[object]) -> tuple[ErrorCode, str] | No
     without = [config.name for config in asked.configs if config.value is None]
     if without:
         return ErrorCode.INVALID_CONFIG, f"config {without[0]!r} has no value"
+    if problem := problem_of_lengths(asked.configs):
+        return ErrorCode.INVALID_CONFIG, problem
     return None
 
 
@@ -226,7 +229,10 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
         elif (name or topic_id) in repeated:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
         elif name is not None:
-            if name in context.broker.topics or not problem_of_name(name):
+            known = context.broker.topics.get(name)
+            if known is not None:  # if the command comes again, it spares a topic made since
+                deleted.append((place, TopicToDelete(name, known.topic_id)))
+            elif not problem_of_name(name):
                 deleted.append((place, TopicToDelete(name)))
             else:
                 text = f"there is no topic {name!r}"

@@ -15,6 +15,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
     CorruptionError,
     IndexRemovedError,
+    LeaderPendingFullError,
     RequestError,
     StorageError,
 )
@@ -187,7 +188,9 @@ class PartitionReads:
 
         def failed(error: Exception) -> None:
             text = f"reading failed: {describe_error(error)}"
-            answer([ReadBatches(ResponseCode.DISK_ERROR, text) for _ in reads])
+            is_full = isinstance(error, LeaderPendingFullError)  # the threads have no room now
+            code = ResponseCode.LEADER_PENDING_FULL if is_full else ResponseCode.DISK_ERROR
+            answer([ReadBatches(code, text) for _ in reads])
 
         self._context.environment.executor.run(
             work, lambda results: self._answer(results, answer), failed, client

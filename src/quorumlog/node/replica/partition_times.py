@@ -13,7 +13,7 @@ import msgspec
 
 from quorumlog.log_events import describe_error
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import CorruptionError, IndexRemovedError
+from quorumlog.model.errors import CorruptionError, IndexRemovedError, LeaderPendingFullError
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.partition_reads import PartitionReads
 from quorumlog.node.replica.tables import Tables
@@ -122,8 +122,11 @@ class PartitionTimes:
         def failed(error: Exception) -> None:
             if isinstance(error, CorruptionError):
                 self._context.damage_found(error)
-            is_removed = isinstance(error, IndexRemovedError)
-            code = ResponseCode.INDEX_OUT_OF_RANGE if is_removed else ResponseCode.DISK_ERROR
+            code = ResponseCode.DISK_ERROR
+            if isinstance(error, IndexRemovedError):
+                code = ResponseCode.INDEX_OUT_OF_RANGE
+            elif isinstance(error, LeaderPendingFullError):  # the threads have no room for it now
+                code = error.code
             answer(FoundOffset(code, f"reading failed: {describe_error(error)}"))
 
         begin = partition.log_start
