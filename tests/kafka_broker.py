@@ -71,6 +71,10 @@ class BrokerOfTest:
             for number, one in self._known.kafka.items()
         }
 
+    @property
+    def registered(self):
+        return self.brokers
+
     def in_sync_of(self, group):
         return tuple(self._known.kafka)
 

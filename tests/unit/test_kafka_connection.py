@@ -1,12 +1,14 @@
 """Connections of Kafka clients: what is refused, in which order answers come, what is bounded."""
 
 import asyncio
+import logging
 
 import pytest
 
-from kafka_broker import kafka_cluster
+from kafka_broker import GROUP, kafka_cluster
 from kafka_client import connected, fetch_values, produce_request, until
 from kafka_peer import answered, framed, sent
+from quorumlog.kafka.client_lines import CLIENTS_MAX, PAUSE_S, ClientLines
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX, FRAME_BYTES_MAX
 from quorumlog.kafka.handlers.registry import HANDLERS
@@ -16,6 +18,7 @@ from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import error_for
 from quorumlog.model.limits import Limits
+from quorumlog.model.wording import TEXT_LENGTH_MAX
 from quorumlog.transport.budget import RequestMemory
 from record_batches import batch_of
 
@@ -33,6 +36,7 @@ async def client(cluster):
         yield one
 
 
+LONG = "x" * 32_760
 VERSIONS = {"client_software_name": "x", "client_software_version": "1"}
 
 
@@ -172,6 +176,117 @@ async def test_a_produce_handler_that_raises_does_not_stop_the_node(client, monk
         found = await client.answer(ApiKey.PRODUCE, 9)
         assert found.responses[0].partition_responses[0].error_code == -1
     assert (await client.produce(batch_of(range(1))))[0].error_code == 0
+
+
+async def test_a_client_has_one_traceback_a_minute(client, monkeypatch, caplog):
+    with monkeypatch.context() as patched:
+        patched.setattr("quorumlog.kafka.handlers.produce.check_batch", None)
+        for _ in range(5):
+            assert (await client.produce(batch_of(range(1))))[0].error_code == -1
+    assert caplog.messages.count("handling a request of a Kafka client failed") == 1
+
+
+async def test_a_failed_produce_that_wants_no_answer_ends_the_connection(cluster, monkeypatch):
+    monkeypatch.setattr("quorumlog.kafka.handlers.produce.check_batch", None)
+    async for client in connected(cluster):
+        client.writer.write(produce_request(batch_of(range(1)), acks=0))
+        assert await client.reader.read() == b""
+
+
+async def test_an_answer_that_cannot_be_written_does_not_stop_the_replica(
+    cluster, client, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr("quorumlog.kafka.handlers.produce.produce_answer", None)
+        assert (await client.produce(batch_of(range(1))))[0].error_code == -1
+    assert not cluster.nodes[0].node.replicas[GROUP].is_broken
+    assert (await client.produce(batch_of(range(1))))[0].base_offset == 1
+
+
+async def test_a_batch_for_a_topic_with_a_very_long_name_does_not_stop_the_replica(cluster, client):
+    batch = bytes(batch_of(range(1)))
+    topics = [
+        {"name": name, "partition_data": [{"index": 0, "records": batch}]} for name in ("t", LONG)
+    ]
+    values = {"transactional_id": None, "acks": -1, "timeout_ms": 10_000, "topic_data": topics}
+    found = await client.ask(ApiKey.PRODUCE, 8, **values)
+    (good,), (bad,) = (one.partition_responses for one in found.responses)
+    assert (good.error_code, bad.error_code) == (0, 3)
+    assert bad.error_message.startswith("there is no partition 0 of topic 'xxx")
+    assert len(bad.error_message) <= TEXT_LENGTH_MAX
+    assert (await client.produce(batch))[0].base_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "values"),
+    [
+        (
+            ApiKey.DESCRIBE_CONFIGS,
+            1,
+            {
+                "resources": [
+                    {"resource_type": 2, "resource_name": LONG, "configuration_keys": None}
+                ],
+                "include_synonyms": False,
+            },
+        ),
+        (
+            ApiKey.ALTER_CONFIGS,
+            0,
+            {
+                "resources": [{"resource_type": 2, "resource_name": LONG, "configs": []}],
+                "validate_only": False,
+            },
+        ),
+        (
+            ApiKey.DELETE_TOPICS,
+            5,
+            {"topic_names": [LONG], "timeout_ms": 1},
+        ),
+        (
+            ApiKey.CREATE_TOPICS,
+            4,
+            {
+                "topics": [
+                    {
+                        "name": LONG,
+                        "num_partitions": 1,
+                        "replication_factor": 1,
+                        "assignments": [],
+                        "configs": [],
+                    }
+                ],
+                "timeout_ms": 1,
+                "validate_only": True,
+            },
+        ),
+    ],
+)
+async def test_a_very_long_name_is_refused_in_a_short_text(client, caplog, key, version, values):
+    found = await client.ask(key, version, **values)
+    answers = next(
+        getattr(found, name)
+        for name in ("results", "responses", "topics")
+        if getattr(found, name, None)
+    )
+    assert answers[0].error_code not in (0, -1)
+    if key != ApiKey.DELETE_TOPICS:
+        assert 0 < len(answers[0].error_message) <= TEXT_LENGTH_MAX
+    assert "handling a request of a Kafka client failed" not in caplog.messages
+    lines = [getattr(one, EVENT_FIELDS) for one in caplog.records if hasattr(one, EVENT_FIELDS)]
+    assert all(len(text) <= TEXT_LENGTH_MAX for line in lines for text in map(str, line.values()))
+
+
+def test_clients_with_ever_other_names_have_a_bounded_number_of_lines_a_minute(caplog):
+    now = [0.0]
+    lines = ClientLines(logging.getLogger("quorumlog.test"), lambda: now[0])
+    for _ in range(2):
+        for number in range(2 * CLIENTS_MAX):
+            lines.warn("it errs", f"{number}", "127.0.0.1:1", reason="r")
+        now[0] += PAUSE_S
+    assert caplog.messages.count("it errs") == 2 * CLIENTS_MAX
+    lines.warn("another", "x", "127.0.0.1:1", reason="r")
+    assert caplog.messages.count("another") == 1
 
 
 async def test_a_client_that_does_not_read_its_answers_is_served_no_further(cluster):

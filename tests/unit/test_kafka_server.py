@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import AsyncExitStack, aclosing
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,10 +15,20 @@ from quorumlog.kafka.context import RequestContext
 from quorumlog.kafka.frames import FrameReader
 from quorumlog.kafka.handlers.fetch import GATHERED_BYTES_MAX, gathered
 from quorumlog.kafka.requests import ApiKey, RequestHeader
+from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.limits import Limits
 from quorumlog.records.batch import batch_header
 from quorumlog.topics.produced_batch import block_around
 from record_batches import batch_of
+
+
+@pytest.fixture(autouse=True)
+async def exceptions():
+    """Fail a test in which the loop has met an exception that nobody took."""
+    found = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
+    yield found
+    assert found == []
 
 
 @pytest.fixture
@@ -104,6 +115,26 @@ async def test_a_produce_waits_for_room_in_its_group_instead_of_being_refused(tm
                 (0, offset) for offset in range(20)
             ]
         assert cluster.nodes[0].listener.counters.waited_for_room > 0
+
+
+async def test_producers_of_several_connections_wait_for_room_in_turn(tmp_path):
+    async with kafka_cluster(tmp_path, limits=Limits(pending_requests_max=1)) as cluster:
+        await cluster.create_topic("t")
+        async with AsyncExitStack() as stack:
+            clients = []
+            for _ in range(4):
+                connection = aclosing(connected(cluster))
+                clients.append(await anext(await stack.enter_async_context(connection)))
+            for client in clients:
+                client.writer.write(produce_request(batch_of(range(1)), timeout_ms=60_000) * 10)
+            answers = [
+                (await client.answer(ApiKey.PRODUCE, 9)).responses[0].partition_responses[0]
+                for client in clients
+                for _ in range(10)
+            ]
+        assert cluster.nodes[0].listener.counters.waited_for_room > 0
+    assert [one.error_code for one in answers] == [0] * 40
+    assert sorted(one.base_offset for one in answers) == list(range(40))
 
 
 async def test_long_work_of_a_handler_is_done_on_a_thread(cluster):
@@ -269,6 +300,20 @@ async def test_a_large_batch_is_copied_nowhere_on_its_way_in_and_out(client, mon
     assert blocks == [len(batch)]
     await client.fetch(1)
     assert [type(one) for one in sent if len(one) >= len(batch)] == [memoryview]
+
+
+async def test_a_small_batch_does_not_keep_the_memory_of_a_large_request(client, monkeypatch):
+    await client.ask(ApiKey.API_VERSIONS, 0)  # a first request is small
+    kept = []
+
+    def made(buffer, start, stop, channel):
+        kept.append(len(buffer))
+        return block_around(buffer, start, stop, channel)
+
+    monkeypatch.setattr("quorumlog.kafka.handlers.produce.block_around", made)
+    small, refused = batch_of(range(1)), bytes(1 << 20)
+    assert [one.error_code for one in await client.produce(small, refused)] == [0, 43]
+    assert kept == [HEADER_SIZE + len(small)]
 
 
 def test_small_batches_are_gathered_and_large_ones_stay():

@@ -1,15 +1,22 @@
-"""Lines in the log about clients: each client has one a minute, however often it errs."""
+"""Lines in the log about clients: each client has one a minute, however often it errs.
+
+Neither do many names fill the log, nor long ones.
+"""
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from quorumlog.log_events import FieldValue, log_event
+from quorumlog.model.wording import shortened
 
 CLIENTS_MAX: Final = 1_024
-"""Clients whose last line is remembered; that of the one longest ago is forgotten first."""
+"""Clients whose last line is remembered. While all had it within the last minute, no other client
+has one."""
 PAUSE_S: Final = 60.0
 """Time between two lines about a client, in seconds."""
+_Client: TypeAlias = tuple[str, str, int]
+"""Its id, its host, and the level of lines."""
 
 
 class ClientLines:
@@ -18,33 +25,69 @@ class ClientLines:
     def __init__(self, logger: logging.Logger, now: Callable[[], float]) -> None:
         self._logger = logger
         self._now = now
-        self._last: dict[tuple[str, str], tuple[float, int]] = {}
+        self._last: dict[_Client, tuple[float, int]] = {}
         """When the last line about each client was written, the longest ago first, and how many
         were left out since."""
 
     def warn(self, event: str, client_id: str, address: str, **fields: FieldValue) -> None:
         """Write a line about a client, unless it had one within the last minute.
 
-        A client is its id and the host in `address`: each connection has another port.
+        A client is its id and the host in `address`: each connection has another port. Texts are
+        shortened.
         """
-        client = (client_id, address.rpartition(":")[0])
-        now = self._now()
-        since, left_out = self._last.get(client, (now - PAUSE_S, 0))
-        if now - since < PAUSE_S:
-            self._last[client] = (since, left_out + 1)
+        self._write(logging.WARNING, event, (client_id, address), None, fields)
+
+    def fault(
+        self, event: str, client_id: str, address: str, error: Exception, **fields: FieldValue
+    ) -> None:
+        """Write a line with a traceback about a client whose request has met a fault of this node.
+
+        A client has one a minute of these, too.
+        """
+        self._write(logging.ERROR, event, (client_id, address), error, fields)
+
+    def _write(
+        self,
+        level: int,
+        event: str,
+        client: tuple[str, str],
+        error: Exception | None,
+        fields: Mapping[str, FieldValue],
+    ) -> None:
+        client_id, address = shortened(client[0]), client[1]
+        left_out = self._left_out((client_id, address.rpartition(":")[0], level))
+        if left_out is None:
             return
-        self._last.pop(client, None)
-        if len(self._last) >= CLIENTS_MAX:
-            del self._last[next(iter(self._last))]
-        self._last[client] = (now, 0)
-        more: dict[str, FieldValue] = {"lines_left_out": left_out} if left_out else {}
+        told = {
+            name: shortened(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+        if left_out:
+            told["lines_left_out"] = left_out
         log_event(
             self._logger,
-            logging.WARNING,
+            level,
             event,
             client=client_id,
             remote=address,
-            exc_info=None,
-            **fields,
-            **more,
+            exc_info=error,
+            **told,
         )
+
+    def _left_out(self, client: _Client) -> int | None:
+        """Return how many lines were left out before the one of now; None: it is left out, too."""
+        now = self._now()
+        known = self._last.get(client)
+        if known is not None:
+            since, left_out = known
+            if now - since < PAUSE_S:
+                self._last[client] = (since, left_out + 1)
+                return None
+            del self._last[client]
+        elif len(self._last) >= CLIENTS_MAX:
+            first = next(iter(self._last))
+            if now - self._last[first][0] < PAUSE_S:
+                return None
+            del self._last[first]
+        self._last[client] = (now, 0)
+        return 0 if known is None else known[1]

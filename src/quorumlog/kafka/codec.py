@@ -19,6 +19,7 @@ from kafka.protocol import admin, consumer, metadata, producer
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
+from quorumlog.model.wording import shortened
 
 Message: TypeAlias = Any
 """A message of kafka-python: an object whose attributes are the fields, in snake case."""
@@ -34,6 +35,7 @@ _FIXED: Final = {
     "int32": struct.Struct(">i"),
     "int64": struct.Struct(">q"),
 }
+_MESSAGE: Final = "error_message"
 _UUID: Final = struct.Struct("16s")
 _NO_UUID: Final = bytes(16)
 _Read: TypeAlias = Callable[[Cursor], Any]
@@ -66,8 +68,9 @@ def encode_response(header: RequestHeader, values: Mapping[str, Any]) -> bytes:
     """Return the frame of the answer with these fields, named as in kafka-python's objects.
 
     A struct is a mapping, an array of structs a list of mappings. Fields that the version does not
-    have are left out, those without a value have the default of the schema. Raises `ValueError`
-    for a field that no version has.
+    have are left out, those without a value have the default of the schema. Error messages are
+    shortened: older versions have no room for long ones. Raises `ValueError` for a field that no
+    version has.
     """
     message = _built(_MESSAGES[header.api_key, False], values, header.version)
     body = message.encode(version=header.version)
@@ -142,6 +145,8 @@ def _built(made: Any, values: Mapping[str, Any], version: int) -> Message:
 def _built_value(field: Any, value: Any, version: int) -> Any:
     if field is None or value is None:
         return value
+    if field.name == _MESSAGE:
+        return shortened(str(value))
     if field.is_struct_array():
         return [_built(field.data_class, one, version) for one in value]
     if field.is_struct():

@@ -41,7 +41,8 @@ class PendingRequest:
 
     `is_alone`: no other request may start before its answer. `cancel` is called if the connection
     ends before. `began`: when it came, in seconds. `is_in_log`: its memory is also that of entries
-    that wait for a majority. `size`: bytes that it holds until it is answered.
+    that wait for a majority. `is_awaited`: the client waits for an answer, as far as is known: a
+    Produce that was not read yet may want none. `size`: bytes that it holds until it is answered.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class PendingRequest:
         "frame",
         "header",
         "is_alone",
+        "is_awaited",
         "is_in_log",
         "is_produce",
         "is_released",
@@ -69,6 +71,7 @@ class PendingRequest:
         self.is_produce = context.header.api_key == ApiKey.PRODUCE
         self.is_alone = not self.is_produce
         self.size = frame.size + REQUEST_BYTES
+        self.is_awaited = not self.is_produce
         self.is_in_log = self.is_released = False
         self.cancel: Callable[[], object] | None = None
 

@@ -5,7 +5,6 @@ and are Produce requests, too: the next batch may be proposed before the earlier
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,11 +20,8 @@ from quorumlog.kafka.handlers.registry import HANDLERS
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.requests import ApiKey, read_header
-from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer
 from quorumlog.model.errors import RemoteProtocolError, RequestError
-
-logger = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 256
 """Requests of a connection that wait for their answers; it is not read above."""
@@ -215,7 +211,10 @@ class RequestQueue:
         self._memory.release(self._connection, request.size)
 
     def failed(self, request: PendingRequest, error: Exception) -> None:
-        """See `pending_request.Owner`: answer with an error; a client that errs is cut off."""
+        """See `pending_request.Owner`: answer with an error; a client that errs is cut off.
+
+        So is one that may want no answer: it would take the error for that of another request.
+        """
         if self.is_closed:
             self._release(request)
             return
@@ -228,16 +227,18 @@ class RequestQueue:
             request.context.note_error(code, str(error))
         else:
             request.context.error = code
-            log_event(
-                logger,
-                logging.ERROR,
+            self._services.lines.fault(
                 "handling a request of a Kafka client failed",
-                exc_info=error,
-                client=self.client_id,
-                remote=self._connection.remote_address,
+                self.client_id,
+                self._connection.remote_address,
+                error,
                 request=request.header.name,
             )
-        request.answered([error_response(request.header, code)])
+        if request.is_awaited:
+            request.answered([error_response(request.header, code)])
+        else:
+            self._connection.close(f"a Produce failed: {code.name}")
+            request.answered(())
 
     def close_connection(self, reason: str) -> None:
         """End the connection."""

@@ -14,7 +14,7 @@ class Waiting(Protocol):
     """A request that waits for room."""
 
     def go_on(self) -> bool:
-        """Append what has room now; False: there is not enough room yet."""
+        """Append what has room now, and wait no more; False: there is not enough room yet."""
         ...
 
 
@@ -62,4 +62,4 @@ class Rooms:
         for group in list(self.waiting):
             waiting = self.waiting.get(group)
             while waiting and waiting[0].go_on():
-                self.forget(group, waiting[0])
+                waiting = self.waiting.get(group)

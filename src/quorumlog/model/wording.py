@@ -1,4 +1,9 @@
-"""Numbers in sentences for people: with what they count, in the singular where it is one."""
+"""Sentences for people: numbers with what they count, and texts of a bounded length."""
+
+from typing import Final
+
+TEXT_LENGTH_MAX: Final = 1_000
+"""Characters of a text that may have in it what somebody else has sent, such as a name."""
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -9,3 +14,8 @@ def counted(count: int, one: str, many: str = "") -> str:
 def entries_text(count: int) -> str:
     """Return `1 entry`, `2 entries` …"""
     return counted(count, "entry", "entries")
+
+
+def shortened(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
+    """Return a text, or its first characters and `…` if it is longer than `length_max`."""
+    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"

@@ -19,7 +19,7 @@ from quorumlog.kafka.topic_policies import TopicPolicy
 from quorumlog.model.block import HEADER_SIZE, Block
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.messages.client import AppendResponse
-from quorumlog.model.wording import counted
+from quorumlog.model.wording import counted, shortened
 from quorumlog.node.replica.replica import Replica
 from quorumlog.records.batch import BatchHeader, RecordBatchError, check_batch
 from quorumlog.topics.produced_batch import ProducedBatch, block_around
@@ -56,6 +56,7 @@ def start_produce(request: PendingRequest) -> None:
 
 
 def _start(request: PendingRequest, parsed: ProduceRequest) -> None:
+    request.is_awaited = parsed.acks != ACKS_NONE
     production, topics = _Production(request, parsed), request.context.broker.topics
     missing = [name for name, _ in parsed.topics if name not in topics]
     if not missing or not creates_missing(request.context):
@@ -122,14 +123,19 @@ class _Production:
                     return False
                 self._next += 1
         except Exception as error:
-            self._end_waiting()
-            self._left = -1  # what was proposed is answered to nobody
-            self._request.failed(error)
+            self._failed(error)
             return True
         if self._awaited:
             self._end_waiting()
             self._request.wait_alone(is_alone=False)
         return True
+
+    def _failed(self, error: Exception) -> None:
+        """Answer the whole request with an error."""
+        self._end_waiting()
+        self._left = -1  # what was proposed is answered to nobody
+        self._next = len(self._places)
+        self._request.failed(error)
 
     # -- one batch --------------------------------------------------------------------------
 
@@ -204,8 +210,7 @@ class _Production:
         produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
         reads, rooms = target.replica.partition_reads, self._request.context.services.rooms
 
-        def answer(response: AppendResponse, _: Sequence[bytes]) -> None:
-            # raises nothing: a replica calls it in the middle of what it does
+        def take(response: AppendResponse) -> None:
             if response.code == ResponseCode.SUCCESS:
                 known = reads.partition(target.channel)
                 self._answered(
@@ -220,15 +225,25 @@ class _Production:
                 )
             else:
                 self._refuse(number, _Refusal(error_of(response.code), response.text))
+
+        def answer(response: AppendResponse, _: Sequence[bytes]) -> None:
+            # raises nothing: a replica calls it in the middle of what it does
+            try:
+                take(response)
+            except Exception as error:
+                self._failed(error)
             rooms.freed()
 
         self._request.is_in_log = True
         target.replica.propose(block, answer, produced, level)
 
     def _block(self, channel: int, begin: int, end: int) -> Block:
-        """Return the entry of a batch: around it where it lies, if the bytes before are free."""
+        """Return the entry of a batch: around it where it lies, if the bytes before are free.
+
+        It must be most of the frame, all of whose memory is kept with it, maybe for long.
+        """
         buffer = self._request.frame.buffer
-        if begin - HEADER_SIZE >= self._used:
+        if begin - HEADER_SIZE >= self._used and 2 * (end - begin) >= len(buffer):
             self._used = end
             return block_around(buffer, begin, end, channel)
         copied = memoryview(bytearray(HEADER_SIZE + end - begin))
@@ -296,8 +311,8 @@ class _Production:
         self._request.context.note_error(
             refusal.error, refusal.text, topic=name, partition=partition
         )
-        error = ProducedPartition(partition, refusal.error, error_message=refusal.text)
-        self._answered(number, error)
+        text = shortened(refusal.text)
+        self._answered(number, ProducedPartition(partition, refusal.error, error_message=text))
 
     def _answered(self, number: int, answer: ProducedPartition) -> None:
         self._answers[number] = answer
@@ -309,7 +324,9 @@ class _Production:
         request, parsed = self._request, self._parsed
         if parsed.acks == ACKS_NONE:
             if request.context.error is not ErrorCode.NONE:
-                request.close_connection(f"a Produce with acks=0 failed: {request.context.error}")
+                request.close_connection(
+                    f"a Produce with acks=0 failed: {request.context.error.name}"
+                )
             request.answered(())
             return
         answers = iter(self._answers)
