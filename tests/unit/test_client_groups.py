@@ -9,7 +9,7 @@ from quorumlog.client.group_answers import NodeGroups
 from quorumlog.client.groups import Groups
 from quorumlog.errors import NotLeaderError, UnexpectedArgumentError
 from quorumlog.model.messages.base import Response
-from quorumlog.model.messages.groups import CreateGroupRequest
+from quorumlog.model.messages.groups import CreateGroupRequest, GroupInfo
 
 NODES = {f"n{number}": f"127.0.0.1:{number + 1}" for number in range(5)}
 
@@ -83,3 +83,25 @@ async def test_keys_to_unset_of_a_wrong_type_are_refused_in_words(cluster, unset
 async def test_what_is_no_identity_is_refused_before_anybody_is_asked(cluster, identity):
     with pytest.raises(UnexpectedArgumentError, match="an identity is 32 hexadecimal digits"):
         await cluster.delete("g", identity=identity)
+
+
+@pytest.mark.parametrize("name", ["pg-7", "__cluster"])
+async def test_a_name_that_is_the_brokers_is_refused_before_anybody_is_asked(cluster, name):
+    with pytest.raises(UnexpectedArgumentError, match="belongs to the brokers"):
+        await cluster.create(name)
+    assert not cluster.made
+
+
+async def test_a_group_of_the_brokers_is_not_deleted_also_where_a_node_would_do_it(cluster):
+    settings = {"kind": "partitions"}
+    info = GroupInfo(
+        "pg-0", b"i" * 16, "HOSTED", NODES, {}, "n0", 1, 9, False, settings, 0, 0, 0, False, ""
+    )
+    node = NodeGroups("n0", NODES["n0"], 1, 100, groups=[info])
+
+    async def find(_):
+        return [node]
+
+    cluster._find = find
+    with pytest.raises(UnexpectedArgumentError, match="belongs to the brokers"):
+        await cluster.delete("pg-0", force=True)

@@ -3,20 +3,19 @@ were given up.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.state import ClusterView, PartitionGroup, group_identity
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import PARTITION_GROUP
 from quorumlog.model.group_records import GroupRecord
 
 logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
 """Pause before a group that could not be made or deleted is tried again."""
-_NAME: Final = re.compile(r"pg-([0-9]{1,9})")
 
 
 class GroupHost(Protocol):
@@ -63,7 +62,7 @@ class GroupKeeper:
             if group.phase == "making" and broker_id in group.members:
                 self._make(view.cluster_id, group)
         for name in list(self._hosted):
-            found = _NAME.fullmatch(name)
+            found = PARTITION_GROUP.fullmatch(name)
             if found and name not in view.groups and int(found.group(1)) < view.groups_made:
                 self._delete(view.cluster_id, name)
 

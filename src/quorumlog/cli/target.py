@@ -1,6 +1,5 @@
 """Which cluster and which group a command is about."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,7 @@ import typer
 
 from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster, LocalClusterError
-from quorumlog.model.config import CLUSTER_GROUP
-
-PARTITION_GROUP = re.compile(r"pg-[0-9]+")
-"""Groups that brokers make for the partitions of topics."""
+from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP
 
 
 @dataclass(frozen=True, slots=True)

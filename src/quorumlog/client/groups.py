@@ -29,7 +29,12 @@ from quorumlog.client.group_answers import (
 from quorumlog.client.requester import Requester
 from quorumlog.client.retry import Backoff
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.config import (
+    PARTITION_GROUP,
+    check_made_by_clients,
+    check_name,
+    parse_address,
+)
 from quorumlog.model.errors import (
     ConfigError,
     DeadlineExceededError,
@@ -206,7 +211,9 @@ class Groups:
                 needs all of them); then it was not made, or `outcome` is UNKNOWN and it is undone
                 later. TIMEOUT: it is made, and has no leader yet.
         """
-        _name(name)
+        is_of_brokers = PARTITION_GROUP.fullmatch(_name(name)) is not None
+        kind = "partitions" if is_of_brokers else (settings or {}).get("kind", "log")
+        check_made_by_clients(name, kind)
         _check_choice(members, replicas)
         chosen = await self._choose(members, replicas)
         counted = [node_id for node_id in chosen if node_id in self._counts]
@@ -408,6 +415,7 @@ class Groups:
 
         Raises:
             UnknownGroupError: no node that answered has it.
+            UnexpectedArgumentError: it belongs to the brokers of the cluster.
             RequestError: NETWORK_ERROR: no majority of its members answered; nothing is deleted.
         """
         _check_identity(identity)
@@ -423,6 +431,8 @@ class Groups:
                 "identity"
             )
         found = hosting(nodes, name, identity)
+        for info in found.values():
+            check_made_by_clients(name, info.settings.get("kind", "log"))
         newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
         members = members_of(newest, nodes)
         members |= {node.node_id: node.address for node in nodes if node.node_id in found}

@@ -31,6 +31,8 @@ PARTITION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 HOUR_MS = 3_600_000
 CLUSTER_GROUP = "__cluster"
 """The group that holds what brokers share: topics, where their partitions are, and configs."""
+PARTITION_GROUP: Final = re.compile(r"pg-([0-9]{1,9})")
+"""The groups that brokers make for the partitions of topics, and the number of each."""
 CLUSTER_MACHINE = "cluster"
 """Its state machine, which no other group has."""
 OWN_PREFIX = "quorumlog."
@@ -71,6 +73,15 @@ def open_to_clients(group: str) -> str:
             f"group {group} belongs to the brokers: make and alter topics by the Kafka protocol"
         )
     return group
+
+
+def check_made_by_clients(group: str, kind: object = "log") -> None:
+    """Raise `UnexpectedArgumentError` unless clients may make and delete a group of a kind."""
+    if group == CLUSTER_GROUP or kind != "log":
+        raise UnexpectedArgumentError(
+            f"group {group} belongs to the brokers, with the topics in it: make and delete topics "
+            "instead (`quorumlog topic`)"
+        )
 
 
 def parse_address(text: str) -> tuple[str, int]:

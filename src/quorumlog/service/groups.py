@@ -6,7 +6,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from quorumlog.model.codes import FAILED, ResponseCode
-from quorumlog.model.config import GroupConfig, check_name
+from quorumlog.model.config import (
+    PARTITION_GROUP,
+    GroupConfig,
+    check_made_by_clients,
+    check_name,
+)
 from quorumlog.model.config_keys import key_of
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
 from quorumlog.model.group_records import (
@@ -44,6 +49,9 @@ NOT_CREATED = GroupConfig(group="g", peers="n-h:1")
 def create_group(node: Node, request: CreateGroupRequest, answer: Answer) -> None:
     """Make this node's replica. Raises `UnexpectedArgumentError`."""
     _check(request.group, request.identity)
+    is_of_brokers = PARTITION_GROUP.fullmatch(request.group) is not None
+    kind = "partitions" if is_of_brokers else request.settings.get("kind", "log")
+    check_made_by_clients(request.group, kind)
     record = GroupRecord(
         group=request.group,
         identity=request.identity,
@@ -54,8 +62,13 @@ def create_group(node: Node, request: CreateGroupRequest, answer: Answer) -> Non
 
 
 def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer) -> None:
-    """Delete this node's replica. Raises `UnexpectedArgumentError`."""
+    """Delete this node's replica. Raises `UnexpectedArgumentError`.
+
+    What brokers own is not deleted so; the files of what they deleted may be removed.
+    """
     _check(request.group, request.identity, may_be_any=True)
+    if node.catalog.tombstone(request.group, request.identity) is None:
+        check_made_by_clients(request.group, _kind(node, request.group))
     node.hosting.lifecycle.delete(
         request.group, request.identity, _plain(answer), purge=request.purge
     )
@@ -83,6 +96,14 @@ def _check(name: str, identity: bytes, *, may_be_any: bool = False) -> None:
         raise UnexpectedArgumentError(str(error)) from error
     if len(identity) != IDENTITY_BYTES and not (may_be_any and not identity):
         raise UnexpectedArgumentError(f"an identity has {IDENTITY_BYTES} bytes")
+
+
+def _kind(node: Node, name: str) -> str:
+    """Return what the entries of a group are; of one that is not here, as its name says."""
+    config = node.catalog.configs.get(name)
+    if config is not None:
+        return config.kind
+    return "partitions" if PARTITION_GROUP.fullmatch(name) else "log"
 
 
 def _plain(answer: Answer) -> Callable[[ResponseCode, str], None]:
