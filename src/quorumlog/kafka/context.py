@@ -11,6 +11,7 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.producer_ids import ProducerIds
+from quorumlog.kafka.refused_batches import RefusedBatches
 from quorumlog.kafka.requests import ApiKey, RequestHeader
 from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
@@ -52,6 +53,7 @@ class Services:
     policies: TopicPolicies
     answer_bytes_max: Callable[[], int]
     """Returns how many bytes an answer may have now, as others are not read yet."""
+    refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
     held: set[HeldRequests] = field(default_factory=set)
     """Those whose requests wait until the broker knows all topics."""
 

@@ -15,13 +15,21 @@ from quorumlog.kafka.produce import (
     produce_answer,
     read_produce,
 )
+from quorumlog.kafka.refused_batches import Key
 from quorumlog.kafka.topic_policies import TopicPolicy
 from quorumlog.model.block import HEADER_SIZE, Block
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.wording import counted, shortened
 from quorumlog.node.replica.replica import Replica
-from quorumlog.records.batch import BatchHeader, RecordBatchError, check_batch
+from quorumlog.records.batch import HEADER_SIZE as BATCH_HEADER_SIZE
+from quorumlog.records.batch import (
+    NO_PRODUCER,
+    BatchHeader,
+    RecordBatchError,
+    batch_header,
+    check_batch,
+)
 from quorumlog.topics.produced_batch import ProducedBatch, block_around
 
 ACKS_NONE: Final = 0
@@ -208,10 +216,14 @@ class _Production:
         _, partition, begin, end = self._places[number]
         block = self._block(target.channel, begin, end)
         produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
-        reads, rooms = target.replica.partition_reads, self._request.context.services.rooms
+        services = self._request.context.services
+        reads, rooms = target.replica.partition_reads, services.rooms
+        refused = services.refused_batches
 
         def take(response: AppendResponse) -> None:
             if response.code == ResponseCode.SUCCESS:
+                if refused and (key := self._key(number)) is not None:
+                    refused.appended(key)
                 known = reads.partition(target.channel)
                 self._answered(
                     number,
@@ -308,11 +320,24 @@ class _Production:
 
     def _refuse(self, number: int, refusal: _Refusal) -> None:
         name, partition, _, _ = self._places[number]
-        self._request.context.note_error(
-            refusal.error, refusal.text, topic=name, partition=partition
-        )
-        text = shortened(refusal.text)
-        self._answered(number, ProducedPartition(partition, refusal.error, error_message=text))
+        context, error, text = self._request.context, refusal.error, refusal.text
+        key = self._key(number)
+        if key is not None:
+            services = context.services
+            error = services.refused_batches.error_for(key, error, services.now())
+            if error is not refusal.error:
+                text = f"send batches again that were refused before it: {text}"
+        context.note_error(error, text, topic=name, partition=partition)
+        answer = ProducedPartition(partition, error, error_message=shortened(text))
+        self._answered(number, answer)
+
+    def _key(self, number: int) -> Key | None:
+        """Return whose batch this is, for `RefusedBatches`; None: no idempotent producer's."""
+        name, partition, begin, end = self._places[number]
+        if end - begin < BATCH_HEADER_SIZE:
+            return None
+        producer_id = batch_header(self._request.frame.buffer, begin).producer_id
+        return None if producer_id == NO_PRODUCER else (producer_id, name, partition)
 
     def _answered(self, number: int, answer: ProducedPartition) -> None:
         self._answers[number] = answer
