@@ -1,5 +1,5 @@
-"""The README's example runs as printed, against the cluster that its command starts; so does
-that of the page about transactions."""
+"""The README's examples run as printed, against the cluster that their command starts; so do
+those of the pages about transactions, topics and Kafka's clients."""
 
 import re
 import subprocess
@@ -11,7 +11,10 @@ import pytest
 from quorumlog.local import LocalCluster
 
 README = Path(__file__).parent.parent.parent / "README.md"
+DOCS = README.parent / "docs"
 README_SERVERS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
+README_BROKER = "127.0.0.1:9092"
+SECONDS = 60
 
 
 def first_example():
@@ -68,6 +71,50 @@ def test_the_example_of_transactions_writes_one_batch_each_time(tmp_path):
             assert done.stdout == f"{rows}\n"
     finally:
         cluster.down()
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("brokers") / "mycluster"
+    cluster = LocalCluster.create(directory, topics=True, kafka_port=0)
+    cluster.up()
+    yield cluster
+    cluster.down()
+
+
+def printed_by_example(brokers, page, beginning):
+    """Run the example of a page that begins so, with a broker's real address; return its output."""
+    example = re.search(rf"```python\n({re.escape(beginning)}.*?)```", page.read_text(), re.DOTALL)[
+        1
+    ]
+    assert README_BROKER in example
+    script = example.replace(README_BROKER, brokers.bootstrap_servers)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.processes
+def test_kafkas_clients_produce_and_consume_as_the_readme_says(brokers):
+    assert "quorumlog cluster up --dir mycluster" in README.read_text()
+    beginning = "from confluent_kafka import Consumer, Producer"
+    assert printed_by_example(brokers, README, beginning) == "0 b'hello'\n"
+    beginning = "from confluent_kafka import OFFSET_BEGINNING"
+    printed = printed_by_example(brokers, DOCS / "kafka.md", beginning)
+    assert printed == "0 0 b'hello'\n", "the page consumes what the README produced"
+
+
+@pytest.mark.processes
+def test_the_tutorials_record_is_read_back(brokers):
+    page = DOCS / "tutorial.md"
+    printed = printed_by_example(brokers, page, "from kafka import KafkaConsumer")
+    assert printed == "0 b'12 minutes'\n"
 
 
 def test_every_page_the_readme_names_exists():
