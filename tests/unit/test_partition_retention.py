@@ -122,6 +122,19 @@ def test_b9_records_are_given_up_by_their_age(group):
     assert group.leader().running.log.end_index == end  # time need not be recorded any more
 
 
+def test_time_is_recorded_as_often_as_the_records_that_are_still_there_need(group):
+    group.set_rules({1: RetentionRule(1_000, None), 2: RetentionRule(7 * 86_400_000, None)})
+    group.fill(2, 3)
+    group.fill(1, 5)
+    group.wait(lambda: group.start_of(1) == 5, 6_000)
+    end = group.leader().running.log.end_index
+    group.pass_(20_000)
+    assert group.leader().running.log.end_index == end
+    assert group.start_of(2) == 0
+    group.fill(1, 1)
+    group.wait(lambda: group.start_of(1) == 6, 6_000)
+
+
 def test_b9_space_comes_back_within_two_files_of_what_is_readable(group):
     group.fill(1, 60)
     for start in (20, 45, 60):

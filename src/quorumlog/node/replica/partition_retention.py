@@ -133,9 +133,18 @@ class PartitionRetention:
     # -- by rules -----------------------------------------------------------------------------
 
     def _aging(self) -> Aging | None:
-        """Return which batches grow old; see `GroupTime.aging`."""
+        """Return which batches grow old; see `GroupTime.aging`.
+
+        The period of a partition counts only while it has records: a short one would otherwise
+        demand marks until the batches of all others are old.
+        """
+        partitions = self._tables.partitions.partitions
         periods = [
-            rule.retention_ms for rule in self._rules.values() if rule.retention_ms is not None
+            rule.retention_ms
+            for channel, rule in self._rules.items()
+            if rule.retention_ms is not None
+            and (partition := partitions.get(channel)) is not None
+            and partition.log_start < partition.next_offset
         ]
         newest = self._tables.batches.newest_index
         if not periods or newest < 0:
