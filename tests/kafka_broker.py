@@ -8,6 +8,8 @@ from the replicas of all nodes.
 import asyncio
 import itertools
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -24,6 +26,7 @@ from quorumlog.topics.entries import PartitionOpened
 from small_files import SMALL_FILES
 
 GROUP = "pg-1"
+MEMORY = Path("/dev/shm")
 
 
 class TopicsOfTest:
@@ -187,7 +190,10 @@ class KafkaCluster:
 
 @asynccontextmanager
 async def kafka_cluster(directory, count=1, **limits):
-    """Run nodes that serve Kafka clients."""
+    """Run nodes that serve Kafka clients; their data is in memory where that can be.
+
+    A leader that has no peer steps down when its disk stalls, as disks of busy machines do.
+    """
     ids = [f"n{number}" for number in range(count)]
     peers = ";".join(
         f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, free_ports(count), strict=True)
@@ -195,6 +201,7 @@ async def kafka_cluster(directory, count=1, **limits):
     group = GroupConfig(group=GROUP, peers=peers, kind="partitions", **SMALL_FILES)
     known = TopicsOfTest()
     async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(dir=MEMORY or directory)))
         for number, node_id in enumerate(ids):
             config = NodeConfig(
                 self_id=node_id, store_base_dir=str(directory / node_id), groups=[group], **limits
