@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from quorumlog.model.wording import sendable
+
 EVENT_FIELDS = "quorumlog_fields"
 
 FieldValue: TypeAlias = (
@@ -42,9 +44,9 @@ def reason_of(error: OSError) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error in words: what it is called, and what it says."""
+    """Return an error in words: what it is called, and what it says, as `sendable` has it."""
     try:
         text = str(error)
     except Exception:  # an exception of a program that cannot say what it is
         text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return sendable(f"{type(error).__name__}: {text}" if text else type(error).__name__)

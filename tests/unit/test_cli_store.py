@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -51,6 +52,22 @@ def test_160_one_entry_at_an_index_with_its_file_and_a_preview(multi_term, capsy
     assert first.split()[0] == "40"
     assert second.split()[0] == "41"
     assert len(first) < 160
+
+
+@pytest.mark.parametrize("kind", ["data", "index"])
+@pytest.mark.parametrize("size", [0, 1_000])
+def test_a_store_whose_files_were_all_cut_short_is_read_to_its_end(multi_term, capsys, kind, size):
+    store = store_of(multi_term)
+    first, *others = sorted((store / kind).iterdir())
+    for other in others:
+        other.unlink()
+    os.truncate(first, size)
+    assert main(["store", "verify", str(store)]) == 1
+    assert main(["store", "stats", str(store)]) == 0
+    capsys.readouterr()
+    main(["store", "dump", str(store), "--json"])
+    read = capsys.readouterr().out.splitlines()
+    assert len(read) == 500 if kind == "index" else len(read) < 10
 
 
 def test_for_a_directory_above_a_store_the_error_names_the_stores_below(multi_term, capsys):

@@ -210,6 +210,16 @@ def test_what_a_hook_keeps_of_a_body_is_not_the_log():
     assert leader.entries()[0].body == b"as it was"
 
 
+def test_why_a_hook_refuses_is_said_in_a_text_that_can_be_sent():
+    def hook(place, body):
+        raise ValueError(bytes(body).decode(errors="surrogateescape"))
+
+    leader = Leader(hook)
+    leader.append([b"\xff"], [b"x" * 100_000])
+    assert leader.refused[0][1].endswith("ValueError: ?")
+    assert leader.refused[1][1].endswith("xx… (100,012 characters in all)")
+
+
 def test_a_hook_cannot_change_the_length_of_a_body():
     def hook(place, body):
         body[:] = b"longer than before"

@@ -9,6 +9,7 @@ from quorumlog.model.messages.base import JOINED_MAX, Hello, Response, Responses
 from quorumlog.model.messages.client import AppendResponse, FetchResponse
 from quorumlog.node.turn import Turn
 from quorumlog.service.answers import Answers
+from quorumlog.wire.frame import encode_frame
 from quorumlog.wire.joined import PART_ATTACHED_MAX, Outgoing, split
 
 
@@ -38,6 +39,7 @@ class Client:
                 for one in split(message, attached)
             ]
         else:
+            encode_frame(message)
             parts = [(correlation_id, message, bytes(attached))]
             self.answered += message.code == ResponseCode.SUCCESS
         self.frames.append([number for number, _, _ in parts])
@@ -116,6 +118,25 @@ def test_an_answer_that_fits_no_frame_is_refused_with_the_reason_and_the_others_
     client.answer(4)
     client.end_turn()
     assert client.frames[1:] == [[2], [3], [4]]
+
+
+def test_a_text_that_is_not_valid_unicode_is_sent_with_marks_in_its_place(client):
+    client.answer(1, AppendResponse(code=ResponseCode.HOOK_REFUSED, text="no: \ud800"))
+    client.answer(2, Response(code=ResponseCode.HOOK_REFUSED, text="x" * 10_000_000))
+    client.end_turn()
+    assert client.frames == [[1, 2]]
+    assert client.got[1][0].text == "no: ?"
+    assert client.got[2][0].code == ResponseCode.HOOK_REFUSED
+    assert client.got[2][0].text.endswith("xx… (10,000,000 characters in all)")
+
+
+def test_an_answer_that_cannot_be_encoded_does_not_keep_others_from_leaving(client):
+    client.answer(1)
+    client.answer(2, Response(leader_id="\ud800"))
+    client.answer(3)
+    client.end_turn()
+    assert client.frames == [[1], [2], [3]]
+    assert client.got[2][0].code == ResponseCode.INTERNAL_ERROR
 
 
 def test_a_client_that_does_not_read_its_answers_is_cut_off(client):

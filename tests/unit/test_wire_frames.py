@@ -22,6 +22,7 @@ from quorumlog.model.messages import (
     peer,
     transactions,
 )
+from quorumlog.model.messages.base import Response
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import HEADER, HEADER_SIZE, Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND, UNATTACHED_KINDS
@@ -349,6 +350,11 @@ def test_a_frame_above_the_limit_is_not_sent():
         encode_frame(
             client.AppendRequest(group="g", count=1), attachments=[bytes(LIMITS.frame_bytes_max)]
         )
+
+
+def test_a_text_that_is_not_valid_unicode_is_refused_and_not_sent():
+    with pytest.raises(UnexpectedArgumentError, match="Response has a text that is not valid"):
+        encode_frame(Response(text="\ud800"))
 
 
 def test_header_size_is_32():

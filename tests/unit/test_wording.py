@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.model.wording import counted, entries_text
+from quorumlog.model.wording import TEXT_MAX, counted, entries_text, sendable
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 NOUNS = (
@@ -27,6 +27,12 @@ def test_a_count_of_one_is_said_in_the_singular():
     assert counted(2, "node does", "nodes do") == "2 nodes do"
     assert counted(12_000, "file") == "12,000 files"
     assert [entries_text(n) for n in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
+
+
+def test_a_text_of_any_program_can_be_sent():
+    assert sendable("grün \U0001f600 \ud800\udcff") == "grün \U0001f600 ??"
+    assert sendable("x" * TEXT_MAX) == "x" * TEXT_MAX
+    assert sendable("x" * (TEXT_MAX + 1)).startswith("x" * TEXT_MAX + "… (")
 
 
 def plurals(tree: ast.AST) -> Iterator[str]:

@@ -4,6 +4,8 @@ from typing import Final
 
 TEXT_LENGTH_MAX: Final = 1_000
 """Characters of a text that may have in it what somebody else has sent, such as a name."""
+TEXT_MAX: Final = 8_000
+"""Characters of a text that another program wrote, such as an error's."""
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -19,3 +21,13 @@ def entries_text(count: int) -> str:
 def shortened(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
     """Return a text, or its first characters and `…` if it is longer than `length_max`."""
     return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
+
+
+def sendable(text: str) -> str:
+    """Return a text of any program as it can be sent: valid UTF-8, and not too long.
+
+    Half of a surrogate pair becomes `?`; of more than `TEXT_MAX` characters the first are kept.
+    """
+    if len(text) > TEXT_MAX:
+        text = f"{text[:TEXT_MAX]}… ({len(text):,} characters in all)"
+    return text.encode("utf-8", "replace").decode("utf-8")

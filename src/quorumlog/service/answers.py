@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.messages.base import JOINED_MAX, Response, Responses
 from quorumlog.model.messages.client import AppendResponse
+from quorumlog.model.wording import sendable
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.joined import PART_ATTACHED_MAX, Outgoing, runs_of
 
@@ -24,7 +27,14 @@ class Answers:
         self._attached = 0
 
     def send(self, connection: Connection, answer: Outgoing[Response], *, is_last: bool) -> None:
-        """Send an answer soon; `is_last`: none can come with it. Raises nothing."""
+        """Send an answer soon; `is_last`: none can come with it. Raises nothing.
+
+        Its text may be another program's, such as an append hook's: it is sent as `sendable` has
+        it.
+        """
+        if answer.message.text:
+            text = sendable(answer.message.text)
+            answer = answer._replace(message=msgspec.structs.replace(answer.message, text=text))
         hello = connection.hello
         if answer.size > PART_ATTACHED_MAX or hello is None or not hello.takes_joined:
             self._send_gathered(connection)
@@ -45,8 +55,14 @@ class Answers:
         if len(gathered) == 1:
             _send_one(connection, gathered[0])
             return
+        try:
+            runs = list(runs_of(gathered, PART_ATTACHED_MAX))
+        except UnicodeEncodeError:  # one of them cannot be sent; the others must be
+            for one in gathered:
+                _send_one(connection, one)
+            return
         place = 0
-        for run in runs_of(gathered, PART_ATTACHED_MAX):
+        for run in runs:
             joined = gathered[place : place + len(run.parts)]
             place += len(joined)
             if len(joined) == 1:
@@ -65,9 +81,9 @@ def _send_one(connection: Connection, answer: Outgoing[Response]) -> None:
         sent = connection.send(
             answer.message, correlation_id=number, attachments=answer.attachments
         )
-    except UnexpectedArgumentError as error:  # done, but the answer fits no frame
+    except UnexpectedArgumentError as error:  # done, but no frame can have the answer
         kind = AppendResponse if isinstance(answer.message, AppendResponse) else Response
-        text = f"the answer is too long: {error}"
+        text = sendable(f"the answer cannot be sent: {error}")
         refused = kind(code=ResponseCode.INTERNAL_ERROR, text=text)
         sent = connection.send(refused, correlation_id=number)
     if not sent:

@@ -60,9 +60,15 @@ def encode_frame(
 ) -> list[Buffer]:
     """Return the buffers of one frame; attachments are passed on as they are.
 
-    Raises `UnexpectedArgumentError` when the frame would be above a limit.
+    Raises `UnexpectedArgumentError` when the frame would be above a limit, or when a text of the
+    message is not valid Unicode.
     """
-    body = _encoder.encode(message)
+    try:
+        body = _encoder.encode(message)
+    except UnicodeEncodeError as error:
+        raise UnexpectedArgumentError(
+            f"{type(message).__name__} has a text that is not valid Unicode: {error}"
+        ) from error
     length = sum(map(len, attachments))
     if len(body) > limits.message_bytes_max or len(body) + length > limits.frame_bytes_max:
         raise UnexpectedArgumentError(

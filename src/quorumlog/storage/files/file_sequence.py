@@ -347,10 +347,13 @@ class FileSequence:
             file.close()
 
 
-def existing_file_size(files: FileSystem, directories: Sequence[str]) -> int | None:
+def existing_file_size(
+    files: FileSystem, directories: Sequence[str], *, record_bytes: int = 1
+) -> int | None:
     """Return the size that the files of an existing sequence have; None if there are none.
 
-    Some may have been cut short, so the largest counts.
+    Some may have been cut short, so the largest counts. If it ends inside a record of
+    `record_bytes`, it had room for that record at least.
     """
     sizes = [
         size_of(files, f"{directory}/{name}")
@@ -358,7 +361,7 @@ def existing_file_size(files: FileSystem, directories: Sequence[str]) -> int | N
         for name in files.names(directory)
         if is_name(name) and not files.obstacle(f"{directory}/{name}")
     ]
-    return max(sizes, default=None)
+    return -(-max(sizes) // record_bytes) * record_bytes if sizes else None
 
 
 def size_of(files: FileSystem, path: str) -> int:

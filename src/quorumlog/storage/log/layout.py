@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 from isal.isal_zlib import crc32
 
+from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.model.errors import (
     CorruptionError,
     StorageError,
@@ -160,12 +161,13 @@ def claim_group_directory(
     if files.exists(f"{directory}/{CHECKPOINT_NAME}"):
         raise _identity_error(directory, "it is gone, and so is its copy")
     HardStateStore(files, directory).establish()
+    index_paths = [f"{directory}/{INDEX}"]
     identity = Identity(
         group,
         self_id,
         files.random_bytes(16).hex(),
         existing_file_size(files, data_directories) or data_file_bytes,
-        existing_file_size(files, [f"{directory}/{INDEX}"]) or index_file_bytes,
+        existing_file_size(files, index_paths, record_bytes=INDEX_RECORD_SIZE) or index_file_bytes,
     )
     identity = msgspec.structs.replace(identity, crc=identity.checksum())
     _write_identities(files, directory, identity)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from quorumlog.model.block import Block, headers, parse_block
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_SIZE, Block, headers, parse_block
 from quorumlog.model.errors import (
     CorruptionError,
     IndexOutOfRangeError,
@@ -73,10 +73,14 @@ def opened_for_change(
         identity = read_identity(files, directory)
         require_settled(directory, identity)
     else:
-        index_bytes = existing_file_size(files, [f"{directory}/{INDEX}"])
+        index_bytes = existing_file_size(
+            files, [f"{directory}/{INDEX}"], record_bytes=INDEX_RECORD_SIZE
+        )
         if index_bytes is None:
             raise StorageError(f"{directory}: no index files, and their size is recorded nowhere")
-        identity = Identity("", "", "", data_bytes, index_bytes)
+        identity = Identity(
+            "", "", "", max(data_bytes, HEADER_SIZE), max(index_bytes, INDEX_RECORD_SIZE)
+        )
     directories = DataDirectories(files, paths, (), 1.0)
     lock = files.lock(directory)
     try:

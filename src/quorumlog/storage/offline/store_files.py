@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.model.block import HEADER_SIZE, decode_entries, headers
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_SIZE, decode_entries, headers
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.wording import counted
@@ -80,11 +80,11 @@ def open_unsettled(
         raise StorageError(
             f"{directory}: no data files in {', '.join(paths)}; is this a group directory?"
         )
-    data = FileSequence(files, paths, file_size)
+    data = FileSequence(files, paths, max(file_size, HEADER_SIZE))
     data.load(read_only=True)
     index_path = f"{directory}/{INDEX}"
-    index_size = existing_file_size(files, [index_path])
-    index = FileSequence(files, [index_path], index_size or file_size)
+    index_size = existing_file_size(files, [index_path], record_bytes=INDEX_RECORD_SIZE)
+    index = FileSequence(files, [index_path], index_size or INDEX_RECORD_SIZE)
     if index_size is not None:
         index.load(read_only=True)
     store_metadata = StoreMetadata(files, directory)
