@@ -538,6 +538,11 @@ async def test_a_group_that_is_made_while_nodes_run_gets_what_its_programs_expec
             expect(node)
             with pytest.raises(qe.ConfigError, match="add it"):
                 node.expect_group("g")
+            for name in (None, 5, b"x"):
+                with pytest.raises(qe.ConfigError, match="group is a str, not"):
+                    node.expect_group(name)
+            with pytest.raises(qe.ConfigError, match="__cluster is that of brokers"):
+                node.expect_group("__cluster")
             with pytest.raises(qe.UnknownGroupError):
                 node.group("later")
         async with Client(embedded.servers, "g") as client:

@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.client.group_answers import NodeGroups
 from quorumlog.client.groups import Groups
-from quorumlog.errors import NotLeaderError, UnexpectedArgumentError
+from quorumlog.errors import NetworkError, NotLeaderError, Outcome, UnexpectedArgumentError
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.groups import CreateGroupRequest, GroupInfo
 
@@ -20,11 +20,14 @@ class Cluster(Groups):
     def __init__(self):
         super().__init__(requester=None)
         self._addresses.update(NODES)
-        self.refusing, self.made = set(), Counter()
+        self.refusing, self.silent, self.made = set(), set(), Counter()
 
     async def nodes(self):
         await asyncio.sleep(0)
-        return [NodeGroups(node_id, address, 0, 100) for node_id, address in NODES.items()]
+        return [
+            NodeGroups(node_id, address, 0, 100, error="no answer" * (node_id in self.silent))
+            for node_id, address in NODES.items()
+        ]
 
     async def _ask(self, address, request, kind):
         await asyncio.sleep(0)
@@ -105,3 +108,47 @@ async def test_a_group_of_the_brokers_is_not_deleted_also_where_a_node_would_do_
     cluster._find = find
     with pytest.raises(UnexpectedArgumentError, match="belongs to the brokers"):
         await cluster.delete("pg-0", force=True)
+
+
+@pytest.mark.parametrize("members", [[], {}, ()])
+async def test_a_group_needs_a_member(cluster, members):
+    with pytest.raises(UnexpectedArgumentError, match="members names no node"):
+        await cluster.create("g", members=members)
+
+
+async def test_a_member_without_a_name_is_shown_as_it_was_given(cluster):
+    with pytest.raises(UnexpectedArgumentError, match="no node '' was found; there are n0, n1"):
+        await cluster.create("g", members=[""])
+
+
+@pytest.mark.parametrize("settings", [5, "abc", [("retentionBytes", 1)]])
+async def test_settings_that_are_no_mapping_are_refused_in_words(cluster, settings):
+    for call in (cluster.create("g", settings=settings), cluster.alter("g", settings)):
+        with pytest.raises(UnexpectedArgumentError, match="settings are a mapping of keys"):
+            await call
+
+
+@pytest.mark.parametrize("settings", [{"deleteWhen": "\udcff"}, {"\udcff": 1}])
+async def test_settings_that_are_not_valid_unicode_are_refused_with_their_key(cluster, settings):
+    for call in (cluster.create("g", settings=settings), cluster.alter("g", settings)):
+        with pytest.raises(UnexpectedArgumentError, match=r"of key '(deleteWhen|\\udcff)'"):
+            await call
+    with pytest.raises(UnexpectedArgumentError, match=r"of key '\\udcff'"):
+        await cluster.alter("g", unset=["\udcff"])
+
+
+@pytest.mark.parametrize("settings", [None, {}])
+async def test_a_change_that_changes_nothing_is_refused(cluster, settings):
+    with pytest.raises(UnexpectedArgumentError, match="names a key to change"):
+        await cluster.alter("g", settings)
+
+
+async def test_too_few_nodes_that_answer_are_an_error_that_may_pass(cluster):
+    cluster.silent = {"n0", "n1", "n2"}
+    with pytest.raises(
+        NetworkError, match="replicas is 3, and 2 nodes were found; n0: no"
+    ) as found:
+        await cluster.create("g")
+    assert found.value.outcome is Outcome.DID_NOT_HAPPEN
+    with pytest.raises(UnexpectedArgumentError, match="replicas is 6, and 2 nodes were found"):
+        await cluster.create("g", replicas=6)

@@ -212,7 +212,8 @@ class Groups:
                 later. TIMEOUT: it is made, and has no leader yet.
         """
         is_of_brokers = PARTITION_GROUP.fullmatch(_name(name)) is not None
-        kind = "partitions" if is_of_brokers else (settings or {}).get("kind", "log")
+        texts = _texts(settings)
+        kind = "partitions" if is_of_brokers else texts.get("kind", "log")
         check_made_by_clients(name, kind)
         _check_choice(members, replicas)
         chosen = await self._choose(members, replicas)
@@ -220,9 +221,7 @@ class Groups:
         self._counts.update(counted)  # at once: others are being chosen for meanwhile
         peers = ";".join(f"{node_id}-{address}" for node_id, address in chosen.items())
         identity = os.urandom(IDENTITY_BYTES)
-        request = CreateGroupRequest(
-            group=name, identity=identity, peers=peers, settings=_texts(settings)
-        )
+        request = CreateGroupRequest(group=name, identity=identity, peers=peers, settings=texts)
         outcomes = await self._ask_each(chosen, request, Response)
         refusals = {node: one for node, one in outcomes.items() if isinstance(one, RequestError)}
         if refusals:
@@ -244,29 +243,20 @@ class Groups:
         await self._count()
         if members is not None:
             unknown = [node_id for node_id in members if node_id not in self._addresses]
-            if unknown or not members:
+            if unknown:
                 known = ", ".join(sorted(self._addresses))
                 raise UnexpectedArgumentError(
-                    f"no node {', '.join(unknown)} was found; there are {known}. Give other nodes "
-                    "with their addresses, or name them as servers"
+                    f"no node {', '.join(map(repr, unknown))} was found; there are {known}. "
+                    "Give other nodes with their addresses, or name them as servers"
                 )
             if len(set(members)) < len(members):
                 raise UnexpectedArgumentError(f"members names a node twice: {', '.join(members)}")
             return {node_id: self._addresses[node_id] for node_id in members}
         wanted = REPLICAS if replicas is None else replicas
         if not 0 < wanted <= len(self._counts):
-            raise self._too_few(wanted, is_default=replicas is None)
+            raise _too_few(wanted, len(self._counts), self._silent, is_default=replicas is None)
         emptiest = sorted(self._counts, key=lambda node_id: (self._counts[node_id], node_id))
         return {node_id: self._addresses[node_id] for node_id in sorted(emptiest[:wanted])}
-
-    def _too_few(self, wanted: int, *, is_default: bool) -> UnexpectedArgumentError:
-        found = len(self._counts)
-        text = f"replicas is {wanted}, and {counted(found, 'node was', 'nodes were')} found"
-        if self._silent:
-            text += f"; {'; '.join(f'{at}: {why}' for at, why in self._silent.items())}"
-        if is_default:
-            text += f". Start more nodes, or say replicas={found} if fewer shall do"
-        return UnexpectedArgumentError(text)
 
     async def _count(self) -> None:
         """Find out how many groups each node has, unless that was done just now."""
@@ -373,8 +363,10 @@ class Groups:
                 (NETWORK_ERROR); or others went on changing the group until the client's time was
                 over (CHANGE_IN_PROGRESS). Its `outcome` says whether nothing is changed.
         """
-        keys = _keys(unset)
-        alteration = Alteration(_name(name), _texts(settings), keys, self._alter_each)
+        keys, texts = _keys(unset), _texts(settings)
+        if not keys and not texts:
+            raise UnexpectedArgumentError("neither settings nor unset names a key to change")
+        alteration = Alteration(_name(name), texts, keys, self._alter_each)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._requester.limit_ms(None) / 1_000
         backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
@@ -491,6 +483,22 @@ def _unpurged(nodes: Sequence[NodeGroups], name: str) -> list[str]:
     )
 
 
+def _too_few(
+    wanted: int, found: int, silent: Mapping[str, str], *, is_default: bool
+) -> RequestError:
+    """Return the error that says why a group of that many replicas cannot be made."""
+    text = f"replicas is {wanted}, and {counted(found, 'node was', 'nodes were')} found"
+    if silent:
+        text += f"; {'; '.join(f'{at}: {why}' for at, why in silent.items())}"
+    if is_default:
+        text += f". Start more nodes, or say replicas={found} if fewer shall do"
+    if found < wanted <= found + len(silent):  # it may be possible once they answer
+        failed = NetworkError(text)
+        failed.outcome = Outcome.DID_NOT_HAPPEN
+        return failed
+    return UnexpectedArgumentError(text)
+
+
 def _name(name: str, kind: str = "group") -> str:
     if not isinstance(name, str):
         raise UnexpectedArgumentError(f"{kind} is a str, not {name!r}")
@@ -512,6 +520,8 @@ def _check_choice(members: object, replicas: object) -> None:
             f"members are node ids, as a sequence of str or as a mapping to addresses, not "
             f"{members!r}"
         )
+    if members is not None and not members:
+        raise UnexpectedArgumentError("members names no node; None stands for those that have room")
     if members is not None and replicas is not None:
         raise UnexpectedArgumentError("give either members or replicas, not both")
     if replicas is not None and (not isinstance(replicas, int) or isinstance(replicas, bool)):
@@ -522,7 +532,19 @@ def _keys(unset: Iterable[str]) -> tuple[str, ...]:
     keys = () if isinstance(unset, str) or not isinstance(unset, Iterable) else tuple(unset)
     if (unset and not keys) or not all(isinstance(key, str) for key in keys):
         raise UnexpectedArgumentError(f"unset is a sequence of keys, not {unset!r}")
+    for key in keys:
+        _check_text(key, key)
     return keys
+
+
+def _check_text(key: str, text: str) -> None:
+    """Raise `UnexpectedArgumentError` unless a key, or its value, is valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnexpectedArgumentError(
+            f"settings have keys and values of valid Unicode, and of key {key!r} {text!r} is not"
+        ) from error
 
 
 def _check_identity(identity: object) -> None:
@@ -536,11 +558,15 @@ def _check_identity(identity: object) -> None:
 
 def _texts(settings: Mapping[str, object] | None) -> Settings:
     """Return the settings of a call as they are sent."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UnexpectedArgumentError(f"settings are a mapping of keys to values, not {settings!r}")
     for key, value in (settings or {}).items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise UnexpectedArgumentError(
                 f"settings are keys and values (text, number or truth), not {key!r}: {value!r}"
             )
+        _check_text(key, key)
+        _check_text(key, text_of(value))
     return {key: text_of(value) for key, value in (settings or {}).items()}
 
 

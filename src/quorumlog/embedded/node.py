@@ -114,6 +114,8 @@ class Node:
             if group not in names:
                 raise ConfigError(f"the configuration has the groups {names}, not {group!r}")
             return config
+        if not isinstance(group, GroupConfig):
+            raise ConfigError(f"a group is a name or a GroupConfig, not {group!r}")
         if group.group in names:
             raise ConfigError(f"the configuration has a group {group.group} already: add its name")
         return msgspec.structs.replace(config, groups=[*config.groups, group])
@@ -138,9 +140,12 @@ class Node:
             on_role_change: see `add_group`.
 
         Raises:
-            ConfigError: the node hosts the group already, or it has been added.
+            ConfigError: the node hosts the group already, or it has been added; or no group that is
+                made while nodes run has that name.
         """
         check_name("group", name)
+        if name == CLUSTER_GROUP:
+            raise ConfigError(f"group {name} is that of brokers; it is made in configuration files")
         if name in {one.group for one in self._config.groups}:
             raise ConfigError(f"group {name} is in the node's configuration: add it")
         if self._inside is not None and name in self._inside.replicas:

@@ -47,6 +47,8 @@ def check_name(kind: str, name: str, *, dash: bool = True) -> None:
     Names become directory names, so only letters, digits, `.`, `_` and inner `-` are allowed, and
     no group has one that a node gives to files of its own.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"{kind} is a str, not {name!r}")
     if kind == "group" and name == CLUSTER_GROUP:
         return
     fits = NAME_PATTERN.fullmatch(name) and len(name) <= NAME_LENGTH_MAX
