@@ -582,8 +582,8 @@ def p01_a_batch_gets_its_offset_when_it_arrives(put):
                 produced.base_offset = found[produced.channel].next_offset
         add(self, proposal)
 
-    def as_told(self, block, produced, following):
-        stamp(self, block, produced, {produced.channel: (produced.base_offset, 0)})
+    def as_told(self, data, produced, partition, following):
+        stamp(self, data, produced, partition, {produced.channel: (produced.base_offset, 0)})
 
     put(ProposalQueue, "add", early)
     put(StampedProposals, "_stamp", as_told)

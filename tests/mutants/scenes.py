@@ -8,9 +8,17 @@ from random import Random
 
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.membership import Member
-from quorumlog.raft.events import AddMember, ChangeRequested, PromoteMember, TransferRequested
+from quorumlog.raft.events import (
+    AddMember,
+    ChangeRequested,
+    PromoteMember,
+    RemoveMember,
+    TransferRequested,
+)
 from quorumlog.sim.cluster import SimulatedCluster
+from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.invariants.no_retraction import NoRetraction
+from quorumlog.sim.machines import KEY_VALUES
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 
 SCENE_MS = 20_000
@@ -40,9 +48,9 @@ def wait(cluster, duration_ms):
     cluster.run_until(cluster.clock.now_ms + duration_ms)
 
 
-def founded(spares=0):
+def founded(**settings):
     """A group of three that has served an append, whoever leads it, and the others."""
-    cluster = SimulatedCluster(1, 3, spares=spares, max_push_time_out_ms=500)
+    cluster = SimulatedCluster(1, 3, max_push_time_out_ms=500, **settings)
     for node_id in cluster.founders:
         cluster.nodes[node_id].start()
     cluster.run_until_equal(SCENE_MS)
@@ -154,6 +162,14 @@ def r15_a_leader_that_is_cut_off_takes_new_voters():
     recovered(cluster)
 
 
+def r17_a_leader_is_removed():
+    cluster, leader, _ = founded()
+    name = leader.node_id
+    leader.ask(lambda number: ChangeRequested(number, RemoveMember(name)))
+    wait(cluster, 3_000)
+    recovered(cluster)
+
+
 def r20_a_slow_disk_has_several_writes_to_do():
     cluster, leader, _ = founded()
     for number, invariant in enumerate(cluster.invariants):
@@ -164,6 +180,65 @@ def r20_a_slow_disk_has_several_writes_to_do():
         cluster.clients.append(1, 20)
         wait(cluster, 2)
     leader.slow = 1
+    recovered(cluster)
+
+
+def r33_others_stand_still_while_a_replica_counts():
+    """The hour for which entries are kept lasts four seconds."""
+    hours = ";".join(map(str, range(24)))
+    cluster, leader, [ahead, other] = founded(
+        file_reserved_hours=1, hour_ms=4_000, delete_when=hours, clean_interval=100
+    )
+    append_much(cluster)
+    cut(cluster, [ahead], [leader, other])
+    leader.stop(power=False)
+    other.stop(power=False)
+    wait(cluster, 3_000)
+    leader.start()
+    other.start()
+    cluster.run_until_served(SCENE_MS)
+    cluster.network.cut.clear()
+    append_much(cluster)
+    recovered(cluster)
+
+
+def append_much(cluster):
+    for _ in range(60):
+        cluster.clients.append(8, 400)
+        wait(cluster, 50)
+
+
+def r34_records_of_keys_and_values_are_damaged():
+    cluster, leader, _ = founded(state_machine=KEY_VALUES, snapshot_threshold=60)
+    cluster.damaged_machines.add(leader.node_id)
+    random = Random(1)
+    cluster.clients.start(3)
+    for _ in range(40):
+        wait(cluster, 100)
+        leader.machines.flip_bit_in_memory(random)
+    cluster.clients.is_running = False
+    wait(cluster, 1_000)
+    recovered(cluster)
+
+
+def r36_a_leader_that_was_cut_off_is_asked_to_stop():
+    cluster, leader, followers = founded()
+    cut(cluster, [leader], followers)
+    cluster.clients.append(1, 20)
+    wait(cluster, 50)
+    leader.enter(leader.running.prepare_stop)
+    wait(cluster, 50)
+    leader.stop(power=False)
+    cluster.run_until_served(SCENE_MS)
+    recovered(cluster)
+
+
+def r37_somebody_speaks_in_members_names():
+    cluster, _, _ = founded()
+    impostors = Impostors(cluster, Random(1))
+    impostors.start()
+    wait(cluster, 30_000)
+    impostors.end()
     recovered(cluster)
 
 
