@@ -1,6 +1,8 @@
-"""Parts of the demonstration that need no cluster: the data, the comparison, the chart."""
+"""Parts of the demonstration that need no cluster: the data, the comparisons, the chart."""
 
 import json
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +11,14 @@ from quorumlog.cli.main import main
 from quorumlog.demo.analyse import Delay, draw_chart
 from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
 from quorumlog.demo.load import body_digest
-from quorumlog.demo.proof import Proof, compare_content, content_digest, parquet_digests
+from quorumlog.demo.partition_reads import partition_read
+from quorumlog.demo.proof import (
+    Proof,
+    compare_content,
+    compare_partitions,
+    content_digest,
+    parquet_digests,
+)
 
 
 def digests(*bodies):
@@ -82,3 +91,37 @@ def test_a_cluster_that_is_there_is_left_alone(tmp_path, capsys):
     assert main(["demo", "--dir", str(tmp_path), "--records", "10"]) == 1
     assert f"{there.parent} exists; choose another directory" in capsys.readouterr().err
     assert there.read_text() == "somebody's"
+
+
+def partitions_compared(sent, found):
+    proof = Proof()
+    compare_partitions(proof, "kcat", {0: partition_read(sent)}, {0: partition_read(found)})
+    return proof
+
+
+def test_a_partition_is_proved_by_the_order_of_its_records():
+    sent = [(0, b"a"), (1, b"b")]
+    assert partitions_compared(sent, sent).failures == []
+    for found in ([(0, b"b"), (1, b"a")], [(0, b"a"), (1, b"z")]):
+        (failure,) = partitions_compared(sent, found).failures
+        assert "partition 0, read by kcat: the digest differs" in failure
+
+
+def test_records_missing_or_twice_in_a_partition_are_counted_and_failures():
+    sent = [(0, b"a"), (1, b"b")]
+    fewer, more = partitions_compared(sent, sent[:1]), partitions_compared(sent, [*sent, (2, b"b")])
+    assert (fewer.missing_in_topic, fewer.duplicates_in_topic) == (1, 0)
+    assert (more.missing_in_topic, more.duplicates_in_topic) == (0, 1)
+    assert fewer.failures == ["partition 0, read by kcat: 1 record of 2 acknowledged"]
+    assert more.failures == ["partition 0, read by kcat: 3 records of 2 acknowledged"]
+
+
+def test_a_gap_between_offsets_is_a_failure():
+    proof = partitions_compared([(0, b"a"), (1, b"b")], [(0, b"a"), (2, b"b")])
+    assert "partition 0, read by kcat: 1 offset out of order" in proof.failures
+
+
+def test_what_spark_workers_import_neither_draws_nor_prints():
+    code = "import sys, quorumlog.demo.partition_reads; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert not {b"matplotlib", b"rich", b"kafka", b"aiokafka"} & set(loaded.split())

@@ -19,7 +19,7 @@ def demo_command(
         typer.Option("--dir", help="Work here.", show_default="a new temporary directory"),
     ] = None,
 ) -> None:
-    """Three nodes, all flights of 2013, the leader killed half-way, Spark, and the proof."""
+    """Three nodes, all flights of 2013, leaders killed, Kafka's clients, Spark, and the proof."""
     try:
         # Spark and matplotlib are an extra, and slow to load
         from quorumlog.demo.run import run_demo  # noqa: PLC0415

@@ -1,6 +1,8 @@
 """The Spark job: committed log → JSON → partitioned Parquet, mean delays, one chart."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,31 +43,35 @@ class Analysis:
     by_hour: list[Delay]
     parquet: Path
     chart: Path
-    start_seconds: float
     job_seconds: float
 
 
-def analyse(servers: str, group: str, output: Path, console: Console) -> Analysis:
-    """Run the job against the live cluster; write under `output`."""
-    started = time.monotonic()
+@contextmanager
+def started(output: Path, console: Console) -> Iterator[tuple[SparkSession, float]]:
+    """Yield a session, which ends with the block, and in how many seconds it started."""
+    before = time.monotonic()
     spark = session("quorumlog demo", output=output / "spark.log")
-    ready = time.monotonic()
-    console.print(f"  Spark {spark.version} started in {ready - started:.1f} s")
-    parquet = output / "flights.parquet"
+    seconds = time.monotonic() - before
+    console.print(f"  Spark {spark.version} started in {seconds:.1f} s")
     try:
-        log = (
-            spark.read.format("quorumlog").option("servers", servers).option("group", group).load()
-        )
-        flights = log.select(
-            "index", "body", f.from_json(f.col("body").cast("string"), FLIGHT_SCHEMA).alias("v")
-        ).select("index", "body", "v.*")
-        flights.write.mode("overwrite").partitionBy("month").parquet(str(parquet))
-        by_carrier, by_hour = _delays(spark, parquet)
+        yield spark, seconds
     finally:
         spark.stop()
+
+
+def analyse(spark: SparkSession, servers: str, group: str, output: Path) -> Analysis:
+    """Run the job against the live cluster; write under `output`."""
+    ready = time.monotonic()
+    parquet = output / "flights.parquet"
+    log = spark.read.format("quorumlog").option("servers", servers).option("group", group).load()
+    flights = log.select(
+        "index", "body", f.from_json(f.col("body").cast("string"), FLIGHT_SCHEMA).alias("v")
+    ).select("index", "body", "v.*")
+    flights.write.mode("overwrite").partitionBy("month").parquet(str(parquet))
+    by_carrier, by_hour = _delays(spark, parquet)
     chart = output / "delays.png"
     draw_chart(by_carrier, by_hour, chart)
-    return Analysis(by_carrier, by_hour, parquet, chart, ready - started, time.monotonic() - ready)
+    return Analysis(by_carrier, by_hour, parquet, chart, time.monotonic() - ready)
 
 
 def _delays(spark: SparkSession, parquet: Path) -> tuple[list[Delay], list[Delay]]:

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 
 from quorumlog.client import SyncClient
 from quorumlog.demo.load import Loaded, body_digest
+from quorumlog.demo.partition_reads import PartitionRead
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.wording import counted
@@ -33,6 +34,8 @@ class Proof:
     content_digest: str = ""
     committed_index: int = -1
     replicas: int = 0
+    missing_in_topic: int = 0
+    duplicates_in_topic: int = 0
     failures: list[str] = field(default_factory=list)
 
 
@@ -115,3 +118,24 @@ def compare_files(proof: Proof, cluster: LocalCluster, group: str) -> None:
 def prove_content(proof: Proof, loaded: Loaded, parquet: Path) -> None:
     """Compare everything acknowledged with everything in Parquet."""
     compare_content(proof, loaded.digests, parquet_digests(parquet))
+
+
+def compare_partitions(
+    proof: Proof, reader: str, sent: dict[int, PartitionRead], found: dict[int, PartitionRead]
+) -> None:
+    """Compare what a reader found in every partition with what was acknowledged for it."""
+    for number, expected in sent.items():
+        actual = found.get(number, PartitionRead(0, 0, ""))
+        missing = max(0, expected.records - actual.records)
+        duplicates = max(0, actual.records - expected.records)
+        proof.missing_in_topic += missing
+        proof.duplicates_in_topic += duplicates
+        what = f"partition {number}, read by {reader}"
+        if missing or duplicates:
+            proof.failures.append(
+                f"{what}: {counted(actual.records, 'record')} of {expected.records:,} acknowledged"
+            )
+        elif expected.digest != actual.digest:
+            proof.failures.append(f"{what}: the digest differs from that of what was acknowledged")
+        if actual.gaps:
+            proof.failures.append(f"{what}: {counted(actual.gaps, 'offset')} out of order")

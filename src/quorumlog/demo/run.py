@@ -1,19 +1,43 @@
 """`make demo`, step by step."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from quorumlog.demo.analyse import Analysis, analyse, delay_table
+from quorumlog.demo.analyse import Analysis, analyse, delay_table, started
 from quorumlog.demo.failover import FailOver, kill_leader_and_restart
 from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
 from quorumlog.demo.load import Loaded, load
-from quorumlog.demo.proof import Proof, compare_files, compare_replicas, prove_content
+from quorumlog.demo.partition_reads import (
+    PartitionRead,
+    has_kcat,
+    read_with_aiokafka,
+    read_with_kcat,
+    read_with_spark,
+)
+from quorumlog.demo.proof import (
+    Proof,
+    compare_files,
+    compare_partitions,
+    compare_replicas,
+    prove_content,
+)
+from quorumlog.demo.topic import (
+    PARTITIONS,
+    RECORDS_MAX,
+    TOPIC,
+    Produced,
+    create_topic,
+    produce,
+)
 from quorumlog.local import LocalCluster, ending_in_order, guarded
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.wording import counted
@@ -41,6 +65,24 @@ def _step(console: Console, number: int, title: str) -> Iterator[None]:
         causes = error.exceptions if isinstance(error, ExceptionGroup) else [error]
         reasons = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
         raise StepFailed(f"step {number}, {title}: {reasons}") from error
+
+
+@dataclass(slots=True)
+class _TopicReads:
+    """What each reader found in the partitions of the topic."""
+
+    servers: str
+    console: Console
+    found: dict[str, dict[int, PartitionRead]] = field(default_factory=dict)
+
+    def add(self, reader: str, read: Callable[[str, str, int], dict[int, PartitionRead]]) -> None:
+        """Have a reader read all partitions, and say what it read."""
+        before = time.monotonic()
+        found = read(self.servers, TOPIC, PARTITIONS)
+        seconds = time.monotonic() - before
+        self.found[reader] = found
+        records = sum(one.records for one in found.values())
+        self.console.print(f"  {reader} read {counted(records, 'record')} in {seconds:.1f} s")
 
 
 class _HalfWay:
@@ -106,12 +148,15 @@ def _steps(
 ) -> int:
     total = min(records or RECORDS_IN_ALL, RECORDS_IN_ALL)
     with _step(console, 1, "A cluster of three node processes"):
-        cluster = LocalCluster.create(cluster_directory, groups=(GROUP,))
+        cluster = LocalCluster.create(cluster_directory, groups=(GROUP,), topics=True, kafka_port=0)
         stop.append(cluster.down)
         console.print(f"  directory {cluster_directory}", soft_wrap=True)
         for node_id in cluster.node_ids:
-            ports = f"{cluster.address(node_id)}, admin port {cluster.admin_address(node_id)}"
-            console.print(f"  {node_id} listens on {ports}", soft_wrap=True)
+            console.print(
+                f"  {node_id} listens on {cluster.address(node_id)}, for Kafka's clients on "
+                f"{cluster.kafka_address(node_id)}, admin port {cluster.admin_address(node_id)}",
+                soft_wrap=True,
+            )
         cluster.up()
         console.print(f"  servers {cluster.servers}", soft_wrap=True)
         console.print(f"  {cluster.leader(GROUP)} leads group {GROUP}")
@@ -119,17 +164,39 @@ def _steps(
     with _step(console, 2, f"{total:,} flights through the Producer; half-way the leader dies"):
         loaded = load(cluster.servers, GROUP, flight_bodies(total), total, half_way, console)
         fail_over = _checked(loaded, half_way, total)
-    with _step(console, 3, "A Spark job on the committed log"):
+    in_topic = min(total, RECORDS_MAX)
+    reads = _TopicReads(cluster.bootstrap_servers, console)
+    with _step(console, 3, f"{in_topic:,} flights through Kafka's clients; again a leader dies"):
+        create_topic(cluster)
+        produced = produce(cluster, flight_bodies(in_topic), in_topic, console)
+        console.print(
+            f"  librdkafka produced {counted(produced.records, 'record')} to {PARTITIONS} "
+            f"partitions in {produced.seconds:.1f} s"
+        )
+        reads.add("aiokafka", read_with_aiokafka)
+        if has_kcat():
+            reads.add("kcat", read_with_kcat)
+    with _step(console, 4, "A Spark job on the committed log, and one on the topic"):
         console.print(f"  {java_home().text}")
-        analysis = analyse(cluster.servers, GROUP, output, console)
+        with started(output, console) as (spark, start_seconds):
+            analysis = analyse(spark, cluster.servers, GROUP, output)
+            reads.add("Spark", partial(read_with_spark, spark))
         _show(analysis, console)
-    with _step(console, 4, "The proof"):
+    with _step(console, 5, "The proof"):
         proof = Proof()
         prove_content(proof, loaded, analysis.parquet)
+        sent = produced.partitions()
+        for reader, found in reads.found.items():
+            compare_partitions(proof, reader, sent, found)
         compare_replicas(proof, cluster, GROUP)
         cluster.down()
         compare_files(proof, cluster, GROUP)
-    _report(loaded, fail_over, analysis, proof, console)
+    figures = (
+        *_log_figures(loaded, fail_over, proof),
+        ("Spark start, job", f"{start_seconds:.1f} s, {analysis.job_seconds:.1f} s"),
+        *_topic_figures(produced, reads, proof),
+    )
+    _report(figures, proof, console)
     return EXIT_FAILED if proof.failures else EXIT_OK
 
 
@@ -147,29 +214,45 @@ def _show(analysis: Analysis, console: Console) -> None:
     console.print(f"  chart: {analysis.chart}", soft_wrap=True)
 
 
-def _report(
-    loaded: Loaded, fail_over: FailOver, analysis: Analysis, proof: Proof, console: Console
-) -> None:
-    """Print a short table of figures, and what failed, if anything did."""
-    table = Table(title="Figures", title_justify="left", title_style="bold", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+def _log_figures(loaded: Loaded, fail_over: FailOver, proof: Proof) -> tuple[tuple[str, str], ...]:
+    """Return what is said of the flights in the group's log."""
     rate = loaded.entries / loaded.seconds
-    for name, value in (
+    return (
         ("records acknowledged", f"{loaded.entries:,}"),
         ("appended in, fail-over included", f"{loaded.seconds:.1f} s"),
         ("rate", f"{rate:,.0f} entries/s, {loaded.body_bytes / loaded.seconds / 1e6:.1f} MB/s"),
         ("appends stood still for", f"{loaded.longest_pause_seconds:.2f} s"),
         ("new leader after", f"{fail_over.seconds_to_new_leader:.2f} s"),
         ("killed node back and caught up in", f"{fail_over.seconds_to_catch_up:.2f} s"),
-        ("Spark start, job", f"{analysis.start_seconds:.1f} s, {analysis.job_seconds:.1f} s"),
         ("records in Parquet", f"{proof.in_parquet:,}"),
         ("missing", f"{proof.missing:,}"),
         ("sent again around the kill", f"{loaded.stats.entries_resent_after_unknown:,}"),
         ("there more than once", f"{proof.duplicates:,}"),
         ("content digest (SHA-256)", proof.content_digest[:16] + "…"),
         ("replicas with identical logs", f"{proof.replicas} up to {proof.committed_index:,}"),
-    ):
+    )
+
+
+def _topic_figures(
+    produced: Produced, reads: _TopicReads, proof: Proof
+) -> tuple[tuple[str, str], ...]:
+    """Return what is said of the flights in the topic."""
+    return (
+        ("topic: records acknowledged", f"{produced.records:,}"),
+        ("topic: produced in, fail-over included", f"{produced.seconds:.1f} s"),
+        ("topic: new leader after", f"{produced.seconds_to_new_leader:.2f} s"),
+        ("topic: read by", ", ".join(reads.found)),
+        ("topic: missing", f"{proof.missing_in_topic:,}"),
+        ("topic: there more than once", f"{proof.duplicates_in_topic:,}"),
+    )
+
+
+def _report(figures: Iterable[tuple[str, str]], proof: Proof, console: Console) -> None:
+    """Print a short table of figures, and what failed, if anything did."""
+    table = Table(title="Figures", title_justify="left", title_style="bold", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in figures:
         table.add_row(name, value)
     console.print(table)
     for failure in proof.failures:
@@ -177,5 +260,6 @@ def _report(
     if not proof.failures:
         console.print(
             "[bold green]PROVED[/bold green] every acknowledged record is in Parquet exactly as "
-            "sent; the replicas' logs are identical."
+            "sent; the replicas' logs are identical; every record acknowledged to Kafka's producer "
+            "is in the topic once, at its offset, for every reader."
         )
