@@ -9,6 +9,7 @@ import logging
 import shutil
 import subprocess
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 60.0
 """All partitions are read within this, or the reader fails."""
 POLL_MS: Final = 500
+PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
+"""What PySpark says of pandas 3 on making a function for Arrow."""
 ROW_SCHEMA: Final = "partition int, records long, gaps long, digest string"
 
 
@@ -150,7 +153,9 @@ def read_with_spark(
             }
             yield pyarrow.RecordBatch.from_pydict(columns)
 
-    rows = spark.range(0, partitions, 1, partitions).mapInArrow(read, ROW_SCHEMA).collect()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=PANDAS_WARNING)
+        rows = spark.range(0, partitions, 1, partitions).mapInArrow(read, ROW_SCHEMA).collect()
     return {
         row["partition"]: PartitionRead(row["records"], row["gaps"], row["digest"]) for row in rows
     }

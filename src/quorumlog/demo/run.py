@@ -239,6 +239,7 @@ def _topic_figures(
     """Return what is said of the flights in the topic."""
     return (
         ("topic: records acknowledged", f"{produced.records:,}"),
+        ("topic: acknowledged by later records", f"{produced.without_offset:,}"),
         ("topic: produced in, fail-over included", f"{produced.seconds:.1f} s"),
         ("topic: new leader after", f"{produced.seconds_to_new_leader:.2f} s"),
         ("topic: read by", ", ".join(reads.found)),
