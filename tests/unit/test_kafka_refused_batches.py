@@ -4,36 +4,54 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.refused_batches import REFUSED_MAX, REFUSED_S, RefusedBatches
 
 KEY = (4, "t", 0)
-NOT_LEADER, GAP = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+NOT_LEADER, TOO_LARGE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_what_is_out_of_order_without_a_refusal_before_it_says_so():
+def refused_at(sequence, error=NOT_LEADER):
     refused = RefusedBatches()
-    assert refused.error_for(KEY, GAP, 0.0) is GAP
-    refused.error_for(KEY, NOT_LEADER, 0.0)
-    assert refused.error_for((4, "t", 1), GAP, 0.0) is GAP
-    assert refused.error_for((5, "t", 0), GAP, 0.0) is GAP
+    refused.refused(KEY, 0, sequence, error, 0.0)
+    return refused
 
 
-def test_a_refusal_is_forgotten_after_a_while_and_once_its_batch_was_appended():
-    refused = RefusedBatches()
-    refused.error_for(KEY, NOT_LEADER, 0.0)
-    assert refused.error_for(KEY, GAP, REFUSED_S) is NOT_LEADER
-    assert refused.error_for(KEY, GAP, REFUSED_S + 0.1) is GAP
-    refused.error_for(KEY, NOT_LEADER, 9.0)
-    refused.appended(KEY)
-    assert refused.error_for(KEY, GAP, 9.0) is GAP
+def test_batches_after_a_refused_one_have_its_error_and_others_none():
+    refused = refused_at(10)
+    found = [refused.error_for(KEY, 0, sequence, 0.0) for sequence in (9, 10, 11, 400)]
+    assert found == [None, None, NOT_LEADER, NOT_LEADER]
+    assert refused.error_for(KEY, 1, 11, 0.0) is None, "another epoch"
+    assert refused.error_for((4, "t", 1), 0, 11, 0.0) is None
+    assert refused.error_for((5, "t", 0), 0, 11, 0.0) is None
+
+
+def test_sequences_wrap():
+    assert refused_at((1 << 31) - 1).error_for(KEY, 0, 0, 0.0) is NOT_LEADER
+    assert refused_at(0).error_for(KEY, 0, (1 << 31) - 1, 0.0) is None
+
+
+def test_a_refusal_is_forgotten_after_a_while_and_once_its_batch_is_taken():
+    refused = refused_at(10)
+    assert refused.error_for(KEY, 0, 11, REFUSED_S) is NOT_LEADER
+    assert refused.error_for(KEY, 0, 11, REFUSED_S + 0.1) is None
+    refused.taken(KEY, 0, 8)
+    assert refused.error_for(KEY, 0, 11, 0.0) is NOT_LEADER, "an earlier one came twice"
+    refused.taken(KEY, 0, 10)
+    assert refused.error_for(KEY, 0, 11, 0.0) is None
+
+
+def test_the_first_refusal_counts_until_an_earlier_batch_is_refused():
+    refused = refused_at(10)
+    refused.refused(KEY, 0, 12, NOT_LEADER, 1.0)
+    assert refused.error_for(KEY, 0, 11, 1.0) is NOT_LEADER
+    refused.refused(KEY, 0, 8, NOT_LEADER, 1.0)
+    assert refused.error_for(KEY, 0, 10, 1.0) is NOT_LEADER
 
 
 def test_an_error_that_is_no_reason_to_send_again_is_not_remembered():
-    refused = RefusedBatches()
-    refused.error_for(KEY, ErrorCode.MESSAGE_TOO_LARGE, 0.0)
-    assert refused.error_for(KEY, GAP, 0.0) is GAP
+    assert refused_at(10, TOO_LARGE).error_for(KEY, 0, 11, 0.0) is None
 
 
 def test_refusals_are_remembered_up_to_a_bound():
     refused = RefusedBatches()
     for number in range(REFUSED_MAX + 5):
-        refused.error_for((number, "t", 0), NOT_LEADER, 0.0)
+        refused.refused((number, "t", 0), 0, 1, NOT_LEADER, 0.0)
     assert len(refused) == REFUSED_MAX
-    assert refused.error_for((0, "t", 0), GAP, 0.0) is GAP
+    assert refused.error_for((0, "t", 0), 0, 2, 0.0) is None

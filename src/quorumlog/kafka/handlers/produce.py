@@ -36,6 +36,7 @@ ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 _NO_TRANSACTIONS: Final = "transactions are not offered; produce without a transactional id"
+_SEND_EARLIER: Final = "a batch before it was refused; that one is to be sent again first"
 _NO_ROOM: Final = "group {} had no room for the batch within {} ms; nothing was appended"
 
 
@@ -163,6 +164,10 @@ class _Production:
         if header.is_transactional:
             self._refuse(number, _Refusal(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS))
             return True
+        before = self._refused_before(number)
+        if before is not None:
+            self._refuse(number, _Refusal(before, _SEND_EARLIER))
+            return True
         level = self._level(target)
         if isinstance(level, _Refusal):
             self._refuse(number, level)
@@ -218,12 +223,11 @@ class _Production:
         produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
         services = self._request.context.services
         reads, rooms = target.replica.partition_reads, services.rooms
-        refused = services.refused_batches
+        if services.refused_batches and (key := self._key(number)) is not None:
+            services.refused_batches.taken(key, header.producer_epoch, header.base_sequence)
 
         def take(response: AppendResponse) -> None:
             if response.code == ResponseCode.SUCCESS:
-                if refused and (key := self._key(number)) is not None:
-                    refused.appended(key)
                 known = reads.partition(target.channel)
                 self._answered(
                     number,
@@ -320,24 +324,37 @@ class _Production:
 
     def _refuse(self, number: int, refusal: _Refusal) -> None:
         name, partition, _, _ = self._places[number]
-        context, error, text = self._request.context, refusal.error, refusal.text
-        key = self._key(number)
-        if key is not None:
-            services = context.services
-            error = services.refused_batches.error_for(key, error, services.now())
-            if error is not refusal.error:
-                text = f"send batches again that were refused before it: {text}"
-        context.note_error(error, text, topic=name, partition=partition)
-        answer = ProducedPartition(partition, error, error_message=shortened(text))
-        self._answered(number, answer)
+        context, services = self._request.context, self._request.context.services
+        header, key = self._header(number), self._key(number)
+        if header is not None and key is not None:
+            place = header.producer_epoch, header.base_sequence
+            services.refused_batches.refused(key, *place, refusal.error, services.now())
+        context.note_error(refusal.error, refusal.text, topic=name, partition=partition)
+        text = shortened(refusal.text)
+        self._answered(number, ProducedPartition(partition, refusal.error, error_message=text))
+
+    def _refused_before(self, number: int) -> ErrorCode | None:
+        """Return the error of an earlier batch of the same producer that is to come again."""
+        services = self._request.context.services
+        header = self._header(number) if services.refused_batches else None
+        key = None if header is None else self._key(number)
+        if header is None or key is None:
+            return None
+        place = header.producer_epoch, header.base_sequence
+        return services.refused_batches.error_for(key, *place, services.now())
+
+    def _header(self, number: int) -> BatchHeader | None:
+        _, _, begin, end = self._places[number]
+        is_whole = end - begin >= BATCH_HEADER_SIZE
+        return batch_header(self._request.frame.buffer, begin) if is_whole else None
 
     def _key(self, number: int) -> Key | None:
         """Return whose batch this is, for `RefusedBatches`; None: no idempotent producer's."""
-        name, partition, begin, end = self._places[number]
-        if end - begin < BATCH_HEADER_SIZE:
+        name, partition, _, _ = self._places[number]
+        header = self._header(number)
+        if header is None or header.producer_id == NO_PRODUCER:
             return None
-        producer_id = batch_header(self._request.frame.buffer, begin).producer_id
-        return None if producer_id == NO_PRODUCER else (producer_id, name, partition)
+        return header.producer_id, name, partition
 
     def _answered(self, number: int, answer: ProducedPartition) -> None:
         self._answers[number] = answer
