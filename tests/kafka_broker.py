@@ -8,8 +8,6 @@ from the replicas of all nodes.
 import asyncio
 import itertools
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -23,10 +21,9 @@ from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
 from quorumlog.sessions.entries import decode_system_entry
 from quorumlog.topics.entries import PartitionOpened
-from small_files import SMALL_FILES
+from small_files import SMALL_FILES, directory_in_memory
 
 GROUP = "pg-1"
-MEMORY = Path("/dev/shm")
 
 
 class TopicsOfTest:
@@ -190,10 +187,7 @@ class KafkaCluster:
 
 @asynccontextmanager
 async def kafka_cluster(directory, count=1, **limits):
-    """Run nodes that serve Kafka clients; their data is in memory where that can be.
-
-    A leader that has no peer steps down when its disk stalls, as disks of busy machines do.
-    """
+    """Run nodes that serve Kafka clients; their data is in memory where that can be."""
     ids = [f"n{number}" for number in range(count)]
     peers = ";".join(
         f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, free_ports(count), strict=True)
@@ -201,7 +195,7 @@ async def kafka_cluster(directory, count=1, **limits):
     group = GroupConfig(group=GROUP, peers=peers, kind="partitions", **SMALL_FILES)
     known = TopicsOfTest()
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(TemporaryDirectory(dir=MEMORY or directory)))
+        directory = stack.enter_context(directory_in_memory(directory))
         for number, node_id in enumerate(ids):
             config = NodeConfig(
                 self_id=node_id, store_base_dir=str(directory / node_id), groups=[group], **limits

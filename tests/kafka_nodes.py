@@ -5,7 +5,7 @@ Clients that block, as Kafka's admin clients do, run in the test's own thread.
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from quorumlog.broker.broker import Broker
 from quorumlog.kafka.listener import KafkaListener
@@ -14,7 +14,7 @@ from quorumlog.machine.cluster.commands import AllocateProducerIds
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
-from small_files import SMALL_FILES, SMALL_SETTINGS
+from small_files import SMALL_FILES, SMALL_SETTINGS, directory_in_memory
 
 SECONDS = 60
 
@@ -126,6 +126,13 @@ async def _start(configs):
 @contextmanager
 def kafka_nodes(directory, count=1, **options):
     """Run nodes that serve Kafka clients, until all of them know each other."""
+    place = directory_in_memory(directory) if count == 1 else nullcontext(directory)
+    with place as found, _running(found, count, options) as nodes:
+        yield nodes
+
+
+@contextmanager
+def _running(directory, count, options):
     configs = _configs(directory, count, options)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="nodes of the test")

@@ -37,9 +37,9 @@ METADATA_OF_ALL = {
 
 
 @pytest.fixture
-async def served(tmp_path):
+async def served(memory_path):
     """A node that is the only broker, and its listener."""
-    config = broker_config(tmp_path, "127.0.0.1:0")
+    config = broker_config(memory_path, "127.0.0.1:0")
     broker = Broker(config)
     node = Node(config, ClientRequests, broker.attachments)
     await node.start()
@@ -131,9 +131,11 @@ def broker_config(directory, kafka_listen):
     )
 
 
-async def test_a_node_in_a_program_serves_topics_and_creates_those_that_are_produced_to(tmp_path):
+async def test_a_node_in_a_program_serves_topics_and_creates_those_that_are_produced_to(
+    memory_path,
+):
     (port,) = free_ports(1)
-    config = broker_config(tmp_path, f"127.0.0.1:{port}")
+    config = broker_config(memory_path, f"127.0.0.1:{port}")
     async with quorumlog.Node(config):
         async for client in connected_to(port):
             (answer,) = await client.produce(batch_of(range(3)), topic="new")

@@ -92,14 +92,14 @@ class Stranger:
 
 
 @pytest.fixture
-async def listener(tmp_path):
+async def listener(memory_path):
     """The door of a node that is the only broker of a cluster with topic t."""
     (port,) = free_ports(1)
     peers = f"n0-127.0.0.1:{port}"
     group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
     config = NodeConfig(
         self_id="n0",
-        store_base_dir=str(tmp_path),
+        store_base_dir=str(memory_path),
         groups=[group],
         kafka_listen="127.0.0.1:0",
         partition_groups=SMALL_SETTINGS,

@@ -1,7 +1,12 @@
 """Refusals of idempotent producers' batches are remembered, for a while and up to a bound."""
 
 from quorumlog.kafka.errors import ErrorCode
-from quorumlog.kafka.refused_batches import REFUSED_MAX, REFUSED_S, RefusedBatches
+from quorumlog.kafka.refused_batches import (
+    REFUSED_MAX,
+    REFUSED_S,
+    REFUSED_S_MAX,
+    RefusedBatches,
+)
 
 KEY = (4, "t", 0)
 NOT_LEADER, TOO_LARGE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE
@@ -35,6 +40,21 @@ def test_a_refusal_is_forgotten_after_a_while_and_once_its_batch_is_taken():
     assert refused.error_for(KEY, 0, 11, 0.0) is NOT_LEADER, "an earlier one came twice"
     refused.taken(KEY, 0, 10)
     assert refused.error_for(KEY, 0, 11, 0.0) is None
+
+
+def test_a_later_batch_that_was_taken_says_that_the_refused_one_was():
+    refused = refused_at(10)
+    refused.taken(KEY, 0, 12)
+    assert refused.error_for(KEY, 0, 14, 0.0) is None
+
+
+def test_batches_that_keep_coming_are_refused_alike_up_to_a_bound():
+    refused, now_s = refused_at(10), 0.0
+    while now_s <= REFUSED_S_MAX:
+        assert refused.error_for(KEY, 0, 12, now_s) is NOT_LEADER
+        refused.refused(KEY, 0, 12, NOT_LEADER, now_s)
+        now_s += REFUSED_S
+    assert refused.error_for(KEY, 0, 12, now_s) is None
 
 
 def test_the_first_refusal_counts_until_an_earlier_batch_is_refused():

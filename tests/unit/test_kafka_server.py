@@ -12,6 +12,7 @@ from kafka_broker import GROUP, kafka_cluster
 from kafka_client import connected, fetch_values, produce_request
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.context import RequestContext
+from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.frames import FrameReader
 from quorumlog.kafka.handlers.fetch import GATHERED_BYTES_MAX, gathered
 from quorumlog.kafka.requests import ApiKey, RequestHeader
@@ -261,6 +262,20 @@ async def test_a_batch_after_one_that_was_refused_is_refused_alike_until_that_co
     assert [(one.error_code, one.base_offset) for one in found] == [(0, begin), (0, begin + 2)]
     gap = batch_of(range(2), producer_id=4, epoch=0, sequence=9)
     assert (await client.produce(gap))[0].error_code == 45
+
+
+async def test_a_batch_that_follows_what_is_in_the_log_is_taken_whatever_was_refused(
+    cluster, client
+):
+    batches = [batch_of(range(2), producer_id=4, epoch=0, sequence=at) for at in (0, 2, 4)]
+    for one in batches[:2]:
+        assert (await client.produce(one))[0].error_code == 0
+    services = cluster.nodes[0].listener._services
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # before another leader took it
+    services.refused_batches.refused((4, "t", 0), 0, 2, error, services.now())
+    (found,) = await client.produce(batches[2])
+    assert (found.error_code, found.base_offset) == (0, 4)
+    assert not services.refused_batches
 
 
 @pytest.mark.parametrize(("acks", "code"), [(1, 0), (-1, 0), (2, 21)])

@@ -12,10 +12,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from quorumlog.kafka.errors import ErrorCode
 
-REFUSED_MAX: Final = 4_096
+REFUSED_MAX: Final = 65_536
 """Producers of partitions whose refusals are remembered; that of the oldest is forgotten first."""
 REFUSED_S: Final = 5.0
-"""How long later batches are refused alike. What is out of order after that is so for itself."""
+"""How long later batches are refused alike after the last one that was."""
+REFUSED_S_MAX: Final = 60.0
+"""And after the first one. What is out of order then is so for itself."""
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -30,6 +32,7 @@ SEQUENCES: Final = 1 << 31
 """How many sequence numbers there are before they begin at 0 again."""
 LATER: Final = range(1, SEQUENCES // 2)
 """How much larger the sequence of a later batch is."""
+NOT_EARLIER: Final = range(SEQUENCES // 2)
 Key: TypeAlias = tuple[int, str, int]
 """Producer id, topic and partition."""
 
@@ -38,7 +41,8 @@ class _Refused(NamedTuple):
     error: ErrorCode
     epoch: int
     sequence: int
-    at_s: float
+    first_s: float
+    last_s: float
 
 
 class RefusedBatches:
@@ -51,23 +55,34 @@ class RefusedBatches:
         return len(self._refused)
 
     def refused(self, key: Key, epoch: int, sequence: int, error: ErrorCode, now_s: float) -> None:
-        """Remember the refusal of a batch, unless an earlier one of the producer is remembered."""
-        if error not in RETRIABLE or self.error_for(key, epoch, sequence, now_s) is not None:
+        """Remember the refusal of a batch, unless that of an earlier one is remembered."""
+        if error not in RETRIABLE:
             return
-        self._refused.pop(key, None)
-        self._refused[key] = _Refused(error, epoch, sequence, now_s)
+        before = self._refused.pop(key, None)
+        if before is not None and self._precedes(before, epoch, sequence, now_s):
+            self._refused[key] = before._replace(last_s=now_s)
+        else:
+            self._refused[key] = _Refused(error, epoch, sequence, now_s, now_s)
         if len(self._refused) > REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
 
     def error_for(self, key: Key, epoch: int, sequence: int, now_s: float) -> ErrorCode | None:
         """Return the error of a batch refused before this one, which has not come again."""
         before = self._refused.get(key)
-        if before is None or epoch != before.epoch or now_s - before.at_s > REFUSED_S:
+        if before is None or not self._precedes(before, epoch, sequence, now_s):
             return None
-        return before.error if (sequence - before.sequence) % SEQUENCES in LATER else None
+        return before.error
+
+    @staticmethod
+    def _precedes(before: _Refused, epoch: int, sequence: int, now_s: float) -> bool:
+        is_recent = now_s - before.last_s <= REFUSED_S and now_s - before.first_s <= REFUSED_S_MAX
+        is_later = (sequence - before.sequence) % SEQUENCES in LATER
+        return is_recent and epoch == before.epoch and is_later
 
     def taken(self, key: Key, epoch: int, sequence: int) -> None:
-        """A batch goes into the log: if it is the one that was refused, later ones may follow."""
+        """A batch goes into the log, or is known to be there: so is what was refused before it."""
         before = self._refused.get(key)
-        if before is not None and (epoch, sequence) == (before.epoch, before.sequence):
+        if before is None or epoch != before.epoch:
+            return
+        if (sequence - before.sequence) % SEQUENCES in NOT_EARLIER:
             del self._refused[key]

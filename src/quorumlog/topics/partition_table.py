@@ -232,6 +232,11 @@ class PartitionTable:
 
     # -- asked ------------------------------------------------------------------------------
 
+    def follows(self, channel: int, header: BatchHeader) -> bool:
+        """Whether a batch comes next of a producer that is known here, or came before."""
+        state = self._producers.get((channel, header.producer_id))
+        return state is not None and check_sequence(state, header).code is ResponseCode.SUCCESS
+
     def check(self, batch: ProducedBatch) -> BatchCheck:
         """Decide on a batch that a leader is asked to append after those that were applied.
 

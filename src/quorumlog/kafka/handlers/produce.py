@@ -153,7 +153,7 @@ class _Production:
         name, partition, begin, end = self._places[number]
         target = self._target(name, partition)
         if isinstance(target, _Refusal):
-            self._refuse(number, target)
+            self._refuse(number, target, self._header(number))
             return True
         buffer = self._request.frame.buffer
         try:
@@ -164,13 +164,13 @@ class _Production:
         if header.is_transactional:
             self._refuse(number, _Refusal(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS))
             return True
-        before = self._refused_before(number)
+        before = self._refused_before(number, target, header)
         if before is not None:
-            self._refuse(number, _Refusal(before, _SEND_EARLIER))
+            self._refuse(number, _Refusal(before, _SEND_EARLIER), header)
             return True
         level = self._level(target)
         if isinstance(level, _Refusal):
-            self._refuse(number, level)
+            self._refuse(number, level, header)
             return True
         if not self._has_room(target):
             return False
@@ -223,11 +223,15 @@ class _Production:
         produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
         services = self._request.context.services
         reads, rooms = target.replica.partition_reads, services.rooms
-        if services.refused_batches and (key := self._key(number)) is not None:
-            services.refused_batches.taken(key, header.producer_epoch, header.base_sequence)
+        refused, key = services.refused_batches, self._key(number, header)
+        place = header.producer_epoch, header.base_sequence
+        if key is not None and refused:
+            refused.taken(key, *place)
 
         def take(response: AppendResponse) -> None:
             if response.code == ResponseCode.SUCCESS:
+                if key is not None and refused:
+                    refused.taken(key, *place)
                 known = reads.partition(target.channel)
                 self._answered(
                     number,
@@ -240,7 +244,7 @@ class _Production:
                     ),
                 )
             else:
-                self._refuse(number, _Refusal(error_of(response.code), response.text))
+                self._refuse(number, _Refusal(error_of(response.code), response.text), header)
 
         def answer(response: AppendResponse, _: Sequence[bytes]) -> None:
             # raises nothing: a replica calls it in the middle of what it does
@@ -309,7 +313,8 @@ class _Production:
         self._end_waiting()
         first, self._next = self._next, len(self._places)
         for number in range(first, len(self._places)):
-            self._refuse(number, _Refusal(ErrorCode.REQUEST_TIMED_OUT, text))
+            refusal = _Refusal(ErrorCode.REQUEST_TIMED_OUT, text)
+            self._refuse(number, refusal, self._header(number))
         self._request.wait_alone(is_alone=False)
 
     def _abandon(self) -> None:
@@ -322,10 +327,10 @@ class _Production:
 
     # -- out --------------------------------------------------------------------------------
 
-    def _refuse(self, number: int, refusal: _Refusal) -> None:
+    def _refuse(self, number: int, refusal: _Refusal, header: BatchHeader | None = None) -> None:
         name, partition, _, _ = self._places[number]
         context, services = self._request.context, self._request.context.services
-        header, key = self._header(number), self._key(number)
+        key = None if header is None else self._key(number, header)
         if header is not None and key is not None:
             place = header.producer_epoch, header.base_sequence
             services.refused_batches.refused(key, *place, refusal.error, services.now())
@@ -333,28 +338,31 @@ class _Production:
         text = shortened(refusal.text)
         self._answered(number, ProducedPartition(partition, refusal.error, error_message=text))
 
-    def _refused_before(self, number: int) -> ErrorCode | None:
+    def _refused_before(
+        self, number: int, target: _Target, header: BatchHeader
+    ) -> ErrorCode | None:
         """Return the error of an earlier batch of the same producer that is to come again."""
         services = self._request.context.services
-        header = self._header(number) if services.refused_batches else None
-        key = None if header is None else self._key(number)
-        if header is None or key is None:
+        key = self._key(number, header) if services.refused_batches else None
+        if key is None:
             return None
         place = header.producer_epoch, header.base_sequence
-        return services.refused_batches.error_for(key, *place, services.now())
+        error = services.refused_batches.error_for(key, *place, services.now())
+        if error is None or target.replica.tables.partitions_at_end.follows(target.channel, header):
+            return None  # or it is in the log, by another leader or after its time-out
+        return error
 
     def _header(self, number: int) -> BatchHeader | None:
+        """Return the header of a batch that was not looked at yet; None: it is too short."""
         _, _, begin, end = self._places[number]
         is_whole = end - begin >= BATCH_HEADER_SIZE
         return batch_header(self._request.frame.buffer, begin) if is_whole else None
 
-    def _key(self, number: int) -> Key | None:
+    def _key(self, number: int, header: BatchHeader) -> Key | None:
         """Return whose batch this is, for `RefusedBatches`; None: no idempotent producer's."""
         name, partition, _, _ = self._places[number]
-        header = self._header(number)
-        if header is None or header.producer_id == NO_PRODUCER:
-            return None
-        return header.producer_id, name, partition
+        is_idempotent = header.producer_id != NO_PRODUCER
+        return (header.producer_id, name, partition) if is_idempotent else None
 
     def _answered(self, number: int, answer: ProducedPartition) -> None:
         self._answers[number] = answer
