@@ -95,6 +95,21 @@ def test_the_files_of_a_group_that_was_deleted_before_can_be_purged_later():
     assert not machine.files.exists(f"/base/quorumlog.deleted/g.{ONE.hex()}/data")
 
 
+def test_copies_of_a_deleted_groups_files_and_of_a_live_groups_take_nothing_from_its_successor():
+    machine = Machine()
+    machine.create()
+    machine.delete()
+    machine.create(identity=TWO)
+    records = GroupFiles(machine.files, "/base", machine.files.remove_tree)
+    ((live,), (deleted,)) = records.load()
+    records._write("/base/g.old", deleted)
+    records._write("/base/quorumlog.deleted/g.aside", live)
+    machine.restart()
+    assert machine.hosted == {"g": TWO}
+    assert machine.files.is_directory("/base/quorumlog.deleted/g.aside")
+    assert machine.files.is_directory("/base/g.old")
+
+
 def test_a_group_that_was_undone_before_it_was_made_is_never_made():
     machine = Machine()
     assert machine.delete(identity=ONE) is ResponseCode.SUCCESS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 
@@ -189,9 +189,14 @@ def _leader(cluster: LocalCluster, metadata: Any) -> str:
 
 
 def _until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so. Raises `TimeoutError`."""
+    """Wait until something is so; no answer is "not yet". Raises `TimeoutError`."""
     deadline = time.monotonic() + SECONDS
-    while not is_so():
+    while True:
+        try:
+            if is_so():
+                return
+        except KafkaException:
+            pass
         if time.monotonic() > deadline:
             raise TimeoutError(f"the cluster did not get there within {SECONDS:g} s")
         time.sleep(POLL_SECONDS)

@@ -20,6 +20,8 @@ from quorumlog.storage.files.os_files import FileSystem, move_aside
 from quorumlog.storage.metadata.dual_slot_file import COPY, DualSlotFile
 
 logger = logging.getLogger(__name__)
+UNDONE: Final = ".undone"
+"""How directories of groups end whose making was undone."""
 
 RECORD_NAME: Final = "quorumlog.group"
 DELETED_NAME: Final = "quorumlog.deleted"
@@ -65,14 +67,22 @@ class GroupFiles:
             if name == DELETED_NAME or not files.is_directory(directory):
                 continue
             record = self._read(directory)
-            if record is not None and record.state is GroupState.DELETED:
+            if record is not None and record.group != name:
+                text = "%s is ignored: it is a copy of the files of group %r"
+                logger.warning(text, directory, record.group)
+            elif record is not None and record.state is GroupState.DELETED:
                 self.bury(record)
-            elif record is not None and record.group == name:
+            elif record is not None:
                 hosted.append(record)
         tombstones = []
         for name in files.names(self._deleted):
             record = self._read(f"{self._deleted}/{name}")
-            if record is None or record.state is not GroupState.DELETED:
+            is_undone = name.endswith(UNDONE)
+            if record is not None and record.state is not GroupState.DELETED and not is_undone:
+                text = "%s/%s is ignored: it has the files of a group that was not deleted"
+                logger.warning(text, self._deleted, name)
+                continue
+            if record is None or is_undone:
                 self._remove_tree(f"{self._deleted}/{name}")  # it was being forgotten or undone
                 continue
             tombstones.append(record)
@@ -139,7 +149,7 @@ class GroupFiles:
 
         Nothing is remembered of it: that it was deleted would be learned by other members.
         """
-        source, aside = f"{self._base}/{record.group}", f"{self._grave(record)}.undone"
+        source, aside = f"{self._base}/{record.group}", f"{self._grave(record)}{UNDONE}"
         self._make_deleted()
         self._remove_tree(aside)
         if self._files.is_directory(source):
