@@ -136,7 +136,7 @@ def test_an_answer_that_no_frame_takes_is_answered_with_the_reason():
     for _ in range(3 * LIMITS.requests_in_flight_max):
         answer = client.answers[client.ask(MetadataRequest(group=""))]
         assert answer.code == ResponseCode.INTERNAL_ERROR
-        assert "too long: MetadataResponse is above a limit" in answer.text
+        assert "cannot be sent: MetadataResponse is above a limit" in answer.text
     assert client.is_read
 
 
