@@ -180,8 +180,8 @@ async def test_a_lone_replica_goes_on_without_its_lost_journal_if_told_to(tmp_pa
     directory = str(cluster.group_directory("n0", GROUPS[0]))
     settle = ["store", "settle", os.path.dirname(directory)]
     try:
-        await appended(cluster, lambda: is_in_use(cluster, "n0") and next(more) > 100)
-        kept = {group: await read_all(cluster, group) for group in GROUPS}
+        kept = await appended(cluster, lambda: is_in_use(cluster, "n0") and next(more) > 100)
+        # at once: what is settled meanwhile would not need the journal any more
         await asyncio.to_thread(cluster.kill, "n0")
         remove_journal(cluster, "n0")
         assert main(settle) == 1
@@ -195,7 +195,7 @@ async def test_a_lone_replica_goes_on_without_its_lost_journal_if_told_to(tmp_pa
         assert "nothing to settle" in capsys.readouterr().out
         await asyncio.to_thread(cluster.start, "n0")
         for group in GROUPS:  # the process was killed, and the machine went on
-            assert await read_all(cluster, group) == kept[group]
+            assert await read_all(cluster, group) >= kept[group]
     finally:
         await asyncio.to_thread(cluster.down)
 
