@@ -165,12 +165,7 @@ class KafkaListener:
 
     def _check(self) -> None:
         self._check_later()
-        now = self.shared.now()
-        for connection in list(self.shared.unfinished):
-            if connection.is_late(now):
-                self.transport_counters.late_frames += 1
-                connection.abort("a frame did not arrive in time")
-        self.shared.budgets.answers.check()
+        self.transport_counters.late_frames += self.shared.check()
         self._count_topics()
 
     def _count_topics(self) -> None:

@@ -169,13 +169,7 @@ class Listener:
 
     def _check(self) -> None:
         self._check_later()
-        now = self.shared.now()
-        # not at all connections: with thousands of them the loop would stand still for so long
-        for connection in list(self.shared.unfinished):
-            if connection.is_late(now):
-                self.counters.late_frames += 1
-                connection.abort("a frame did not arrive in time")
-        self.shared.budgets.answers.check()
+        self.counters.late_frames += self.shared.check()
 
     # -- handshakes -------------------------------------------------------------------------
 

@@ -53,3 +53,17 @@ class SharedResources:
         # a loop's own time may stand still within one turn
         self.now = time.monotonic
         self.scheduler = Scheduler(asyncio.get_running_loop(), self.now, is_crowded)
+
+    def check(self) -> int:
+        """End connections of which a frame is late, or whose answers nobody reads.
+
+        Returns how many frames were late. It does not look at all connections: with thousands of
+        them the loop would stand still.
+        """
+        now, late = self.now(), 0
+        for connection in list(self.unfinished):
+            if connection.is_late(now):
+                late += 1
+                connection.abort("a frame did not arrive in time")
+        self.budgets.answers.check()
+        return late

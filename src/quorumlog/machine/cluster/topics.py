@@ -125,7 +125,7 @@ def _check_room(state: ClusterState, count: int) -> None:
 
 
 def _with_partitions(state: ClusterState, topic: Topic, count: int) -> Topic:
-    """Return a topic with so many partitions, the new ones on the groups that have the fewest.
+    """Return a topic with `count` partitions, the new ones on the groups that have the fewest.
 
     They take turns over groups, and so over leaders: a topic's load is spread from its first
     partitions on.
