@@ -400,7 +400,7 @@ async def test_40_what_cannot_be_done_is_said_in_one_line(cluster, newcomer, cli
         (("members", "promote", "n9", *where), "n9 is no member: add it first"),
         (("members", "promote", alive, *where), f"{alive} is a voter already"),
         (("members", "add", alive, nowhere, *where), f"{alive} is a voter already"),
-        (("members", "add", "n3", "nowhere", *where), "not 'nowhere'"),
+        (("members", "add", "n3", "nowhere", *where), "'nowhere' is not host:port"),
         (("members", "add", "n-3", nowhere, *where), "member id 'n-3' is not usable"),
         (("members", "list", *elsewhere), f"cannot connect to {nowhere}"),
         (("members", "add", "n3", nowhere, *elsewhere), f"cannot connect to {nowhere}"),

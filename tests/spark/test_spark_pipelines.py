@@ -163,4 +163,4 @@ def test_the_command_starts_spark_and_says_nothing_else(node, tmp_path):
         timeout=280,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"holds {len(in_log(node))} entries" in done.stdout
+    assert f"holds {len(in_log(node)):,} entries" in done.stdout
