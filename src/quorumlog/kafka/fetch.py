@@ -33,7 +33,7 @@ from quorumlog.kafka.requests import RequestHeader, answer_head, read_body
 from quorumlog.model.block import Buffer
 
 _FIRST_BY_ID: Final = 13
-_BEGIN: Final = struct.Struct(">iiiib")
+_START: Final = struct.Struct(">iiiib")
 _SESSION: Final = struct.Struct(">ii")
 _I32: Final = struct.Struct(">i")
 _TOPIC_ID: Final = struct.Struct("16s")
@@ -92,7 +92,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
 
     The answer may be up to `wait_ms_max` late if there are not yet `bytes_min` bytes.
     `replica_id` is -1 for consumers. `reads_committed`: records of transactions are wanted only
-    once these are committed. A client without a fetch session has session id 0; it begins one
+    once these are committed. A client without a fetch session has session id 0; it starts one
     with session epoch 0, and wants none with -1.
     """
 
@@ -145,10 +145,10 @@ def read_fetch(
 
 def _read(cursor: Cursor, header: RequestHeader) -> FetchRequest:
     version, is_flexible = header.version, header.is_flexible
-    begin = cursor.place
-    replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = cursor.fixed(_BEGIN)
+    start = cursor.place
+    replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = cursor.fixed(_START)
     if isolation_level not in (_READS_UNCOMMITTED, _READS_COMMITTED):
-        raise MalformedError(f"there is no isolation level {isolation_level}", begin)
+        raise MalformedError(f"there is no isolation level {isolation_level}", start)
     session_id, session_epoch = cursor.fixed(_SESSION) if version >= 7 else (0, -1)
     topics = []
     for _ in range(cursor.count(is_flexible=is_flexible)):
@@ -250,9 +250,9 @@ def _write_head(
     parts: list[bytes], one: FetchedPartition, version: int, *, is_flexible: bool
 ) -> None:
     """Write what comes before the records of a partition, and how many bytes these are."""
-    begin = (one.partition, one.error_code, one.high_watermark, one.last_stable_offset)
+    fields = (one.partition, one.error_code, one.high_watermark, one.last_stable_offset)
     parts.append(
-        _ANSWERED_5.pack(*begin, one.log_start) if version >= 5 else _ANSWERED.pack(*begin)
+        _ANSWERED_5.pack(*fields, one.log_start) if version >= 5 else _ANSWERED.pack(*fields)
     )
     if one.aborted is None:
         parts.append(_NULL_COMPACT if is_flexible else _NULL)

@@ -71,27 +71,27 @@ class FrameReader(FrameReceiver):
     def _allocate(self, size: int) -> memoryview:
         return super()._allocate(SPARE_BYTES + size)[SPARE_BYTES:]
 
-    def _read_header(self, begin: bytes) -> int | None:
-        if len(begin) < _LENGTH_SIZE:
+    def _read_header(self, start: bytes) -> int | None:
+        if len(start) < _LENGTH_SIZE:
             return None
-        length = int.from_bytes(begin, "big", signed=True)
+        length = int.from_bytes(start, "big", signed=True)
         if 0 < length <= self.frame_bytes_max:
             return length
         if self._has_frame:
             raise RemoteProtocolError(
                 f"a frame states the length {length}; 1 to {self.frame_bytes_max} are taken"
             )
-        raise RemoteProtocolError(_not_kafka(begin, self.frame_bytes_max))
+        raise RemoteProtocolError(_not_kafka(start, self.frame_bytes_max))
 
 
-def _not_kafka(begin: bytes, length_max: int) -> str:
+def _not_kafka(start: bytes, length_max: int) -> str:
     """Return what a connection is taken for that begins with these bytes."""
-    if begin.startswith(_TLS_HANDSHAKE):
+    if start.startswith(_TLS_HANDSHAKE):
         what = "a TLS handshake; set security.protocol=PLAINTEXT"
-    elif begin in _HTTP_METHODS:
+    elif start in _HTTP_METHODS:
         what = "an HTTP request; metrics and health have a port of their own"
     else:
-        shown = begin.decode("ascii", "backslashreplace")
+        shown = start.decode("ascii", "backslashreplace")
         what = f"the bytes {shown!r}, which are not the length of a first request (1 to "
         what += f"{length_max})"
     return f"a connection begins with {what}: this port speaks the Kafka protocol, without TLS"

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from quorumlog.kafka.broker_view import BrokerView, PartitionView
+from quorumlog.kafka.broker_view import BrokerView, PartitionView, TopicView
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.node.replica.replica import Replica
 
@@ -29,10 +29,15 @@ def find_partition(broker: BrokerView, topic: str, number: int) -> PartitionView
     found = broker.topics.get(topic)
     if found is None:
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
-    if not 0 <= number < len(found.partitions):
-        text = f"topic {topic!r} has no partition {number}"
+    return partition_of(found, number)
+
+
+def partition_of(topic: TopicView, number: int) -> PartitionView | Refusal:
+    """Return the partition of this number."""
+    if not 0 <= number < len(topic.partitions):
+        text = f"topic {topic.name!r} has no partition {number}"
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-    return found.partitions[number]
+    return topic.partitions[number]
 
 
 def led_partition(
@@ -44,8 +49,19 @@ def led_partition(
         return partition
     replica = broker.replica(partition.group)
     if replica is None:
-        text = f"this node has no replica of partition {number} of topic {topic!r}"
-        return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        return not_here(topic, number)
+    refusal = refusal_of(replica, leader_epoch)
+    return LedPartition(replica, partition.channel) if refusal is None else refusal
+
+
+def not_here(topic: str, number: int) -> Refusal:
+    """Return the refusal of a node that has no replica of a partition."""
+    text = f"this node has no replica of partition {number} of topic {topic!r}"
+    return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+
+
+def refusal_of(replica: Replica, leader_epoch: int) -> Refusal | None:
+    """Return why nothing can be read at a replica in the epoch that the client knows of, if so."""
     refused = replica.partition_reads.refusal()
     if refused is not None:
         return Refusal(error_of(refused[0]), refused[1])
@@ -56,4 +72,4 @@ def led_partition(
     if leader_epoch > epoch:
         text = f"leader epoch {leader_epoch} is not known here; it is {epoch}"
         return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
-    return LedPartition(replica, partition.channel)
+    return None

@@ -40,15 +40,15 @@ class PendingRequest:
     """A request that is not answered yet.
 
     `is_alone`: no other request may start before its answer. `cancel` is called if the connection
-    ends before. `began`: when it came, in seconds. `is_in_log`: its memory is also that of entries
-    that wait for a majority. `is_awaited`: the client waits for an answer, as far as is known: a
-    Produce that was not read yet may want none. `size`: bytes that it holds until it is answered.
+    ends before. `received_s`: when it came, in seconds. `is_in_log`: its memory is also that of
+    entries that wait for a majority. `is_awaited`: the client waits for an answer, as far as is
+    known: a Produce that was not read yet may want none. `size`: bytes that it holds until it is
+    answered.
     """
 
     __slots__ = (
         "_owner",
         "answer",
-        "began",
         "cancel",
         "context",
         "frame",
@@ -58,6 +58,7 @@ class PendingRequest:
         "is_in_log",
         "is_produce",
         "is_released",
+        "received_s",
         "size",
     )
 
@@ -66,7 +67,7 @@ class PendingRequest:
         self.frame = frame
         self.header: RequestHeader = context.header
         self.context = context
-        self.began = context.services.now()
+        self.received_s = context.services.now()
         self.answer: Sequence[Buffer] | None = None
         self.is_produce = context.header.api_key == ApiKey.PRODUCE
         self.is_alone = not self.is_produce

@@ -90,11 +90,11 @@ class Cursor:
 
     def nullable_string(self, *, is_flexible: bool) -> str | None:
         """Return a string, or None if it is null."""
-        begin = self.place
+        start = self.place
         if is_flexible:
             length = self.uvarint() - 1
         else:
-            (length,) = _I16.unpack_from(self.data, begin)
+            (length,) = _I16.unpack_from(self.data, start)
             self.place += 2
         if length == -1:
             return None
@@ -102,71 +102,71 @@ class Cursor:
         try:
             text = str(self.data[self.place : stop], "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedError(f"a string is not UTF-8: {error.reason}", begin) from None
+            raise MalformedError(f"a string is not UTF-8: {error.reason}", start) from None
         self.place = stop
         return text
 
     def string(self, *, is_flexible: bool) -> str:
         """Return a string, which must not be null."""
-        begin = self.place
+        start = self.place
         text = self.nullable_string(is_flexible=is_flexible)
         if text is None:
-            raise MalformedError("a string that may not be null is null", begin)
+            raise MalformedError("a string that may not be null is null", start)
         return text
 
     def bytes_range(self, *, is_flexible: bool) -> tuple[int, int]:
-        """Return where bytes begin and end; null bytes are empty."""
+        """Return where bytes start and end; null bytes are empty."""
         length = self.uvarint() - 1 if is_flexible else self.int32()
         if length == -1:
             return self.place, self.place
-        begin = self.place
+        start = self.place
         self.place = self._stop_of(length, "a field of bytes")
-        return begin, self.place
+        return start, self.place
 
     def nullable_count(self, *, is_flexible: bool) -> int | None:
         """Return how many elements an array has, or None if it is null."""
-        begin = self.place
+        start = self.place
         count = self.uvarint() - 1 if is_flexible else self.int32()
         if count == -1:
             return None
-        self._check_count(count, begin, "elements of an array")
+        self._check_count(count, start, "elements of an array")
         return int(count)
 
     def count(self, *, is_flexible: bool) -> int:
         """Return how many elements an array has, which must not be null."""
-        begin = self.place
+        start = self.place
         count = self.nullable_count(is_flexible=is_flexible)
         if count is None:
-            raise MalformedError("an array that may not be null is null", begin)
+            raise MalformedError("an array that may not be null is null", start)
         return count
 
     def rows(self, form: struct.Struct, count: int) -> Iterator[tuple[Any, ...]]:
         """Return `count` elements of fixed size, each as its values."""
         stop = self._stop_of(count * form.size, "an array")
-        begin, self.place = self.place, stop
-        return form.iter_unpack(self.data[begin:stop])
+        start, self.place = self.place, stop
+        return form.iter_unpack(self.data[start:stop])
 
     def skip_tagged_fields(self) -> None:
         """Go to the end of the tagged fields of a struct: what is unknown is to be ignored."""
         if self.data[self.place] == 0:
             self.place += 1
             return
-        begin = self.place
+        start = self.place
         count = self.uvarint()
-        self._check_count(count, begin, "tagged fields")
+        self._check_count(count, start, "tagged fields")
         for _ in range(count):
             self.uvarint()
             self.place = self._stop_of(self.uvarint(), "a tagged field")
 
-    def _check_count(self, count: int, begin: int, what: str) -> None:
+    def _check_count(self, count: int, start: int, what: str) -> None:
         left = len(self.data) - self.place
         if not 0 <= count <= left:
-            raise MalformedError(f"{count} {what} cannot be in the {left} bytes that follow", begin)
+            raise MalformedError(f"{count} {what} cannot be in the {left} bytes that follow", start)
         self._left -= count
         if self._left < 0:
             if self._elements_max < ELEMENTS_MAX:
                 raise ManyElementsError
-            raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", begin)
+            raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", start)
 
     def _stop_of(self, length: int, what: str) -> int:
         """Return where the next `length` bytes end."""

@@ -26,7 +26,7 @@ _ANSWERED_5: Final = struct.Struct(">ihqqq")
 _NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
 _NO_ERRORS_FLEXIBLE: Final = b"\1\0\0"
 BatchPlace: TypeAlias = tuple[int, int, int]
-"""A partition, and where the record batch for it begins and ends in the frame's buffer; nothing is
+"""A partition, and where the record batch for it starts and ends in the frame's buffer; nothing is
 in between if the client sent none."""
 
 
@@ -77,8 +77,8 @@ def _read(cursor: Cursor, header: RequestHeader) -> ProduceRequest:
         places = []
         for _ in range(cursor.count(is_flexible=is_flexible)):
             partition = cursor.int32()
-            begin, end = cursor.bytes_range(is_flexible=is_flexible)
-            places.append((partition, begin, end))
+            start, end = cursor.bytes_range(is_flexible=is_flexible)
+            places.append((partition, start, end))
             if is_flexible:
                 cursor.skip_tagged_fields()
         topics.append((name, places))
@@ -113,12 +113,12 @@ def _partition(header: RequestHeader, one: ProducedPartition) -> bytes:
     code, offset, time_ms = one.error_code, one.base_offset, one.append_time
     if header.version < 5:
         return _ANSWERED.pack(one.partition, code, offset, time_ms)
-    begin = _ANSWERED_5.pack(one.partition, code, offset, time_ms, one.log_start)
+    head = _ANSWERED_5.pack(one.partition, code, offset, time_ms, one.log_start)
     if header.version < 8:
-        return begin
+        return head
     if one.error_message is None:
-        return begin + (_NO_ERRORS_FLEXIBLE if header.is_flexible else _NO_ERRORS)
-    return begin + _error_bytes(one.error_message, is_flexible=header.is_flexible)
+        return head + (_NO_ERRORS_FLEXIBLE if header.is_flexible else _NO_ERRORS)
+    return head + _error_bytes(one.error_message, is_flexible=header.is_flexible)
 
 
 def _error_bytes(text: str, *, is_flexible: bool) -> bytes:

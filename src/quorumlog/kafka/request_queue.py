@@ -75,7 +75,7 @@ class RequestQueue:
         self._waiting: deque[PendingRequest] = deque()
         self._under_way: deque[PendingRequest] = deque()
         self._bytes = 0
-        self._is_starting = self._was_full = False
+        self._is_starting = self._has_many = False
         self.is_closed = False
         self.client_id = ""
 
@@ -89,12 +89,14 @@ class RequestQueue:
     @property
     def is_full(self) -> bool:
         """Whether no more requests are to be read now; once so, until half of them are answered."""
-        count, share = len(self._waiting) + len(self._under_way), 2 if self._was_full else 1
-        self._was_full = count * share >= REQUESTS_MAX or self._bytes * share > BYTES_MAX
-        if self._was_full:
+        if self._has_many:
             return True
         under_way = self._under_way
         return bool(under_way) and under_way[-1].is_alone and under_way[-1].is_produce
+
+    def _count_changed(self) -> None:
+        count, share = len(self._waiting) + len(self._under_way), 2 if self._has_many else 1
+        self._has_many = count * share >= REQUESTS_MAX or self._bytes * share > BYTES_MAX
 
     # -- in ---------------------------------------------------------------------------------
 
@@ -107,16 +109,17 @@ class RequestQueue:
         request = PendingRequest(self, frame, context)
         self._waiting.append(request)
         self._bytes += request.size
+        self._count_changed()
         self._memory.hold(connection, request.size)
-        self._start()
+        self._start_next()
         connection.queue_changed()
 
     def changed(self) -> None:
         """Start what may be started now."""
-        self._start()
+        self._start_next()
         self._connection.queue_changed()
 
-    def _start(self) -> None:
+    def _start_next(self) -> None:
         if self._is_starting or self.is_closed:
             return
         self._is_starting = True
@@ -124,7 +127,7 @@ class RequestQueue:
             while self._waiting and self._may_start(self._waiting[0]):
                 request = self._waiting.popleft()
                 self._under_way.append(request)
-                self._begin(request)
+                self._start_one(request)
         finally:
             self._is_starting = False
 
@@ -139,7 +142,7 @@ class RequestQueue:
         self._services.held.add(self)
         return False
 
-    def _begin(self, request: PendingRequest) -> None:
+    def _start_one(self, request: PendingRequest) -> None:
         header = request.header
         try:
             if not header.is_spoken:
@@ -192,22 +195,23 @@ class RequestQueue:
             if answer:
                 self._connection.send(answer)
         if self._waiting:
-            self._start()
+            self._start_next()
         self._connection.queue_changed()
 
     def _count(self, request: PendingRequest) -> None:
         counters, key = self._services.counters, request.header.api_key
         counters.count_request(_KEY_NAMES[key], ERROR_NAMES[request.context.error])
         if request.is_produce:
-            counters.produce_seconds.observe(self._services.now() - request.began)
+            counters.produce_seconds.observe(self._services.now() - request.received_s)
         elif key == ApiKey.FETCH:
-            counters.fetch_seconds.observe(self._services.now() - request.began)
+            counters.fetch_seconds.observe(self._services.now() - request.received_s)
 
     def _release(self, request: PendingRequest) -> None:
         if request.is_released:
             return
         request.is_released = True
         self._bytes -= request.size
+        self._count_changed()
         self._memory.release(self._connection, request.size)
 
     def failed(self, request: PendingRequest, error: Exception) -> None:

@@ -111,17 +111,17 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
 
 def read_header(frame: ReceivedFrame) -> RequestHeader:
     """Return the header of the request in a frame. Raises `RemoteProtocolError` if it has none."""
-    begin = frame.start
-    if len(frame.buffer) - begin < _FIXED.size:
+    start = frame.start
+    if len(frame.buffer) - start < _FIXED.size:
         raise RemoteProtocolError(
             f"a frame of {frame.size} bytes is no request, whose header has {_FIXED.size} and more"
         )
-    key, version, correlation_id = _FIXED.unpack_from(frame.buffer, begin)
+    key, version, correlation_id = _FIXED.unpack_from(frame.buffer, start)
     spoken = SPOKEN.get(key)
     if spoken is None or not spoken.first <= version <= spoken.last:
         return RequestHeader(key, version, correlation_id)
     is_flexible = version >= spoken.first_flexible
-    cursor = Cursor(frame.buffer, begin + _FIXED.size)
+    cursor = Cursor(frame.buffer, start + _FIXED.size)
     try:
         client_id = cursor.nullable_string(is_flexible=False)
         if is_flexible:

@@ -17,6 +17,7 @@ from quorumlog.kafka.fetch import (
     fetch_answer,
     read_fetch,
 )
+from quorumlog.kafka.led_partitions import Refusal, not_here, partition_of, refusal_of
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
@@ -99,21 +100,23 @@ class _Fetching:
             unknown, name = ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id.hex()
         else:
             topic = broker.topics.get(asked.name or "")
-            unknown, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, asked.name or ""
+            unknown, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)
         for one in asked.partitions:
             if topic is None:
-                self._refuse(found, one, unknown, f"there is no topic {name}")
+                self._refuse(found, one, Refusal(unknown, f"there is no topic {name}"))
                 continue
-            if not 0 <= one.partition < len(topic.partitions):
-                text = f"there is no partition {one.partition} of topic {topic.name}"
-                self._refuse(found, one, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+            partition = partition_of(topic, one.partition)
+            if isinstance(partition, Refusal):
+                self._refuse(found, one, partition)
                 continue
-            partition = topic.partitions[one.partition]
             replica = broker.replica(partition.group)
-            if replica is None or (replica, one.leader_epoch) not in accepted:
-                error, text = _refusal(replica, one)
-                if replica is None or error is not ErrorCode.NONE:
-                    self._refuse(found, one, error, text)
+            if replica is None:
+                self._refuse(found, one, not_here(topic.name, one.partition))
+                continue
+            if (replica, one.leader_epoch) not in accepted:
+                refusal = refusal_of(replica, one.leader_epoch)
+                if refusal is not None:
+                    self._refuse(found, one, refusal)
                     continue
                 accepted.add((replica, one.leader_epoch))
             read = PartitionRead(partition.channel, one.offset, max(0, one.bytes_max))
@@ -122,9 +125,10 @@ class _Fetching:
             found.append(FetchedPartition(one.partition))
 
     def _refuse(
-        self, found: list[FetchedPartition], asked: FetchPartition, error: ErrorCode, text: str
+        self, found: list[FetchedPartition], asked: FetchPartition, refusal: Refusal
     ) -> None:
         self._has_error = True
+        error, text = refusal
         self._request.context.note_error(error, text, partition=asked.partition)
         found.append(self._failed(asked.partition, error))
 
@@ -249,23 +253,6 @@ class _Fetching:
 
     def _finish(self) -> None:
         self._request.answered(fetch_answer(self._request.header, self._topics))
-
-
-def _refusal(replica: Replica | None, asked: FetchPartition) -> tuple[ErrorCode, str]:
-    """Return why a partition cannot be read here; NONE: it can, as far as epochs say."""
-    if replica is None:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"partition {asked.partition} is not led here"
-    refused = replica.partition_reads.refusal()
-    if refused is not None:
-        return error_of(refused[0]), refused[1]
-    epoch = replica.core.term
-    if 0 <= asked.leader_epoch < epoch:
-        text = f"leader epoch {asked.leader_epoch} is over; it is {epoch}"
-        return ErrorCode.FENCED_LEADER_EPOCH, text
-    if asked.leader_epoch > epoch:
-        text = f"leader epoch {asked.leader_epoch} is not known here; it is {epoch}"
-        return ErrorCode.UNKNOWN_LEADER_EPOCH, text
-    return ErrorCode.NONE, ""
 
 
 def gathered(batches: Sequence[memoryview]) -> list[Buffer]:

@@ -8,6 +8,7 @@ from quorumlog.kafka.broker_view import PartitionView
 from quorumlog.kafka.context import TIMEOUT_MS_MAX
 from quorumlog.kafka.errors import ErrorCode, error_of, error_of_fault
 from quorumlog.kafka.handlers.topics import create_missing, creates_missing
+from quorumlog.kafka.led_partitions import Refusal, find_partition, not_here
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.produce import (
     ProducedPartition,
@@ -38,13 +39,6 @@ ACKS_ALL: Final = -1
 _NO_TRANSACTIONS: Final = "transactions are not offered; produce without a transactional id"
 _SEND_EARLIER: Final = "a batch before it was refused; that one is to be sent again first"
 _NO_ROOM: Final = "group {} had no room for the batch within {} ms; nothing was appended"
-
-
-class _Refusal(NamedTuple):
-    """Why a batch is not appended."""
-
-    error: ErrorCode
-    text: str
 
 
 class _Target(NamedTuple):
@@ -109,9 +103,9 @@ class _Production:
         self._request = request
         self._parsed = parsed
         self._places = [
-            (name, partition, begin, end)
+            (name, partition, start, end)
             for name, places in parsed.topics
-            for partition, begin, end in places
+            for partition, start, end in places
         ]
         self._answers: list[ProducedPartition | None] = [None] * len(self._places)
         self._left = len(self._places)
@@ -150,26 +144,26 @@ class _Production:
 
     def _append(self, number: int) -> bool:
         """Append one batch, or answer it with an error; False: its group has no room."""
-        name, partition, begin, end = self._places[number]
+        name, partition, start, end = self._places[number]
         target = self._target(name, partition)
-        if isinstance(target, _Refusal):
+        if isinstance(target, Refusal):
             self._refuse(number, target, self._header(number))
             return True
         buffer = self._request.frame.buffer
         try:
-            header = check_batch(buffer[begin:end], target.policy.batch_bytes_max)
+            header = check_batch(buffer[start:end], target.policy.batch_bytes_max)
         except RecordBatchError as error:
-            self._refuse(number, _Refusal(error_of_fault(error.fault), str(error)))
+            self._refuse(number, Refusal(error_of_fault(error.fault), str(error)))
             return True
         if header.is_transactional:
-            self._refuse(number, _Refusal(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS))
+            self._refuse(number, Refusal(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS))
             return True
         before = self._refused_before(number, target, header)
         if before is not None:
-            self._refuse(number, _Refusal(before, _SEND_EARLIER), header)
+            self._refuse(number, Refusal(before, _SEND_EARLIER), header)
             return True
         level = self._level(target)
-        if isinstance(level, _Refusal):
+        if isinstance(level, Refusal):
             self._refuse(number, level, header)
             return True
         if not self._has_room(target):
@@ -177,30 +171,30 @@ class _Production:
         self._propose(number, target, header, level)
         return True
 
-    def _target(self, name: str, number: int) -> _Target | _Refusal:
+    def _target(self, name: str, number: int) -> _Target | Refusal:
         services = self._request.context.services
         broker = services.broker
-        topic = broker.topics.get(name)
-        if topic is None or not 0 <= number < len(topic.partitions):
-            text = f"there is no partition {number} of topic {name!r}"
-            return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-        partition = topic.partitions[number]
+        partition = find_partition(broker, name, number)
+        if isinstance(partition, Refusal):
+            return partition
         group = partition.group
         replica = broker.replica(group)
-        if replica is None or not _is_open(replica, partition):
-            text = f"partition {number} of {name} is not led here, or is not open yet"
-            return _Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
-        policy = services.policies.of(topic, broker.defaults)
+        if replica is None:
+            return not_here(name, number)
+        if not _is_open(replica, partition):
+            text = f"partition {number} of topic {name!r} is not open yet"
+            return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        policy = services.policies.of(broker.topics[name], broker.defaults)
         return _Target(replica, group, partition.channel, policy)
 
-    def _level(self, target: _Target) -> WriteLevel | _Refusal:
+    def _level(self, target: _Target) -> WriteLevel | Refusal:
         acks, policy = self._parsed.acks, target.policy
         if acks == ACKS_NONE:
             return WriteLevel.ONE_WAY
         if acks == ACKS_LEADER:
             return max(policy.acks_one, policy.least_level)
         if acks != ACKS_ALL:
-            return _Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are known")
+            return Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are known")
         least = max(WriteLevel.REPLICATION, policy.least_level)
         if policy.in_sync_min <= 1:
             return least
@@ -209,7 +203,7 @@ class _Production:
         if in_sync < policy.in_sync_min:
             text = f"in sync: {counted(in_sync, 'replica')}; least: {policy.in_sync_min}"
             text += " (min.insync.replicas)"
-            return _Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+            return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, text)
         replicas = len(broker.replicas_of(target.group))
         if policy.in_sync_min > replicas // 2 + 1:
             return WriteLevel.ALL
@@ -218,8 +212,8 @@ class _Production:
     def _propose(
         self, number: int, target: _Target, header: BatchHeader, level: WriteLevel
     ) -> None:
-        _, partition, begin, end = self._places[number]
-        block = self._block(target.channel, begin, end)
+        _, partition, start, end = self._places[number]
+        block = self._block(target.channel, start, end)
         produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
         services = self._request.context.services
         reads, rooms = target.replica.partition_reads, services.rooms
@@ -244,7 +238,7 @@ class _Production:
                     ),
                 )
             else:
-                self._refuse(number, _Refusal(error_of(response.code), response.text), header)
+                self._refuse(number, Refusal(error_of(response.code), response.text), header)
 
         def answer(response: AppendResponse, _: Sequence[bytes]) -> None:
             # raises nothing: a replica calls it in the middle of what it does
@@ -257,17 +251,17 @@ class _Production:
         self._request.is_in_log = True
         target.replica.propose(block, answer, produced, level)
 
-    def _block(self, channel: int, begin: int, end: int) -> Block:
+    def _block(self, channel: int, start: int, end: int) -> Block:
         """Return the entry of a batch: around it where it lies, if the bytes before are free.
 
         It must be most of the frame, all of whose memory is kept with it, maybe for long.
         """
         buffer = self._request.frame.buffer
-        if begin - HEADER_SIZE >= self._used and 2 * (end - begin) >= len(buffer):
+        if start - HEADER_SIZE >= self._used and 2 * (end - start) >= len(buffer):
             self._used = end
-            return block_around(buffer, begin, end, channel)
-        copied = memoryview(bytearray(HEADER_SIZE + end - begin))
-        copied[HEADER_SIZE:] = buffer[begin:end]
+            return block_around(buffer, start, end, channel)
+        copied = memoryview(bytearray(HEADER_SIZE + end - start))
+        copied[HEADER_SIZE:] = buffer[start:end]
         return block_around(copied, HEADER_SIZE, len(copied), channel)
 
     # -- waiting for room -------------------------------------------------------------------
@@ -313,7 +307,7 @@ class _Production:
         self._end_waiting()
         first, self._next = self._next, len(self._places)
         for number in range(first, len(self._places)):
-            refusal = _Refusal(ErrorCode.REQUEST_TIMED_OUT, text)
+            refusal = Refusal(ErrorCode.REQUEST_TIMED_OUT, text)
             self._refuse(number, refusal, self._header(number))
         self._request.wait_alone(is_alone=False)
 
@@ -327,7 +321,7 @@ class _Production:
 
     # -- out --------------------------------------------------------------------------------
 
-    def _refuse(self, number: int, refusal: _Refusal, header: BatchHeader | None = None) -> None:
+    def _refuse(self, number: int, refusal: Refusal, header: BatchHeader | None = None) -> None:
         name, partition, _, _ = self._places[number]
         context, services = self._request.context, self._request.context.services
         key = None if header is None else self._key(number, header)
@@ -354,9 +348,9 @@ class _Production:
 
     def _header(self, number: int) -> BatchHeader | None:
         """Return the header of a batch that was not looked at yet; None: it is too short."""
-        _, _, begin, end = self._places[number]
-        is_whole = end - begin >= BATCH_HEADER_SIZE
-        return batch_header(self._request.frame.buffer, begin) if is_whole else None
+        _, _, start, end = self._places[number]
+        is_whole = end - start >= BATCH_HEADER_SIZE
+        return batch_header(self._request.frame.buffer, start) if is_whole else None
 
     def _key(self, number: int, header: BatchHeader) -> Key | None:
         """Return whose batch this is, for `RefusedBatches`; None: no idempotent producer's."""

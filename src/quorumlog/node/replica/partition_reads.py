@@ -41,7 +41,7 @@ class PartitionRead(msgspec.Struct, frozen=True, gc=False):
 class ReadBatches(msgspec.Struct):
     """The answer for one partition; `high_watermark` and `log_start` are -1 if it has none here.
 
-    `batches` are whole; the first one may begin before the offset that was asked for.
+    `batches` are whole; the first one may start before the offset that was asked for.
     """
 
     code: ResponseCode = ResponseCode.SUCCESS
@@ -201,11 +201,11 @@ class PartitionReads:
         if partition is None:
             text = f"there is no partition on channel {read.channel}"
             return ReadBatches(ResponseCode.UNKNOWN_PARTITION, text)
-        end, begin = partition.next_offset, partition.log_start
-        if begin <= read.offset <= end:
-            return ReadBatches(high_watermark=end, log_start=begin)
-        text = f"offset {read.offset} is outside {begin} to {end}"
-        return ReadBatches(ResponseCode.INDEX_OUT_OF_RANGE, text, end, begin)
+        end, start = partition.next_offset, partition.log_start
+        if start <= read.offset <= end:
+            return ReadBatches(high_watermark=end, log_start=start)
+        text = f"offset {read.offset} is outside {start} to {end}"
+        return ReadBatches(ResponseCode.INDEX_OUT_OF_RANGE, text, end, start)
 
     def _check_first(
         self, read: PartitionRead, result: ReadBatches, batches: list[PlacedBatch]

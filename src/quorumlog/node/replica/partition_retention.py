@@ -103,9 +103,9 @@ class PartitionRetention:
             text = f"there is no partition on channel {channel}"
             answer(DeletedRecords(ResponseCode.UNKNOWN_PARTITION, text))
         elif not HIGH_WATERMARK <= offset <= partition.next_offset:
-            begin, end = partition.log_start, partition.next_offset
-            text = f"offset {offset} is outside {begin} to {end}"
-            answer(DeletedRecords(ResponseCode.INDEX_OUT_OF_RANGE, text, begin))
+            start, end = partition.log_start, partition.next_offset
+            text = f"offset {offset} is outside {start} to {end}"
+            answer(DeletedRecords(ResponseCode.INDEX_OUT_OF_RANGE, text, start))
         else:
             start = partition.next_offset if offset == HIGH_WATERMARK else offset
             if start <= partition.log_start:

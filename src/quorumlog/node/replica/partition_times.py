@@ -96,14 +96,14 @@ class PartitionTimes:
     def _newest(self, channel: int, partition: Partition) -> list[PlacedBatch]:
         """Return the batches one of which has the newest record, in the order of their offsets.
 
-        The newest time of a batch that begins before the log start may be that of a record there.
+        The newest time of a batch that starts before the log start may be that of a record there.
         """
-        batches, begin, end = self._tables.batches, partition.log_start, partition.next_offset
-        found, first = list[PlacedBatch](), next(batches.batches_from(channel, begin), None)
-        if first is not None and first.base_offset < begin:
+        batches, start, end = self._tables.batches, partition.log_start, partition.next_offset
+        found, first = list[PlacedBatch](), next(batches.batches_from(channel, start), None)
+        if first is not None and first.base_offset < start:
             found.append(first)
-            begin = first.last_offset + 1
-        newest = batches.newest_within(channel, begin, end)
+            start = first.last_offset + 1
+        newest = batches.newest_within(channel, start, end)
         return found if newest is None else [*found, newest]
 
     def _search(
@@ -129,24 +129,24 @@ class PartitionTimes:
                 code = error.code
             answer(FoundOffset(code, f"reading failed: {describe_error(error)}"))
 
-        begin = partition.log_start
+        start = partition.log_start
         if time_ms is None:
-            work = partial(self._newest_in, batches, begin)
+            work = partial(self._newest_in, batches, start)
         else:
-            work = partial(self._first_in, batches, begin, time_ms)
+            work = partial(self._first_in, batches, start, time_ms)
         self._context.environment.executor.run(work, answer, failed, client)
 
     # -- on a thread --------------------------------------------------------------------------
 
-    def _first_in(self, batches: Sequence[PlacedBatch], begin: int, time_ms: int) -> FoundOffset:
+    def _first_in(self, batches: Sequence[PlacedBatch], start: int, time_ms: int) -> FoundOffset:
         for number, batch in enumerate(batches, 1):
             data = self._read(batch)
             try:
-                found = first_since(data, begin, time_ms)
+                found = first_since(data, start, time_ms)
             except RecordBatchError:
-                found = max(batch.base_offset, begin), batch.newest_time
+                found = max(batch.base_offset, start), batch.newest_time
             if found is None and number == BATCHES_SEARCHED_MAX:
-                found = max(batch.base_offset, begin), batch.newest_time
+                found = max(batch.base_offset, start), batch.newest_time
             if found is not None:
                 return FoundOffset(
                     offset=found[0],
@@ -155,14 +155,14 @@ class PartitionTimes:
                 )
         return FoundOffset()
 
-    def _newest_in(self, batches: Sequence[PlacedBatch], begin: int) -> FoundOffset:
+    def _newest_in(self, batches: Sequence[PlacedBatch], start: int) -> FoundOffset:
         best = FoundOffset()
         for batch in batches:
             data = self._read(batch)
             try:
-                offset, timestamp = first_newest(data, begin)
+                offset, timestamp = first_newest(data, start)
             except RecordBatchError:
-                offset, timestamp = max(batch.base_offset, begin), batch.newest_time
+                offset, timestamp = max(batch.base_offset, start), batch.newest_time
             if best.offset == NOTHING or timestamp > best.timestamp:
                 epoch = batch_header(data).leader_epoch
                 best = FoundOffset(offset=offset, timestamp=timestamp, leader_epoch=epoch)
