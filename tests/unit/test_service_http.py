@@ -4,6 +4,7 @@ import http.client
 import json
 import logging
 import socket
+import threading
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -149,3 +150,41 @@ def test_a_port_that_is_taken_is_named(opened):
     host, number = opened()._server.server_address
     with pytest.raises(ConfigError, match=f"adminListen {host}:{number}: Address already in use"):
         AdminPort(f"{host}:{number}", Node(), CollectorRegistry())
+
+
+class HeldNode(Node):
+    """A node whose page is being made until `go_on`."""
+
+    def __init__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        super().__init__()
+
+    @property
+    def replicas(self):
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE_S)
+        return {}
+
+    @replicas.setter
+    def replicas(self, _):
+        pass
+
+
+def threads_of_the_port():
+    return [one for one in threading.enumerate() if one.name.startswith("quorumlog-admin")]
+
+
+def test_a_port_that_has_stopped_has_no_thread_left_that_reads_the_node(opened):
+    node = HeldNode()
+    port = opened(node)
+    idle, asking = connected(port), connected(port)
+    asking.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+    assert node.begun.wait(PATIENCE_S)
+    stopping = threading.Thread(target=port.stop)
+    stopping.start()
+    assert ended(idle) == b"", "connections that ask nothing are ended"
+    assert threads_of_the_port(), "one is still reading the node"
+    node.go_on.set()
+    stopping.join(PATIENCE_S)
+    assert threads_of_the_port() == []
+    asking.close()

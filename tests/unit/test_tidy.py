@@ -94,6 +94,44 @@ def test_source_keeps_the_limits(path):
     )
 
 
+def types_learned_late(tree):
+    """Return the calls by which msgspec learns a type when they are first made.
+
+    If two threads are the first, the interpreter may crash (SIGSEGV): a decoder is made when its
+    module is imported.
+    """
+    in_functions = {
+        call
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for call in ast.walk(function)
+    }
+    names = [
+        (node, ast.unparse(node.func)) for node in ast.walk(tree) if isinstance(node, ast.Call)
+    ]
+    return [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node, name in names
+        if (
+            re.fullmatch(r"msgspec\.\w+\.decode", name)
+            and any(one.arg == "type" for one in node.keywords)
+        )
+        or (re.fullmatch(r"msgspec\.\w+\.Decoder", name) and node in in_functions)
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_msgspec_learns_types_when_modules_are_imported(path):
+    assert types_learned_late(ast.parse(path.read_text())) == []
+
+
+def test_a_type_that_is_learned_late_is_found():
+    early = "D = msgspec.json.Decoder(T)\ndef f(): return D.decode(b''), msgspec.toml.decode(b'')"
+    assert types_learned_late(ast.parse(early)) == []
+    assert len(types_learned_late(ast.parse("msgspec.json.decode(b'', type=T)"))) == 1
+    assert len(types_learned_late(ast.parse("def f(): msgspec.msgpack.Decoder(T)"))) == 1
+
+
 def test_classes_keep_the_limits():
     excepted = EXCEPTIONS["large_classes"] | EXCEPTIONS["records"]
     large = {

@@ -8,7 +8,7 @@ import asyncio
 import copy
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -41,6 +41,7 @@ ATTEMPTS = 3
 asked; only of questions that wait for something to happen: others may take long to answer."""
 WAITING_MAX = 65_536
 """Commands of one client that are not answered yet; more are refused."""
+_RESULTS: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
 @dataclass(slots=True)
@@ -247,7 +248,7 @@ def _results(answer: Answer, count: int, group: str) -> list[bytes]:
         error.outcome = Outcome.HAPPENED
         raise error
     try:
-        results = msgspec.msgpack.decode(answer.attachment, type=list[bytes])
+        results = _RESULTS.decode(answer.attachment)
     except msgspec.MsgspecError as error:
         raise RemoteProtocolError(
             f"the results of {counted(count, 'command')} are malformed"

@@ -1,6 +1,7 @@
 """Asking a node process how it is, over its admin port."""
 
 import http.client
+from typing import Final
 
 import msgspec
 
@@ -45,6 +46,9 @@ class NodeHealth(msgspec.Struct, frozen=True):
     groups: dict[str, GroupHealth]
 
 
+_NODES: Final = msgspec.json.Decoder(NodeHealth)
+
+
 def ask_health(address: str) -> NodeHealth | None:
     """Return what the node at an admin address says; None when it does not answer."""
     host, port = parse_address(address)
@@ -52,7 +56,7 @@ def ask_health(address: str) -> NodeHealth | None:
     try:
         connection.request("GET", "/health")
         raw = connection.getresponse().read(ANSWER_BYTES_MAX)
-        return msgspec.json.decode(raw, type=NodeHealth)
+        return _NODES.decode(raw)
     except (OSError, http.client.HTTPException, msgspec.DecodeError):
         return None
     finally:

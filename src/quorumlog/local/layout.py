@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -60,6 +60,9 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     cluster: str
     groups: list[str]
     nodes: list[NodePlace]
+
+
+_CLUSTERS: Final = msgspec.json.Decoder(ClusterFile)
 
 
 class Layout:
@@ -125,7 +128,7 @@ class Layout:
         except OSError as error:
             raise LocalClusterError(f"cannot read {self.cluster_file}: {error.strerror}") from error
         try:
-            return msgspec.json.decode(raw, type=ClusterFile)
+            return _CLUSTERS.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LocalClusterError(
                 f"{self.cluster_file} is not the file of a local cluster, or is damaged: {error}. "

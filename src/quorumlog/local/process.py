@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,9 @@ class ProcessId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pid: int
     begun: str
+
+
+_PROCESSES: Final = msgspec.json.Decoder(ProcessId)
 
 
 class NodeProcess:
@@ -143,7 +147,7 @@ class NodeProcess:
     def _known(self) -> ProcessId | None:
         try:
             raw = self._layout.pid(self.node_id).read_bytes()
-            return msgspec.json.decode(raw, type=ProcessId)
+            return _PROCESSES.decode(raw)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 

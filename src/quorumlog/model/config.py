@@ -530,6 +530,11 @@ def known_keys() -> dict[str, set[str]]:
     }
 
 
+msgspec.json.Decoder(NodeConfig)
+"""msgspec learns all these types now, while one thread runs, and not in the first `convert`: if two
+threads made that at once, the interpreter could crash."""
+
+
 def load_config(path: str | Path) -> NodeConfig:
     """Read a node's TOML file.
 

@@ -6,6 +6,7 @@ A membership is the body of a CONFIG_CHANGE entry; it counts from the moment it 
 import hashlib
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 
@@ -114,7 +115,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         Raises `UnexpectedArgumentError` if it is not a membership, or has a newer format.
         """
         try:
-            found = msgspec.msgpack.decode(body, type=cls)
+            found = _MEMBERSHIPS.decode(body)
         except msgspec.MsgspecError as error:
             raise UnexpectedArgumentError(f"no membership: {error}") from error
         if found.format != _FORMAT:
@@ -129,6 +130,9 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         if len(ids) != len(found.members) or len(ids) > MEMBERS_MAX:
             raise UnexpectedArgumentError(f"members {found.ids}: each once, at most {MEMBERS_MAX}")
         return found
+
+
+_MEMBERSHIPS: Final = msgspec.msgpack.Decoder(Membership)
 
 
 def addresses_of(membership: Membership) -> dict[str, str]:

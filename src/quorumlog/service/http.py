@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -31,18 +31,18 @@ CONNECTIONS_MAX = 16
 ACCEPT_PAUSE_S = 0.2
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(WSGIServer):
     """Answers a bounded number of connections at a time, each for a bounded time.
 
-    One connection more replaces the oldest. No host name is looked up.
+    Each has a thread of its own. One connection more replaces the oldest. No host name is looked
+    up.
     """
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 16
 
     def __init__(self, *arguments: Any) -> None:
         self._open: dict[socket.socket, float] = {}
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         super().__init__(*arguments)
 
@@ -67,7 +67,31 @@ class _Server(ThreadingMixIn, WSGIServer):
             while len(self._open) >= CONNECTIONS_MAX:
                 self._cut_off(next(iter(self._open)))
             self._open[request] = time.monotonic() + REQUEST_SECONDS
-        super().process_request(request, client_address)
+        thread = threading.Thread(
+            target=self._answer,
+            args=(request, client_address),
+            name="quorumlog-admin-answer",
+            daemon=True,
+        )
+        thread.start()
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+        finally:
+            self.shutdown_request(request)
+
+    def server_close(self) -> None:
+        """End all connections, once no more are accepted; return when their threads have ended."""
+        super().server_close()
+        with self._lock:
+            for request in list(self._open):
+                self._cut_off(request)
+        for thread in self._threads:
+            thread.join()
 
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection that was answered or cut off."""
@@ -166,9 +190,10 @@ class AdminPort:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving."""
+        """Stop serving; returns once no thread reads the node any more."""
         if self._thread.is_alive():
             self._server.shutdown()
+            self._thread.join()
         self._server.server_close()
 
     def _page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

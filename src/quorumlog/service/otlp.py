@@ -86,7 +86,8 @@ class OtlpExporter:
     def stop(self) -> None:
         """Send once more, and end; returns after `LAST_SEND_S` at the latest."""
         self._stopping.set()
-        self._thread.join(LAST_SEND_S)
+        if self._thread.is_alive():
+            self._thread.join(LAST_SEND_S)
         self._exporter.shutdown(timeout_millis=0)
         self._span_exporter.shutdown()
 

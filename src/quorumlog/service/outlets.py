@@ -25,17 +25,15 @@ class MetricOutlets:
         """Show and send the metrics of a node that has been started.
 
         `kafka`: what is counted of Kafka clients, if the node serves them.
-        Raises `ConfigError` if the admin port is taken.
+        Raises `ConfigError` if the admin port is taken; then, as after any error, `stop` it.
         """
         config, metrics = self._config, NodeMetrics(node, kafka)
         if config.admin_listen:
-            admin = AdminPort(config.admin_listen, node, metrics.registry)
-            admin.start()
-            self._admin = admin
+            self._admin = AdminPort(config.admin_listen, node, metrics.registry)
+            self._admin.start()
         if config.metrics_grpc_exporter_target:
-            otlp = OtlpExporter(config, metrics, node.instruments)
-            otlp.start()
-            self._otlp = otlp
+            self._otlp = OtlpExporter(config, metrics, node.instruments)
+            self._otlp.start()
 
     def stop(self) -> None:
         """Stop what was started; returns after a few seconds at most."""

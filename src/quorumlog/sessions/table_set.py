@@ -84,6 +84,9 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     highest_channel: int = NO_CHANNEL
 
 
+_TABLES: Final = msgspec.msgpack.Decoder(_Saved)
+
+
 @dataclass(slots=True)
 class TableSet:
     """The tables after the entry at index `as_of`."""
@@ -157,7 +160,7 @@ class TableSet:
     def decode(cls, raw: bytes | memoryview) -> "TableSet":
         """Read what `encode` returned. Raises `UnexpectedArgumentError`."""
         try:
-            saved = msgspec.msgpack.decode(raw, type=_Saved)
+            saved = _TABLES.decode(raw)
         except msgspec.MsgspecError as error:
             raise UnexpectedArgumentError(f"no derived tables: {error}") from error
         transactions = TransactionTable(dict(saved.producers), saved.rejected, saved.complete_from)

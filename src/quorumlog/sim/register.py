@@ -6,6 +6,7 @@ that are no command of it are only hashed.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,10 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     history: bytes
 
 
+_COMMANDS: Final = msgspec.msgpack.Decoder(Command)
+_STATES: Final = msgspec.msgpack.Decoder(_Saved)
+
+
 TAKEN, REFUSED, HASHED = b"1", b"0", b"-"
 """Results: a command took place, its comparison failed, it was none."""
 
@@ -46,7 +51,7 @@ class RegisterMachine(StateMachine):
         history = self._history + entry.index.to_bytes(8, "big") + entry.body
         self._history = hashlib.blake2b(history, digest_size=16).digest()
         try:
-            command = msgspec.msgpack.decode(entry.body, type=Command)
+            command = _COMMANDS.decode(entry.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return HASHED
         if command.compares and self._registers.get(command.key) != command.expected:
@@ -66,7 +71,7 @@ class RegisterMachine(StateMachine):
 
     def load_snapshot(self, reader: SnapshotReader) -> None:
         """See `StateMachine`."""
-        saved = msgspec.msgpack.decode(reader.read(), type=_Saved)
+        saved = _STATES.decode(reader.read())
         self._registers, self._history = dict(saved.registers), saved.history
 
     def digest(self) -> bytes:

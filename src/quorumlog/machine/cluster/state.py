@@ -119,6 +119,9 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     answers: list[tuple[bytes, bytes]]
 
 
+_STATES: Final = msgspec.msgpack.Decoder(_Saved)
+
+
 @dataclass(slots=True)
 class ClusterState:
     """The tables. `folded` has each topic by its name with `_` for `.`: no two may be alike."""
@@ -216,7 +219,7 @@ class ClusterState:
     @classmethod
     def decode(cls, data: bytes) -> "ClusterState":
         """Read what `encode` returned. Raises `msgspec.MsgspecError`."""
-        saved = msgspec.msgpack.decode(data, type=_Saved)
+        saved = _STATES.decode(data)
         state = cls(
             cluster_id=saved.cluster_id,
             brokers={one.broker_id: one for one in saved.brokers},

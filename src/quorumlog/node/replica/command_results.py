@@ -6,6 +6,7 @@ Only the newest block of each session is remembered, as a client has one under w
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,9 @@ class _Block(msgspec.Struct, array_like=True):
     @property
     def size_bytes(self) -> int:
         return sum(map(len, self.results))
+
+
+_BLOCKS: Final = msgspec.msgpack.Decoder(_Block)
 
 
 class CommandResults:
@@ -105,7 +109,7 @@ class CommandResults:
     ) -> "CommandResults":
         """Read what `take` or `pairs` returned. Raises `UnexpectedArgumentError`."""
         try:
-            blocks = [msgspec.msgpack.decode(value, type=_Block) for _, value in pairs]
+            blocks = [_BLOCKS.decode(value) for _, value in pairs]
             return cls(blocks, bytes_max)
         except msgspec.MsgspecError as error:
             raise UnexpectedArgumentError(f"no results of commands: {error}") from error

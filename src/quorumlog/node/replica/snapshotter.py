@@ -7,7 +7,7 @@ and the results of commands (`SnapshotTrailer`).
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -55,6 +55,9 @@ class SnapshotTrailer(msgspec.Struct, frozen=True, array_like=True):
 
     tables: bytes = b""
     results: list[tuple[bytes, bytes]] = []
+
+
+_TRAILERS: Final = msgspec.msgpack.Decoder(SnapshotTrailer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,9 +426,7 @@ class Snapshotter:
             return None  # the scrub found it broken and removed it
         try:
             raw = snapshots.use(meta, machine.load_snapshot)
-            trailer = (
-                msgspec.msgpack.decode(raw, type=SnapshotTrailer) if raw else SnapshotTrailer()
-            )
+            trailer = _TRAILERS.decode(raw) if raw else SnapshotTrailer()
             found = machine.digest()
         except CorruptionError as error:
             self._refused.add(index)

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -50,6 +51,9 @@ class SegmentList(msgspec.Struct, frozen=True, array_like=True):
         return [f"{directory}/{NAME_START}{number}" for number in range(self.count)]
 
 
+_LISTS: Final = msgspec.msgpack.Decoder(SegmentList)
+
+
 def load_list(files: FileSystem, directory: str) -> SegmentList | None:
     """Return which segments a journal has; None: there is no journal.
 
@@ -57,7 +61,7 @@ def load_list(files: FileSystem, directory: str) -> SegmentList | None:
     """
     slots = DualSlotFile(files, directory, LIST_NAME, mirrored=True)
     raw = slots.read(read_only=True)
-    return None if raw is None else msgspec.msgpack.decode(raw, type=SegmentList)
+    return None if raw is None else _LISTS.decode(raw)
 
 
 def remove_segments(files: FileSystem, directory: str) -> None:

@@ -5,7 +5,7 @@ DLedger has raised the term since, and is kept true.
 """
 
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "quorumlog.state"
+_STATES: Final = msgspec.msgpack.Decoder(tuple[int, str | None])
 
 
 class HardStates(Protocol):
@@ -48,7 +49,7 @@ class HardStateStore:
         if raw is None:
             return self._load_original()
         try:
-            term, vote = msgspec.msgpack.decode(raw, type=tuple[int, str | None])
+            term, vote = _STATES.decode(raw)
         except msgspec.MsgspecError as error:
             raise CorruptionError(f"{self._slots.path}: {error}", self._slots.path, 0) from error
         self._saved = HardState(term, vote)

@@ -4,6 +4,7 @@ import logging
 import posixpath
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -77,6 +78,10 @@ class UnsettledIdentity(Identity, frozen=True, forbid_unknown_fields=True):
     journal: int = 0
     """Number of the journal."""
     data_directories: list[str] = []
+
+
+_IDENTITIES: Final = msgspec.json.Decoder(Identity)
+_UNSETTLED: Final = msgspec.json.Decoder(UnsettledIdentity)
 
 
 class NodeDirectory:
@@ -326,9 +331,9 @@ def _identity_at(files: FileSystem, path: str) -> Identity | str:
 
 def _decoded(raw: bytes) -> Identity:
     try:
-        return msgspec.json.decode(raw, type=Identity)
+        return _IDENTITIES.decode(raw)
     except msgspec.ValidationError:
-        return msgspec.json.decode(raw, type=UnsettledIdentity)
+        return _UNSETTLED.decode(raw)
 
 
 def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> None:

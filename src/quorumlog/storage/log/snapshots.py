@@ -14,6 +14,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Container
 from threading import Lock
+from typing import Final
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -56,6 +57,9 @@ class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     sha256: bytes = b""
     kept_bytes: int = 0
+
+
+_METAS: Final = msgspec.json.Decoder(SnapshotMeta)
 
 
 class SavedData:
@@ -264,7 +268,7 @@ class Snapshots:
             )
             if magic != _MAGIC or crc32(raw) != crc:
                 raise CorruptionError(f"{file.path}: no whole snapshot", file.path, size)
-            meta = msgspec.json.decode(raw, type=SnapshotMeta)
+            meta = _METAS.decode(raw)
         except (struct.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptionError(f"{file.path}: no snapshot ({error})", file.path, size) from error
         if (meta.last_included_index, meta.size_bytes) != (index, begin):

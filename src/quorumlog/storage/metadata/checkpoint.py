@@ -10,6 +10,7 @@ checkpoint is lost.
 
 import struct
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -84,6 +85,9 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     journal_from: int = 0
 
 
+_CHECKPOINTS: Final = msgspec.msgpack.Decoder(Checkpoint)
+
+
 class CheckpointFile:
     """The checkpoint of one group."""
 
@@ -99,7 +103,7 @@ class CheckpointFile:
         if raw is None:
             return None
         try:
-            return msgspec.msgpack.decode(raw, type=Checkpoint)
+            return _CHECKPOINTS.decode(raw)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
                 f"{self._slots.path}: written by another version of quorumlog ({error}); start "

@@ -6,6 +6,7 @@ checkpoint that goes past such an entry; entries after the checkpoint are read f
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,7 @@ from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 
 FILE_NAME = "quorumlog.membership"
 SLOT_SIZE = 16_384
+_ENTRIES: Final = msgspec.msgpack.Decoder(list[tuple[int, bytes]])
 
 
 class ConfigEntries:
@@ -59,7 +61,7 @@ class ConfigEntriesFile:
         raw = self._slots.read_or_lose(read_only=read_only)
         if raw is not None:
             try:
-                self.saved = msgspec.msgpack.decode(raw, type=list[tuple[int, bytes]])
+                self.saved = _ENTRIES.decode(raw)
             except msgspec.MsgspecError as error:
                 path = self._slots.path
                 raise CorruptionError(f"{path}: {error}", path, 0) from error

@@ -6,6 +6,7 @@ is asked for from peers (RELIABILITY 2.3).
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,9 @@ from quorumlog.storage.metadata.dual_slot_file import DualSlotFile
 FILE_NAME = "quorumlog.damaged"
 RANGES_MAX = 100
 """At most this many ranges; beyond, the two nearest become one, with good entries between them."""
+
+
+_PAIRS: Final = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
 
 class DamagedRanges:
@@ -97,7 +101,7 @@ class DamageFile:
         raw = self._slots.read_or_lose(read_only=read_only)
         if raw is not None:
             try:
-                pairs = msgspec.msgpack.decode(raw, type=list[tuple[int, int]])
+                pairs = _PAIRS.decode(raw)
             except msgspec.MsgspecError as error:
                 path = self._slots.path
                 raise CorruptionError(f"{path}: {error}", path, 0) from error

@@ -33,6 +33,7 @@ REFUSED_MAX: Final = 1_024
 _RECORD_FILES = frozenset((RECORD_NAME, RECORD_NAME + COPY))
 _UNMADE_FILES = _RECORD_FILES | {f"{name}.new" for name in _RECORD_FILES}
 """What the creation of a group may leave that ended before its record was durable."""
+_RECORDS: Final = msgspec.msgpack.Decoder(GroupRecord)
 NAMED_MAX: Final = 3
 """Files that an error names."""
 
@@ -98,7 +99,7 @@ class GroupFiles:
 
     def _decode(self, directory: str, raw: bytes) -> GroupRecord:
         try:
-            return msgspec.msgpack.decode(raw, type=GroupRecord)
+            return _RECORDS.decode(raw)
         except msgspec.MsgspecError as error:
             path = f"{directory}/{RECORD_NAME}"
             raise CorruptionError(

@@ -7,7 +7,7 @@ NOOPs and bookkeeping entries too, which are no rows.
 """
 
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -145,12 +145,12 @@ def load_manifest(files: FileSystem, directory: str) -> Manifest:
         )
     raw = bytes(_read(files, path))
     try:
-        version = msgspec.json.decode(raw, type=_Versioned).format_version
+        version = _VERSIONS.decode(raw).format_version
         if version != FORMAT_VERSION:
             raise PipelineError(
                 f"its format is {version}, this version of quorumlog knows {FORMAT_VERSION}"
             )
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        manifest = _MANIFESTS.decode(raw)
         manifest.check()
     except (msgspec.MsgspecError, PipelineError) as error:
         raise PipelineError(f"{path} cannot be used: {error}") from error
@@ -159,6 +159,10 @@ def load_manifest(files: FileSystem, directory: str) -> Manifest:
 
 class _Versioned(msgspec.Struct, frozen=True):
     format_version: int
+
+
+_VERSIONS: Final = msgspec.json.Decoder(_Versioned)
+_MANIFESTS: Final = msgspec.json.Decoder(Manifest)
 
 
 def _read(files: FileSystem, path: str) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
@@ -55,6 +56,7 @@ KEEP_REPLACED_S = 3600
 """Files that were merged into others stay this long, for jobs that are reading them."""
 LOCK_NAME = "_lock"
 ID_BYTES = 8
+_OUTCOMES: Final = msgspec.json.Decoder(RangeOutcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,7 @@ class ArchiveRun:
         """Return the files that tasks wrote, up to the first range that retention removed."""
         files: list[ArchivedFile] = []
         for raw in self._run_tasks(tasks):
-            file = msgspec.json.decode(raw, type=RangeOutcome).file
+            file = _OUTCOMES.decode(raw).file
             if file is None:
                 break
             if file.path and not self._files.exists(f"{self._directory}/{file.path}"):

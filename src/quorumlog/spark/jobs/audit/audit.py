@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FINDING_FIELDS = ("first", "last", "replica", "reason", "file", "pos", "detail")
+_RESULTS: Final = msgspec.msgpack.Decoder(TaskResult)
 
 
 def audit(  # noqa: PLR0913  (named options of a public entry point)
@@ -116,7 +117,7 @@ def compare_stores(
         ranges, only_accepted = archive_ranges(files, request.archive)
     report = empty_report(replicas, ranges, request)
     tasks = tasks_of(files, named, replicas, ranges, report, request)
-    results = [msgspec.msgpack.decode(raw, type=TaskResult) for raw in run(tasks)]
+    results = [_RESULTS.decode(raw) for raw in run(tasks)]
     found = Findings(ALL_FINDINGS_MAX)
     for finding in (*unreadable, *_tails(replicas), *_extras(replicas, report)):
         found.add(finding)

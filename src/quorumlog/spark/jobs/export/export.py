@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -206,7 +206,7 @@ def _write_parts(
     for start in range(0, len(ranges), round_size):
         of_round = ranges[start : start + round_size]
         tasks = [ExportRange(source, directory, *one, options) for one in of_round]
-        parts += [msgspec.json.decode(raw, type=ExportedPart) for raw in carry_out(tasks)]
+        parts += [_PARTS.decode(raw) for raw in carry_out(tasks)]
         progress(of_round[-1][1] - first + 1, last - first + 1)
     return [part for part in parts if part.rows]
 
@@ -218,6 +218,9 @@ class ExportedPart(msgspec.Struct, frozen=True):
     rows: int
     base64_rows: int
     bytes: int
+
+
+_PARTS: Final = msgspec.json.Decoder(ExportedPart)
 
 
 @dataclass(frozen=True, slots=True)

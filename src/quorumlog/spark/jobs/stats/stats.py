@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -49,6 +49,7 @@ BUCKETS = 120
 """Ranges of the index that rates are reported for."""
 TERMS_SHOWN = 10
 BAR_CHARACTERS = 40
+_COUNTS: Final = msgspec.msgpack.Decoder(Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +340,7 @@ def _one_period(parts: Sequence[Period]) -> Period:
 def _joined(name: str, buckets: Buckets, results: Sequence[bytes]) -> LogStats:
     counts = Counts()
     for raw in results:
-        counts.add(msgspec.msgpack.decode(raw, type=Counts))
+        counts.add(_COUNTS.decode(raw))
     users = counts.users_entries
     return LogStats(
         source=name,
