@@ -16,13 +16,27 @@ class ProducerIds:
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
         self._next = self._stop = 0
-        self._lock = asyncio.Lock()
+        self._allocation: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
-        """Return an id. Raises what `allocate` raises."""
-        async with self._lock:
-            if self._next == self._stop:
-                self._next = await self._allocate(IDS_PER_BLOCK)
-                self._stop = self._next + IDS_PER_BLOCK
-            self._next += 1
-            return self._next - 1
+        """Return an id. Raises what `allocate` raises.
+
+        All who wait share one allocation, and so its failure: without a leader of the cluster
+        group, nobody waits longer than one allocation takes.
+        """
+        while self._next == self._stop:
+            if self._allocation is None:
+                self._allocation = asyncio.get_running_loop().create_task(self._get_block())
+                self._allocation.add_done_callback(self._allocated)
+            await asyncio.shield(self._allocation)  # a client may leave; others wait for it, too
+        self._next += 1
+        return self._next - 1
+
+    async def _get_block(self) -> None:
+        self._next = await self._allocate(IDS_PER_BLOCK)
+        self._stop = self._next + IDS_PER_BLOCK
+
+    def _allocated(self, allocation: asyncio.Task[None]) -> None:
+        self._allocation = None
+        if not allocation.cancelled():
+            allocation.exception()  # those who still wait have it; maybe nobody does
