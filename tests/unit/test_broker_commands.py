@@ -3,12 +3,20 @@
 import pytest
 
 from quorumlog.broker.commands import ANSWER_MS, CALLS_MAX, RETRY_MS, SERVED_MAX, Commands
-from quorumlog.machine.cluster.commands import COMMAND_BYTES_MAX, Changed, encode
+from quorumlog.machine.cluster.commands import (
+    AllocateProducerIds,
+    Changed,
+    DeleteTopics,
+    TopicToDelete,
+    decode_envelope,
+    encode,
+)
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.cluster import ClusterAnswer, ClusterCommand
 
 OK = ResponseCode.SUCCESS
 RESULT = encode(Changed(3))
+COMMAND = AllocateProducerIds(3)
 
 
 class Network:
@@ -20,6 +28,9 @@ class Network:
 
     def now_ms(self):
         return self.time_ms
+
+    def wall_ms(self):
+        return 1_000 + self.time_ms
 
     def leader(self):
         return self.leads
@@ -39,11 +50,11 @@ class Network:
 class Case:
     def __init__(self):
         self.network = Network()
-        self.commands = Commands("n0", self.network)
+        self.commands = Commands("n0", b"session.", self.network)
         self.results = []
 
-    def execute(self, data=b"command", timeout_ms=10_000):
-        self.commands.execute(data, timeout_ms, lambda *found: self.results.append(found))
+    def execute(self, command=COMMAND, timeout_ms=10_000):
+        self.commands.execute(command, timeout_ms, lambda *found: self.results.append(found))
 
     def pass_time(self, by_ms):
         self.network.time_ms += by_ms
@@ -64,7 +75,7 @@ def case():
 def test_a_command_goes_to_the_leader_and_its_result_comes_back(case):
     case.execute()
     ((peer, message, data),) = case.network.sent
-    assert (peer, data, message.timeout_ms) == ("n1", b"command", 10_000)
+    assert (peer, decode_envelope(data).command, message.timeout_ms) == ("n1", COMMAND, 10_000)
     case.answer()
     assert case.results == [(OK, "", Changed(3))]
     case.answer()
@@ -143,7 +154,8 @@ def test_the_leader_serves_its_own_commands_without_a_message(case):
     case.network.leads = "n0"
     case.execute()
     ((data, timeout_ms, answer),) = case.network.served
-    assert (data, timeout_ms, case.network.sent) == (b"command", 10_000, [])
+    assert (decode_envelope(data).command, timeout_ms) == (COMMAND, 10_000)
+    assert case.network.sent == []
     answer(ResponseCode.TERM_CHANGED, "", b"", -1)
     case.pass_time(RETRY_MS)
     case.network.served[1][2](OK, "", RESULT, 7)
@@ -162,7 +174,7 @@ def test_a_command_of_another_node_is_served_and_answered(case):
 
 
 def test_what_is_under_way_is_bounded(case):
-    case.execute(b"x" * (COMMAND_BYTES_MAX + 1))
+    case.execute(DeleteTopics([TopicToDelete("x" * 1_000)] * 2_000))
     assert case.results.pop()[0] is ResponseCode.UNEXPECTED_ARGUMENT
     for _ in range(CALLS_MAX + 1):
         case.execute()
@@ -173,6 +185,37 @@ def test_what_is_under_way_is_bounded(case):
         case.commands.received(asked, b"")
     assert len(case.network.served) == SERVED_MAX
     assert case.network.sent[0][1].code is ResponseCode.LEADER_PENDING_FULL
+
+
+def test_a_command_that_comes_again_is_the_same_and_says_which_ones_have_no_answer(case):
+    for _ in range(3):
+        case.execute()
+    case.answer(number=2)
+    case.pass_time(ANSWER_MS)
+    case.execute()
+    found = [decode_envelope(data) for _, _, data in case.network.sent]
+    numbers = [int.from_bytes(one.command_id[8:]) for one in found]
+    assert numbers == [1, 2, 3, 1, 3, 4]
+    assert found[0] == found[3]
+    assert [one.lowest for one in found] == [1, 1, 1, 1, 1, 1]
+    for number in (1, 3, 4):
+        case.answer(number=number)
+    case.execute()
+    assert decode_envelope(case.network.sent[-1][2]).lowest == 5
+    assert {one.command_id[:8] for one in found} == {b"session."}
+
+
+def test_a_command_without_an_answer_bounds_those_that_come_after_it(case):
+    case.execute()
+    for number in range(2, CALLS_MAX + 1):
+        case.execute()
+        case.answer(number=number)
+    assert len(case.commands) == 1
+    case.execute()
+    assert case.results[-1][0] is ResponseCode.LEADER_PENDING_FULL
+    case.answer(number=1)
+    case.execute()
+    assert len(case.commands) == 1
 
 
 def test_everything_is_answered_when_the_node_stops(case):

@@ -5,6 +5,13 @@ import os
 
 import pytest
 
+from quorumlog.machine.cluster.answers import (
+    BYTES_MAX,
+    COMMANDS_MAX,
+    NO_RESULT,
+    SESSIONS_MAX,
+    command_id,
+)
 from quorumlog.machine.cluster.commands import (
     AddGroups,
     AllocateProducerIds,
@@ -57,8 +64,8 @@ class Cluster:
     def view(self):
         return self.machine.view
 
-    def do(self, command, command_id=None, at_ms=5):
-        body = encode(Envelope(command_id or os.urandom(16), at_ms, command))
+    def do(self, command, identity=None, at_ms=5, lowest=None):
+        body = encode(Envelope(identity or os.urandom(16), at_ms, command, lowest))
         self.log.append(body)
         return decode_result(self.machine.apply([entry(body)])[0])
 
@@ -278,12 +285,62 @@ def test_producer_ids_are_given_once():
 
 def test_a_command_that_comes_again_is_carried_out_once_and_answered_alike():
     cluster = Cluster()
-    command, command_id = AllocateProducerIds(10), b"i" * 16
-    assert cluster.do(command, command_id) == cluster.do(command, command_id)
+    command, identity = AllocateProducerIds(10), b"i" * 16
+    assert cluster.do(command, identity) == cluster.do(command, identity)
     assert cluster.do(AllocateProducerIds(1)).first == 10
-    for _ in range(1_000):
-        cluster.do(AllocateProducerIds(1))
-    assert cluster.do(command, command_id).first == 1_011, "it was forgotten, as the oldest"
+
+
+class Sender:
+    """A node that numbers its commands."""
+
+    def __init__(self, cluster, name=b"sender.0"):
+        self.cluster, self.name = cluster, name
+
+    def do(self, number, lowest, command=None):
+        command = command or AllocateProducerIds(1)
+        return self.cluster.do(command, command_id(self.name, number), lowest=lowest)
+
+
+def test_a_command_that_waits_comes_again_after_any_number_of_others():
+    cluster = Cluster()
+    sender, other = Sender(cluster), Sender(cluster, b"sender.1")
+    alter = AlterConfigs([AlterResource(None, [ConfigChange("set", "num.partitions", "7")])])
+    first = sender.do(1, 1, alter)
+    cluster.do(AlterConfigs([AlterResource(None, [ConfigChange("set", "num.partitions", "9")])]))
+    for number in range(1, 1_500):
+        other.do(number, number)
+        sender.do(1 + number, 1)
+    assert sender.do(1, 1, alter) == first
+    assert cluster.view.defaults == {"num.partitions": "9"}
+
+
+def test_a_command_that_its_node_waits_for_no_more_is_not_carried_out():
+    cluster = Cluster()
+    sender = Sender(cluster)
+    assert sender.do(1, 1).first == 0
+    assert sender.do(3, 3).first == 1
+    for number in (1, 2):
+        assert "does not wait" in sender.do(number, 1).text
+    assert sender.do(3, 3).first == 1
+    assert sender.do(4, 3).first == 2
+    assert "at most" in sender.do(3 + COMMANDS_MAX, 3).text
+
+
+def test_results_are_bounded_by_sessions_and_by_bytes():
+    cluster = Cluster()
+    first = Sender(cluster)
+    first.do(1, 1)
+    for number in range(SESSIONS_MAX):
+        Sender(cluster, number.to_bytes(8)).do(1, 1)
+    assert first.do(1, 1).first == SESSIONS_MAX + 1, "it was forgotten, as the oldest"
+    big = DeleteTopics([TopicToDelete("x" * 900)] * 1_000)
+    found = [first.do(number, 1, big).topics[0].code for number in range(2, 10)]
+    assert found == [ResponseCode.UNKNOWN_TOPIC] * 8
+    saved = io.BytesIO()
+    cluster.machine.save_snapshot(saved)
+    assert len(saved.getvalue()) < BYTES_MAX + 100_000
+    body = encode(Envelope(command_id(first.name, 2), 5, big, 1))
+    assert cluster.machine.apply([entry(body)]) == [NO_RESULT]
 
 
 def test_an_entry_that_is_no_command_changes_nothing():
@@ -301,6 +358,9 @@ def test_a_snapshot_holds_all_of_the_state():
     cluster.do(PartitionsOpened("pg-0", [1]))
     cluster.do(DeleteTopics([TopicToDelete("b")]))
     cluster.do(AllocateProducerIds(3), b"k" * 16)
+    sender = Sender(cluster)
+    for number in (1, 2, 3):
+        sender.do(number, 2)
     saved, other = io.BytesIO(), ClusterMachine()
     cluster.machine.save_snapshot(saved)
     saved.seek(0)
@@ -309,6 +369,9 @@ def test_a_snapshot_holds_all_of_the_state():
     for name in ("topics", "topics_by_id", "groups", "brokers", "assignments", "partition_count"):
         assert getattr(other.view, name) == getattr(cluster.view, name), name
     more = [encode(Envelope(b"k" * 16, 9, AllocateProducerIds(3)))]
+    more += [
+        encode(Envelope(command_id(sender.name, n), 9, AllocateProducerIds(3), 2)) for n in (1, 2)
+    ]
     more.append(encode(Envelope(os.urandom(16), 9, CreateTopics([NewTopic("c", b"c" * 16, 2)]))))
     for body in more:
         assert other.apply([entry(body)]) == cluster.machine.apply([entry(body)])

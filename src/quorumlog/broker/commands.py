@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from quorumlog.machine.cluster.commands import COMMAND_BYTES_MAX, AnyResult, decode_result
+from quorumlog.machine.cluster.answers import COMMANDS_MAX, command_id
+from quorumlog.machine.cluster.commands import (
+    COMMAND_BYTES_MAX,
+    AnyCommand,
+    AnyResult,
+    Envelope,
+    decode_result,
+    encode,
+)
 from quorumlog.model.block import Buffer
 from quorumlog.model.bounds import TEXT_LENGTH_MAX
 from quorumlog.model.codes import ResponseCode
@@ -17,8 +25,9 @@ from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.messages.cluster import ClusterAnswer, ClusterCommand, ClusterMessage
 from quorumlog.model.wording import counted
 
-CALLS_MAX: Final = 4_096
-"""Commands of one node that wait for an answer."""
+CALLS_MAX: Final = COMMANDS_MAX
+"""Commands of one node that wait for an answer, and those that were given after the first of
+them."""
 SERVED_MAX: Final = 8_192
 """Commands of other nodes that this one has under way as the leader."""
 RETRY_MS: Final = 50
@@ -54,6 +63,10 @@ class CommandNetwork(Protocol):
         """Return the time."""
         ...
 
+    def wall_ms(self) -> int:
+        """Return the Unix time in milliseconds."""
+        ...
+
     def leader(self) -> str | None:
         """Return the node that leads `__cluster`, as far as is known here."""
         ...
@@ -87,10 +100,14 @@ class _Call:
 
 
 class Commands:
-    """The commands of one node. All methods run on the event loop's thread."""
+    """The commands of one node. All methods run on the event loop's thread.
 
-    def __init__(self, self_id: str, network: CommandNetwork) -> None:
+    `session`: bytes that no other run of a node has (`answers.SESSION_BYTES`).
+    """
+
+    def __init__(self, self_id: str, session: bytes, network: CommandNetwork) -> None:
         self._self_id = self_id
+        self._session = session
         self._network = network
         self._calls: dict[int, _Call] = {}
         self._numbers = 0
@@ -101,20 +118,24 @@ class Commands:
     def __len__(self) -> int:
         return len(self._calls) + len(self._carried_out)
 
-    def execute(self, data: bytes, timeout_ms: int, done: Done) -> None:
-        """Have an encoded command carried out; `done` may be called at once."""
+    def execute(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
+        """Have a command carried out; `done` may be called at once."""
+        number = self._numbers + 1
+        lowest = next(iter(self._calls), number)
+        if len(self) >= CALLS_MAX or number - lowest >= CALLS_MAX:
+            text = f"{counted(len(self), 'command')} wait already; try again later"
+            done(ResponseCode.LEADER_PENDING_FULL, text, None)
+            return
+        identity = command_id(self._session, number)
+        data = encode(Envelope(identity, self._network.wall_ms(), command, lowest))
         if len(data) > COMMAND_BYTES_MAX:
             text = f"a command of {len(data)} bytes is above {COMMAND_BYTES_MAX}; split it"
             done(ResponseCode.UNEXPECTED_ARGUMENT, text, None)
             return
-        if len(self) >= CALLS_MAX:
-            text = f"{counted(len(self), 'command')} wait already; try again later"
-            done(ResponseCode.LEADER_PENDING_FULL, text, None)
-            return
-        self._numbers += 1
+        self._numbers = number
         call = _Call(data, self._network.now_ms() + timeout_ms, done)
-        self._calls[self._numbers] = call
-        self._send(self._numbers, call)
+        self._calls[number] = call
+        self._send(number, call)
 
     def _send(self, number: int, call: _Call) -> None:
         now_ms, leader = self._network.now_ms(), self._network.leader()

@@ -12,13 +12,8 @@ from quorumlog.broker.leaders import Leaders
 from quorumlog.broker.partition_keeper import PartitionKeeper
 from quorumlog.broker.registration import Registration
 from quorumlog.broker.retention_rules import RetentionRules
-from quorumlog.machine.cluster.commands import (
-    ID_BYTES,
-    AnyCommand,
-    Envelope,
-    decode_envelope,
-    encode,
-)
+from quorumlog.machine.cluster.answers import SESSION_BYTES
+from quorumlog.machine.cluster.commands import AnyCommand, decode_envelope
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.block import Buffer, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
@@ -79,7 +74,7 @@ class Running:
         self._changed = changed
         self._self_id = owner.config.self_id
         self.leaders = Leaders(monotonic_ms, changed)
-        self.commands = Commands(self._self_id, self)
+        self.commands = Commands(self._self_id, os.urandom(SESSION_BYTES), self)
         self.controller = Controller(self, self.leaders)
         self._groups = GroupKeeper(node.hosting.lifecycle, node.replicas, monotonic_ms)
         self._partitions: dict[str, PartitionKeeper] = {}
@@ -211,8 +206,7 @@ class Running:
 
     def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
         """Have `__cluster` carry out a command; `done` is called once."""
-        data = encode(Envelope(os.urandom(ID_BYTES), wall_ms(), command))
-        self.commands.execute(data, timeout_ms, done)
+        self.commands.execute(command, timeout_ms, done)
 
     def ask_for(self, command: AnyCommand) -> None:
         """See `ControllerNode`."""
@@ -262,6 +256,10 @@ class Running:
     def now_ms(self) -> int:
         """Return the time of a monotonic clock."""
         return monotonic_ms()
+
+    def wall_ms(self) -> int:
+        """Return the Unix time."""
+        return wall_ms()
 
     def view(self) -> ClusterView:
         """Return what `__cluster` holds, as far as is known here."""

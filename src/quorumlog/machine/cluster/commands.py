@@ -2,7 +2,7 @@
 
 Whatever depends on time, chance or the network is decided before a command is appended, and is part
 of it: identities of topics, members of groups, the time. Each command has an id, so that one that
-is sent again is carried out once.
+is sent again is carried out once (`answers`).
 """
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -244,7 +244,7 @@ class ProducerIds(Result, frozen=True, array_like=True, tag=True):
 
 
 class Refused(Result, frozen=True, array_like=True, tag=True):
-    """The entry is no command that this version knows; nothing has changed."""
+    """The entry is no command that this version knows, or is not wanted; nothing has changed."""
 
     text: str
 
@@ -266,11 +266,16 @@ AnyResult: TypeAlias = Registered | Changed | TopicsChanged | ConfigsAltered | P
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A command with what no two have in common, and the Unix time in milliseconds."""
+    """A command with what no two have in common, and the Unix time in milliseconds.
+
+    `command_id`: see `answers.command_id`. `lowest`: the number of the first command of its session
+    that is without an answer; None, from earlier versions: it is not told.
+    """
 
     command_id: Id
     at_ms: Milliseconds
     command: AnyCommand
+    lowest: Number | None = None
 
 
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)

@@ -57,13 +57,17 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
 
 def execute(state: ClusterState, envelope: Envelope) -> bytes:
     """Carry out a command; return its result, encoded. One that comes again changes nothing."""
-    known = state.answers.get(envelope.command_id)
+    identity, lowest = envelope.command_id, envelope.lowest
+    known = state.answers.find(identity)
     if known is not None:
         return known
+    refusal = state.answers.refusal(identity, lowest)
+    if refusal:
+        return encode(Refused(refusal))
     command = envelope.command
-    answer = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
-    state.remember(envelope.command_id, answer)
-    return answer
+    result = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
+    state.answers.remember(identity, lowest, result)
+    return result
 
 
 class ClusterMachine(StateMachine):

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from quorumlog.machine.cluster.answers import Answers
 from quorumlog.machine.cluster.commands import ID_BYTES
 
 BROKERS_MAX: Final = 50
@@ -19,10 +20,6 @@ TOPIC_PARTITIONS_MAX: Final = 4_000
 """Partitions of one topic."""
 GROUPS_MAX: Final = 64
 """Partition groups."""
-ANSWERS_MAX: Final = 1_000
-"""Commands whose results are remembered; that of the oldest is forgotten first."""
-ANSWERS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of these results."""
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -116,7 +113,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     defaults: dict[str, str]
     groups_made: int
     next_producer_id: int
-    answers: list[tuple[bytes, bytes]]
+    results: list[tuple[bytes, bytes]]
+    sessions: list[tuple[bytes, int]] = []
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -137,8 +135,7 @@ class ClusterState:
     groups_made: int = 0
     next_producer_id: int = 0
     partition_count: int = 0
-    answers: dict[bytes, bytes] = field(default_factory=dict)
-    _answer_bytes: int = 0
+    answers: Answers = field(default_factory=Answers)
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -175,16 +172,6 @@ class ClusterState:
         self.groups[group.name] = group
         self.assignments.setdefault(group.name, {})
 
-    # -- answers ------------------------------------------------------------------------------
-
-    def remember(self, command_id: bytes, answer: bytes) -> None:
-        """Remember the result of a command, in case it comes again."""
-        self.answers[command_id] = answer
-        self._answer_bytes += len(answer)
-        while len(self.answers) > ANSWERS_MAX or self._answer_bytes > ANSWERS_BYTES_MAX:
-            oldest = next(iter(self.answers))
-            self._answer_bytes -= len(self.answers.pop(oldest))
-
     # -- as a whole ---------------------------------------------------------------------------
 
     def view(self, before: ClusterView) -> ClusterView:
@@ -212,7 +199,7 @@ class ClusterState:
             self.defaults,
             self.groups_made,
             self.next_producer_id,
-            list(self.answers.items()),
+            *self.answers.saved(),
         )
         return msgspec.msgpack.encode(saved)
 
@@ -226,13 +213,12 @@ class ClusterState:
             defaults=saved.defaults,
             groups_made=saved.groups_made,
             next_producer_id=saved.next_producer_id,
+            answers=Answers.restored(saved.results, saved.sessions),
         )
         for group in saved.groups:
             state.put_group(group)
         for topic in saved.topics:
             state.put_topic(topic)
-        for command_id, answer in saved.answers:
-            state.remember(command_id, answer)
         return state
 
 
