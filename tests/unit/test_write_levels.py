@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
@@ -206,6 +207,21 @@ def test_f99_each_append_waits_for_all_until_its_own_deadline():
     leader.all_have(0)
     assert leader.seen()[2:] == [(OK, ALL, 0)]
     assert leader.appends.is_idle
+
+
+def test_f99_an_altered_time_counts_for_the_next_append_at_level_all():
+    leader = Leader(max_wait_ack_time_ms=100)
+    leader.propose(ALL)
+    leader.context.config = replace(leader.context.config, max_wait_ack_time_ms=30)
+    leader.propose(ALL)
+    leader.commits(1)
+    leader.now_ms = 30
+    leader.tick()
+    assert [(one.code, one.last_index) for one in leader.answers] == [(LATE, 1)]
+    assert "acknowledge them in 30 ms" in leader.answers[0].text
+    leader.now_ms = 100
+    leader.tick()
+    assert "acknowledge them in 100 ms" in leader.answers[1].text
 
 
 def test_f99_a_block_that_came_again_does_not_wait_for_later_entries():

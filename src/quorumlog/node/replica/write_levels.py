@@ -27,12 +27,13 @@ class LevelAnswer:
     """
 
     def __init__(
-        self, levels: "WriteLevels", level: WriteLevel, answer: Answer, deadline_ms: int
+        self, levels: "WriteLevels", level: WriteLevel, answer: Answer, now_ms: int, wait_ms: int
     ) -> None:
         self._levels = levels
         self._answer = answer
         self.level = level
-        self.deadline_ms = deadline_ms
+        self.wait_ms = wait_ms
+        self.deadline_ms = now_ms + wait_ms
         self.is_staged = self.is_answered = False
         self.size_bytes = 0
 
@@ -68,7 +69,6 @@ class WriteLevels:
 
     def __init__(self, context: ReplicaContext) -> None:
         self._context = context
-        self._wait_ms = context.config.max_wait_ack_time_ms
         self.unstaged = 0
         self._early: deque[PendingAppend] = deque()
         self._on_all: list[_OnAll] = []
@@ -81,7 +81,9 @@ class WriteLevels:
     def answer_at(self, level: WriteLevel, answer: Answer) -> LevelAnswer:
         """Return what takes the place of an append's callback."""
         self.unstaged += 1
-        return LevelAnswer(self, level, answer, self._context.environment.now_ms() + self._wait_ms)
+        context = self._context  # its configuration may have been altered since the last append
+        now_ms, wait_ms = context.environment.now_ms(), context.config.max_wait_ack_time_ms
+        return LevelAnswer(self, level, answer, now_ms, wait_ms)
 
     def staged(self, pending: Iterable[PendingAppend]) -> None:
         """Answer those of staged appends that need no more than their place."""
@@ -165,7 +167,7 @@ class WriteLevels:
             matches = {peer.peer_id: peer.match_index for peer in core.peer_progress()}
             late = [peer for peer in core.membership.voters if matches.get(peer, last) < last]
             who = ", ".join(late) or "some voters"
-            self._refuse(found, _TOO_LATE, who, self._wait_ms)
+            self._refuse(found, _TOO_LATE, who, found.answer.wait_ms)
 
     def _refuse(self, found: _OnAll, text: str, *more: object) -> None:
         response = found.response
