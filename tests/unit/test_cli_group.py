@@ -124,6 +124,15 @@ def test_deleted_groups_are_listed_with_columns_of_their_own(monkeypatch, capsys
     assert "2023-11-1" in row
 
 
+def test_what_is_wrong_with_a_group_on_a_node_is_a_line_of_its_own(monkeypatch, capsys):
+    damaged = replace(SUMMARY, problems={"n1": "quorumlog.group cannot be read"})
+    monkeypatch.setattr(group, "SyncClient", MagicMock())
+    monkeypatch.setattr(group, "summaries", lambda _: [damaged])
+    assert main(["group", "list", "--servers", "127.0.0.1:1"]) == 0
+    said = capsys.readouterr().err
+    assert "orders: n1, FAILED: quorumlog.group cannot be read" in said
+
+
 def test_a_change_of_a_files_size_says_that_files_keep_theirs(monkeypatch, capsys):
     client = MagicMock()
     client.return_value.__enter__.return_value.admin.groups.alter.return_value = GroupChange(

@@ -8,11 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from group_machine import ONE, Machine, Now
+from quorumlog.client.group_alteration import Alteration
+from quorumlog.client.group_answers import NodeGroups
 from quorumlog.client.groups import Groups
 from quorumlog.errors import NetworkError, Outcome, RequestError
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import error_for
 from quorumlog.model.group_records import GroupRecord
+from quorumlog.model.messages.groups import AlterGroupRequest, AlterGroupResponse, GroupInfo
 from quorumlog.service.groups import answer_groups_request
 
 IDS = ["n0", "n1", "n2"]
@@ -49,6 +52,7 @@ class Members:
 
     def __init__(self, random, *, lost=0.0):
         self.random, self.lost = random, lost
+        self.odd = {}
         self.nodes = {}
         for node_id in IDS:
             machine = Machine(executor=Turns(random))
@@ -72,6 +76,8 @@ class Members:
         await turns(self.random)
         if self.random.random() < self.lost:
             raise NetworkError("the request is lost")
+        if address in self.odd and isinstance(request, AlterGroupRequest):
+            raise self.odd[address]
         answered = asyncio.get_running_loop().create_future()
 
         def said(response):
@@ -86,6 +92,10 @@ class Members:
         if answer.code != ResponseCode.SUCCESS:
             raise error_for(answer.code, answer.text)
         return answer
+
+    def refuses(self, node_id, error):
+        """A member answers every request that changes something with an error."""
+        self.odd[ADDRESSES[node_id]] = error
 
     def records(self):
         return {node.config.self_id: node.catalog.records["g"] for node in self.nodes.values()}
@@ -191,3 +201,137 @@ async def test_a_change_that_others_always_come_before_is_refused_and_not_made()
         await client.alter("g", {"cleanInterval": 60})
     assert refused.value.code is ResponseCode.CHANGE_IN_PROGRESS
     assert refused.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (ResponseCode.UNKNOWN_GROUP, "n2 has no group 'g'"),
+        (ResponseCode.DISK_FULL, "no space left"),
+        (ResponseCode.DISK_ERROR, "the disk does not answer"),
+        (ResponseCode.WRONG_CLUSTER, "group 'g' has another identity here"),
+    ],
+)
+async def test_a_member_that_cannot_take_a_change_does_not_keep_the_others_from_it(code, text):
+    members = Members(Random(4))
+    members.refuses("n2", error_for(code, text))
+    change = await Client(members).alter("g", {"cleanInterval": 60})
+    assert (change.nodes, change.pending) == (["n0", "n1"], {"n2": text})
+    assert members.records()["n0"].settings == {"cleanInterval": "60"}
+
+
+async def test_a_value_that_one_member_finds_wrong_is_changed_nowhere():
+    members = Members(Random(4))
+    members.refuses("n2", error_for(ResponseCode.UNEXPECTED_ARGUMENT, "no key 'cleanInterval'"))
+    with pytest.raises(RequestError, match="n2: no key 'cleanInterval'; nothing is changed"):
+        await Client(members).alter("g", {"cleanInterval": 60})
+    assert not any(record.settings for record in members.records().values())
+
+
+async def test_a_change_that_most_members_cannot_take_is_refused_with_what_they_say():
+    members = Members(Random(4))
+    members.refuses("n1", error_for(ResponseCode.DISK_FULL, "no space left"))
+    members.refuses("n2", NetworkError("it does not answer"))
+    with pytest.raises(RequestError, match="n1: no space left; n2: it does not") as refused:
+        await Client(members).alter("g", {"cleanInterval": 60})
+    assert refused.value.code is ResponseCode.DISK_FULL
+    assert refused.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+def info(node_id, peers, **fields):
+    """What one node says of group g. Unless given otherwise it follows nobody in term 1."""
+    known = {
+        "group": "g",
+        "identity": ONE,
+        "state": "HOSTED",
+        "peers": peers,
+        "founders": {},
+        "leader_id": None,
+        "term": 1,
+        "end_index": 5,
+        "is_from_file": False,
+        "settings": {},
+        "revision": 0,
+        "made_ms": 0,
+        "deleted_ms": 0,
+        "purged": False,
+        "text": "",
+        **fields,
+    }
+    return NodeGroups(node_id, ADDRESSES.get(node_id, ""), 1, 9, groups=[GroupInfo(**known)])
+
+
+class Asked:
+    """Members that all take what they are asked to, but those that `refuse`."""
+
+    def __init__(self, refuse=()):
+        self.refuse = refuse
+        self.asked = []
+
+    async def __call__(self, members, request):
+        self.asked.append(dict(members))
+        lost = NetworkError("it does not answer")
+        return {
+            node_id: lost if node_id in self.refuse or not at else AlterGroupResponse()
+            for node_id, at in members.items()
+        }
+
+
+async def test_the_members_are_those_that_the_newest_term_knows_not_the_newest_settings():
+    """n0 was removed while it was away, with the newest settings; n3 took its place."""
+    former = dict(ADDRESSES)
+    present = {"n1": ADDRESSES["n1"], "n2": ADDRESSES["n2"], "n3": "127.0.0.1:7104"}
+    newest = {"settings": {"cleanInterval": "70"}, "revision": 9 << 32}
+    nodes = [
+        info("n0", former, leader_id="n0", term=3, end_index=90, **newest),
+        info("n1", present, leader_id="n2", term=4, end_index=50),
+        info("n2", present, leader_id="n2", term=4, end_index=60),
+    ]
+    ask = Asked()
+    change = await Alteration("g", {"retentionBytes": "7"}, (), ask).attempt(nodes)
+    assert [sorted(members) for members in ask.asked] == [["n1", "n2", "n3"]] * 2
+    assert change.nodes == ["n1", "n2", "n3"]
+
+
+async def test_a_leader_knows_members_that_a_follower_of_its_term_does_not():
+    behind = {"n0": ADDRESSES["n0"], "n1": ADDRESSES["n1"]}
+    nodes = [
+        info("n1", behind, leader_id="n0", term=2, end_index=9),
+        info("n0", ADDRESSES, leader_id="n0", term=2, end_index=9),
+    ]
+    ask = Asked()
+    await Alteration("g", {"retentionBytes": "7"}, (), ask).attempt(nodes)
+    assert sorted(ask.asked[0]) == IDS
+
+
+async def test_members_whose_address_is_not_known_count_in_the_majority():
+    peers = {**ADDRESSES, "n3": "", "n4": ""}
+    nodes = [info("n0", peers, leader_id="n0"), info("n1", peers)]
+    ask = Asked(refuse=["n2"])
+    with pytest.raises(NetworkError, match="no majority"):
+        await Alteration("g", {"retentionBytes": "7"}, (), ask).attempt(nodes)
+    change = await Alteration("g", {"retentionBytes": "7"}, (), Asked()).attempt(nodes)
+    assert change.nodes == IDS
+    assert sorted(change.pending) == ["n3", "n4"]
+
+
+async def test_a_majority_is_one_of_the_voters_and_while_they_change_of_both_sets():
+    peers = {f"n{number}": f"127.0.0.1:{number}" for number in range(5)}
+    learners_lost = Asked(refuse=["n3", "n4"])
+    nodes = [info("n0", peers, leader_id="n0", voters=[["n0", "n1", "n2"]])]
+    change = await Alteration("g", {"logLevel": "DEBUG"}, (), learners_lost).attempt(nodes)
+    assert sorted(change.pending) == ["n3", "n4"]
+    joint = [["n0", "n1", "n2"], ["n2", "n3", "n4"]]
+    nodes = [info("n0", peers, leader_id="n0", voters=joint)]
+    with pytest.raises(NetworkError, match="no majority"):
+        await Alteration("g", {"logLevel": "DEBUG"}, (), learners_lost).attempt(nodes)
+
+
+async def test_of_two_groups_of_one_name_the_one_that_is_named_is_changed():
+    other = {"n5": "127.0.0.1:7106"}
+    nodes = [info("n0", ADDRESSES, leader_id="n0"), info("n5", other, identity=b"2" * 16, term=9)]
+    with pytest.raises(RequestError, match="several groups 'g'"):
+        await Alteration("g", {"logLevel": "DEBUG"}, (), Asked()).attempt(nodes)
+    ask = Asked()
+    await Alteration("g", {"logLevel": "DEBUG"}, (), ask, identity=ONE.hex()).attempt(nodes)
+    assert sorted(ask.asked[0]) == IDS

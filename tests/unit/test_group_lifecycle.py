@@ -11,8 +11,10 @@ from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.group_records import GroupRecord, GroupState, config_of, next_revision
 from quorumlog.model.limits import Limits
+from quorumlog.model.messages.groups import GroupNews, GroupsAnswer, Knowledge
 from quorumlog.node.deleted_groups import RETRY_MS, TOMBSTONE_MS, LifecycleEnvironment
 from quorumlog.node.executor import WAITING_MAX
+from quorumlog.node.group_sync import GroupSync, GroupView, SyncEnvironment
 from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.storage.metadata.group_files import REFUSED_MAX, GroupFiles
 
@@ -239,6 +241,44 @@ def test_a_promise_to_a_client_that_died_does_not_keep_a_member_from_learning():
     machine.lifecycle.learn(news, lambda code, text: said.append(code))
     assert said == [ResponseCode.SUCCESS]
     assert machine.host.open_groups["g"][0].clean_interval == 60
+
+
+def test_newer_settings_that_a_member_cannot_take_over_are_said_once_and_until_it_can(caplog):
+    machine = Machine()
+    machine.create()
+    unknown = GroupRecord(group="g", identity=ONE, settings={"ofTomorrow": "1"}, revision=1 << 32)
+    known = replace(unknown, settings={"cleanInterval": "60"}, revision=2 << 32)
+    peer = Peer(machine)
+    for _ in range(3):
+        peer.says(unknown)
+    assert caplog.text.count("settings that members have are not taken over") == 1
+    assert "ofTomorrow" in machine.catalog.outdated["g"]
+    peer.says(known)
+    assert machine.catalog.outdated == {}
+    assert machine.host.open_groups["g"][0].clean_interval == 60
+
+
+class Peer:
+    """The only peer of a node; it answers each query with one change."""
+
+    def __init__(self, machine):
+        self.asked = []
+        view = GroupView(("n0", "n1"), True, False, dict)
+        views = SimpleNamespace(view=lambda name: view, peers=lambda: ["n1"])
+        self.sync = GroupSync(
+            machine.lifecycle,
+            SyncEnvironment(self, views, lambda: 0, lambda due_ms: None, lambda: len(self.asked)),
+        )
+
+    def send(self, peer_id, message):
+        self.asked.append(message)
+        return True
+
+    def says(self, record):
+        self.sync.tick()
+        news = [GroupNews(Knowledge.CHANGED, record)]
+        nonce = self.asked[-1].nonce
+        self.sync.received(GroupsAnswer(local_id="n1", remote_id="n0", nonce=nonce, news=news))
 
 
 def test_a_record_on_disk_says_deleted_before_the_replica_is_closed():

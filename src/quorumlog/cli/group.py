@@ -54,6 +54,11 @@ Set = Annotated[
     ),
 ]
 
+Identity = Annotated[
+    str,
+    typer.Option("--identity", help="Which of several groups of one name.", show_default=False),
+]
+
 
 @app.command(name="create")
 def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
@@ -184,6 +189,7 @@ def list_command(
             print_json(_object(one))
     else:
         _print_groups(found)
+        _print_problems(found)
     _check_answered({node.node_id or node.address: node.error for node in nodes if node.error})
 
 
@@ -224,6 +230,12 @@ def _print_groups(summaries: Sequence[GroupSummary]) -> None:
         )
 
 
+def _print_problems(summaries: Sequence[GroupSummary]) -> None:
+    for one in summaries:
+        for node, text in one.problems.items():
+            print_note(f"{one.group}: {node}, {one.states[node]}: {text}")
+
+
 def _leader_cell(one: GroupSummary) -> Text:
     if one.leader_id is None:
         return Text("none", BAD_STYLE)
@@ -239,6 +251,7 @@ def _object(one: GroupSummary) -> dict[str, object]:
         "term": one.term,
         "end_index": one.end_index,
         "states": one.states,
+        "problems": one.problems,
         "from_file": one.is_from_file,
         "settings": one.settings,
         "deleted_ms": one.deleted_ms or None,
@@ -272,6 +285,7 @@ def describe_command(
         print_json({**_object(summary), "configuration": _configuration(keys, values)})
     else:
         _print_settings(summary, keys, values, only_set=only_set)
+        _print_problems([summary])
     _check_answered(summary.silent)
 
 
@@ -356,6 +370,7 @@ def alter_command(
             show_default=False,
         ),
     ] = None,
+    identity: Identity = "",
     directory: FromDir = None,
     servers: Servers = None,
     timeout: Timeout = TIMEOUT_SECONDS,
@@ -364,7 +379,9 @@ def alter_command(
     if not settings and not unset:
         raise typer.BadParameter("give --set KEY=VALUE or --unset KEY")
     with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
-        changed = client.admin.groups.alter(group, _settings(settings), unset=unset or ())
+        changed = client.admin.groups.alter(
+            group, _settings(settings), unset=unset or (), identity=identity
+        )
     print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
     _print_pending(group, changed)
     of_files = sorted(OF_NEW_REPLICAS & {*_settings(settings), *(unset or ())})
@@ -392,10 +409,7 @@ def delete_command(
             "that are deleted already.",
         ),
     ] = False,
-    identity: Annotated[
-        str,
-        typer.Option("--identity", help="Which of several groups of one name.", show_default=False),
-    ] = "",
+    identity: Identity = "",
     force: Annotated[
         bool,
         typer.Option("--force", help="Also if no majority of its members answers."),

@@ -14,6 +14,7 @@ import msgspec
 from quorumlog.client.group_answers import (
     GroupChange,
     NodeGroups,
+    best_known,
     changed,
     has_majority,
     hosting,
@@ -23,7 +24,6 @@ from quorumlog.client.group_answers import (
 )
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
-    NetworkError,
     Outcome,
     RequestError,
     UnexpectedArgumentError,
@@ -40,11 +40,14 @@ Ask: TypeAlias = Callable[[Mapping[str, str], AlterGroupRequest], Awaitable[Answ
 class Alteration:
     """One change, which is attempted until nobody else comes in between.
 
-    `is_in_doubt`: some members may have settings of an attempt that did not succeed.
+    `identity` says which of several groups of that name; empty: there is one. `is_in_doubt`: some members may have settings of an attempt that did not succeed.
     """
 
-    def __init__(self, name: str, settings: Settings, unset: Sequence[str], ask: Ask) -> None:
+    def __init__(
+        self, name: str, settings: Settings, unset: Sequence[str], ask: Ask, identity: str = ""
+    ) -> None:
         self._name = name
+        self._identity = identity
         self._settings = settings
         self._unset = unset
         self._ask = ask
@@ -56,28 +59,28 @@ class Alteration:
 
         Raises `RequestError` if that would be of no use.
         """
-        found = hosting(nodes, self._name, "")
-        newest = max(found.values(), key=lambda info: info.revision)
+        found = hosting(nodes, self._name, self._identity)
+        known, newest = best_known(found), max(found.values(), key=lambda info: info.revision)
         wanted = self._wanted(newest.settings)
         self._revision = next_revision(max(self._revision, newest.revision), wanted)
-        members = members_of(newest, nodes)
+        members = members_of(known, nodes)
         request = AlterGroupRequest(
             group=self._name,
-            identity=newest.identity,
+            identity=max(info.identity for info in found.values()),  # some may not know it yet
             settings=wanted,
             revision=self._revision,
             prepares=True,
             replaces=newest.revision,
         )
         promises = await self._ask(members, request)
-        _check_refusals(promises)
-        if not has_majority(members, promises):
+        _check_settings(promises)
+        if not has_majority(known, promises):
             if _has_rival(promises):
                 return None
-            require_majority(self._name, members, promises)
+            require_majority(known, promises)
         self.is_in_doubt = True
         answers = await self._ask(members, msgspec.structs.replace(request, prepares=False))
-        if not has_majority(members, answers):
+        if not has_majority(known, answers):
             if _has_rival(answers):
                 return None
             raise self._partly_made(answers)
@@ -121,10 +124,11 @@ def _has_rival(answers: Answers) -> bool:
     return any(map(_is_rival, answers.values()))
 
 
-def _check_refusals(answers: Answers) -> None:
-    """Raise `RequestError` if a member finds a change impossible."""
+def _check_settings(answers: Answers) -> None:
+    """Raise `RequestError` if a member finds the settings wrong: it could never take them.
+
+    One that cannot take anything now, as its disk is full or it has no replica, learns them later.
+    """
     for node, answer in answers.items():
-        if isinstance(answer, RequestError) and not (
-            isinstance(answer, NetworkError) or _is_rival(answer)
-        ):
+        if isinstance(answer, UnexpectedArgumentError):
             raise error_for(answer.code, f"{node}: {answer}; nothing is changed")

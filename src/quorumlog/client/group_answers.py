@@ -1,6 +1,6 @@
 """What nodes answer about groups, and what follows from it; nothing in here asks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -59,6 +59,7 @@ class GroupSummary:
         is_from_file: whether configuration files name it.
         end_index: the end of the longest log.
         silent: node id → why it did not answer, of its members.
+        problems: node id → what is wrong with the group there, as far as the node knows.
         deleted_ms: when it was deleted, in Unix milliseconds; 0: it was not.
         purged: whether all nodes that remember it as deleted have removed its files.
     """
@@ -73,6 +74,7 @@ class GroupSummary:
     is_from_file: bool
     end_index: int
     silent: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
     deleted_ms: int = 0
     purged: bool = False
 
@@ -115,10 +117,26 @@ def next_page(
     )
 
 
+def best_known(found: Mapping[str, GroupInfo]) -> GroupInfo:
+    """Return what the node says that knows the members of a group best, of what each node says.
+
+    That is the leader of the newest term; without it, who has most of the log in that term.
+    """
+    node_id = max(
+        found,
+        key=lambda node: (
+            found[node].term,
+            found[node].leader_id == node,
+            found[node].end_index,
+        ),
+    )
+    return found[node_id]
+
+
 def members_of(info: GroupInfo, nodes: Sequence[NodeGroups]) -> dict[str, str]:
-    """Return node id → address of all members: where they answered, if they did."""
+    """Return node id → address of all members: where they answered, if they did; "": not known."""
     here = {node.node_id: node.address for node in nodes if not node.error}
-    return {node_id: here.get(node_id, at) for node_id, at in sorted(info.peers.items()) if at}
+    return {node_id: here.get(node_id, at) for node_id, at in sorted(info.peers.items())}
 
 
 def hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, GroupInfo]:
@@ -143,26 +161,31 @@ def hosting(nodes: Sequence[NodeGroups], name: str, identity: str) -> dict[str, 
     return found
 
 
-def has_majority(members: Iterable[str], answers: Mapping[str, Response | RequestError]) -> bool:
-    """Return whether more than half of the members have done what they were asked for."""
-    members = list(members)
-    done = [node for node in members if not isinstance(answers.get(node), RequestError)]
-    return 2 * len(done) > len(members)
+def has_majority(info: GroupInfo, answers: Mapping[str, Response | RequestError]) -> bool:
+    """Return whether a majority of the voters has done what it was asked for.
+
+    While the voters change it is one of each set. A node of an earlier version does not say who
+    votes; then all members count.
+    """
+    done = {node for node, answer in answers.items() if not isinstance(answer, RequestError)}
+    return all(
+        2 * len(done.intersection(voters)) > len(voters)
+        for voters in info.voters or [list(info.peers)]
+    )
 
 
-def require_majority(
-    name: str, members: Iterable[str], answers: Mapping[str, Response | RequestError]
-) -> None:
-    """Raise `NetworkError` unless a majority of the members answers."""
-    members = list(members)
-    if not has_majority(members, answers):
-        failed = {node: answers[node] for node in members}
-        text = "; ".join(
-            f"{node}: {one}" for node, one in failed.items() if isinstance(one, RequestError)
-        )
-        error = NetworkError(f"no majority of group {name!r} answers, nothing is changed: {text}")
-        error.outcome = Outcome.DID_NOT_HAPPEN
-        raise error
+def require_majority(info: GroupInfo, answers: Mapping[str, Response | RequestError]) -> None:
+    """Raise `RequestError` unless a majority of the voters has done what it was asked for."""
+    if has_majority(info, answers):
+        return
+    failed = {node: one for node, one in answers.items() if isinstance(one, RequestError)}
+    refused = [error for error in failed.values() if not isinstance(error, NetworkError)]
+    code = refused[0].code if refused else ResponseCode.NETWORK_ERROR
+    what = "can do it" if refused else "answers"
+    text = f"no majority of group {info.group!r} {what}, nothing is changed: {said(failed)}"
+    error = error_for(code, text)
+    error.outcome = Outcome.DID_NOT_HAPPEN
+    raise error
 
 
 def changed(answers: Mapping[str, Response | RequestError], keys: list[str]) -> GroupChange:
@@ -188,7 +211,8 @@ def summary_of(
     name: str, found: Sequence[tuple[str, GroupInfo]], silent: Mapping[str, str]
 ) -> GroupSummary:
     """Return one value for a group, from what some nodes say; `silent` are those that do not."""
-    _, newest = max(found, key=lambda one: (one[1].state != "DELETED", one[1].term))
+    live = {node: info for node, info in found if info.state != "DELETED"}
+    newest = best_known(live or dict(found))
     settings = max((info for _, info in found), key=lambda info: info.revision).settings
     leaders = [info.leader_id for _, info in found if info.term == newest.term and info.leader_id]
     return GroupSummary(
@@ -202,6 +226,7 @@ def summary_of(
         is_from_file=newest.is_from_file,
         end_index=max(info.end_index for _, info in found),
         silent={node: silent[node] for node in newest.peers if node in silent},
+        problems={node: info.text for node, info in found if info.text},
         deleted_ms=newest.deleted_ms,
         purged=all(info.purged for _, info in found if info.state == "DELETED"),
     )

@@ -17,6 +17,7 @@ from quorumlog.client.group_answers import (
     GroupChange,
     GroupSummary,
     NodeGroups,
+    best_known,
     changed,
     hosting,
     members_of,
@@ -347,26 +348,31 @@ class Groups:
         settings: Mapping[str, object] | None = None,
         *,
         unset: Iterable[str] = (),
+        identity: str = "",
     ) -> GroupChange:
         """Change settings of a group on all its members.
 
         Changes that are made at the same time are made one after the other, so that all of them
-        hold; of the same key, the last one.
+        hold; of the same key, the last one. A member that cannot take them now, such as one whose
+        disk is full, does not keep the others from it: `pending` names it.
 
         Args:
             name: of the group.
             settings: keys of a group's configuration and their new values.
             unset: keys that get back the value of the configuration file, or the default.
+            identity: which of several groups of that name, as hexadecimal digits.
 
         Raises:
-            RequestError: UNEXPECTED_ARGUMENT names the key; no majority of the members answered
-                (NETWORK_ERROR); or others went on changing the group until the client's time was
+            RequestError: UNEXPECTED_ARGUMENT names the key, and the member that finds it wrong; no
+                majority of the voters answered (NETWORK_ERROR) or could do it (what they say); or
+                others went on changing the group until the client's time was
                 over (CHANGE_IN_PROGRESS). Its `outcome` says whether nothing is changed.
         """
         keys, texts = _keys(unset), _texts(settings)
         if not keys and not texts:
             raise UnexpectedArgumentError("neither settings nor unset names a key to change")
-        alteration = Alteration(_name(name), texts, keys, self._alter_each)
+        _check_identity(identity)
+        alteration = Alteration(_name(name), texts, keys, self._alter_each, identity)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._requester.limit_ms(None) / 1_000
         backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
@@ -425,8 +431,8 @@ class Groups:
         found = hosting(nodes, name, identity)
         for info in found.values():
             check_made_by_clients(name, info.settings.get("kind", "log"))
-        newest = max(found.values(), key=lambda info: (info.leader_id is not None, info.term))
-        members = members_of(newest, nodes)
+        known = best_known(found)
+        members = members_of(known, nodes)
         members |= {node.node_id: node.address for node in nodes if node.node_id in found}
         answered = {node.node_id: Response() for node in nodes if not node.error}
         silent: dict[str, Response | RequestError] = {
@@ -434,8 +440,8 @@ class Groups:
             for node_id, at in members.items()
         }
         if not force:
-            require_majority(name, newest.peers, silent)
-        request = DeleteGroupRequest(group=name, identity=newest.identity, purge=purge)
+            require_majority(known, silent)
+        request = DeleteGroupRequest(group=name, identity=known.identity, purge=purge)
         return changed(await self._ask_each(members, request, Response), [])
 
     async def _purge_deleted(

@@ -48,9 +48,12 @@ class SyncGroups:
         settings: Mapping[str, object] | None = None,
         *,
         unset: Iterable[str] = (),
+        identity: str = "",
     ) -> GroupChange:
         """See `Groups.alter`."""
-        return self._thread.wait(self._groups.alter(name, settings, unset=unset))
+        return self._thread.wait(
+            self._groups.alter(name, settings, unset=unset, identity=identity)
+        )
 
     def delete(
         self, name: str, *, purge: bool = False, identity: str = "", force: bool = False

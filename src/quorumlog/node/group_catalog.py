@@ -21,7 +21,8 @@ class GroupCatalog:
     """The groups of one node, in memory; its methods run on the event loop's thread.
 
     `configs` has the effective configuration of each group that is hosted, `unusable` the records
-    that cannot be hosted, with the reason.
+    that cannot be hosted, with the reason; `outdated` groups whose settings other members have
+    changed, with the reason why that could not be taken over here.
     """
 
     def __init__(self, node: NodeConfig) -> None:
@@ -29,6 +30,7 @@ class GroupCatalog:
         self.records: dict[str, GroupRecord] = {}
         self.configs: dict[str, GroupConfig] = {group.group: group for group in node.groups}
         self.unusable: dict[str, str] = {}
+        self.outdated: dict[str, str] = {}
         self._from_file = {group.group: group for group in node.groups}
         self._tombstones: dict[tuple[str, bytes], GroupRecord] = {}
         self._addresses: dict[str, str] = {}
@@ -138,6 +140,7 @@ class GroupCatalog:
         self.records[record.group] = record
         self.configs[record.group] = config
         self.unusable.pop(record.group, None)
+        self.outdated.pop(record.group, None)
         self.known_addresses().update(config.members)
 
     def unmade(self, record: GroupRecord) -> None:
@@ -148,6 +151,7 @@ class GroupCatalog:
         self.records.pop(name, None)
         self.configs.pop(name, None)
         self.unusable.pop(name, None)
+        self.outdated.pop(name, None)
         self._addresses = {}  # found again when it is needed
 
     def promised(self, record: GroupRecord) -> None:

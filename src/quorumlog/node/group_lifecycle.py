@@ -248,14 +248,21 @@ class GroupLifecycle:
 
         A promise says what a client may count as done here. These were set somewhere else.
         """
-        found = self._checked(news.group, news.identity, news.settings, news.revision, done)
+
+        def learned(code: ResponseCode, text: str) -> None:
+            is_known = news.group in self.catalog.configs
+            if is_known and code not in (ResponseCode.SUCCESS, ResponseCode.CHANGE_IN_PROGRESS):
+                self.catalog.outdated[news.group] = text
+            done(code, text)
+
+        found = self._checked(news.group, news.identity, news.settings, news.revision, learned)
         if found is None:
             return
         record, changed, config = found
         if news.revision <= record.revision:
             done(ResponseCode.SUCCESS, "")
         else:
-            self._use(changed, config, done)
+            self._use(changed, config, learned)
 
     def _checked(
         self, name: str, identity: bytes, settings: Settings, revision: int, done: Done

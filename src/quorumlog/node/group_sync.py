@@ -41,7 +41,7 @@ FOUNDING_MS: Final = 20_000
 ROUNDS_MAX: Final = 1_024
 """Queries whose answers are awaited; one that is never answered makes room for another."""
 SAID_MAX: Final = 1_024
-"""Groups whose invitations were refused, of which that is logged once."""
+"""Things that could not be learned from peers, each of which is logged once."""
 NEWS_BYTES_MAX: Final = 128 * 1024
 """Of the news in one answer; more follow in the next one."""
 
@@ -101,7 +101,7 @@ class GroupSync:
         self._asked: dict[int, tuple[str, frozenset[tuple[str, bytes]]]] = {}
         self._unfounded_ms: dict[tuple[str, bytes], int] = {}
         self._absent: dict[tuple[str, bytes], None] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[tuple[str, str], str] = {}
 
     def start(self) -> None:
         """Start to ask."""
@@ -226,7 +226,7 @@ class GroupSync:
             if news.knowledge is Knowledge.DELETED:
                 self._learn_deletion(peer, record)
             elif news.knowledge is Knowledge.CHANGED:
-                self._lifecycle.learn(record, ignored)
+                self._learn_settings(peer, record)
             elif news.knowledge is Knowledge.ABSENT:
                 self._absent_at(peer, record)
 
@@ -244,6 +244,22 @@ class GroupSync:
         self._lifecycle.delete(
             record.group, record.identity, ignored, purge=record.purge, is_unfounded=is_unfounded
         )
+
+    def _learn_settings(self, peer: str, record: GroupRecord) -> None:
+        def done(code: ResponseCode, text: str) -> None:
+            if code not in (ResponseCode.SUCCESS, ResponseCode.CHANGE_IN_PROGRESS):
+                self._say("settings that members have are not taken over", record.group, peer, text)
+
+        self._lifecycle.learn(record, done)
+
+    def _say(self, event: str, group: str, peer: str, text: str) -> None:
+        """Log once what comes again and again, as peers are asked again and again."""
+        if self._said.get((event, group)) == text:
+            return
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said[event, group] = text
+        log_event(logger, logging.WARNING, event, group=group, peer=peer, text=text)
 
     def _absent_at(self, peer: str, record: GroupRecord) -> None:
         """A member has no replica: invite it if its group goes on, else give the group up."""
@@ -275,17 +291,7 @@ class GroupSync:
             return
 
         def done(code: ResponseCode, text: str) -> None:
-            if code is not ResponseCode.SUCCESS and self._said.get(record.group) != text:
-                if len(self._said) >= SAID_MAX:
-                    self._said.clear()
-                self._said[record.group] = text  # the leader asks again and again
-                log_event(
-                    logger,
-                    logging.WARNING,
-                    "cannot take part in a group",
-                    group=record.group,
-                    peer=message.local_id,
-                    text=text,
-                )
+            if code is not ResponseCode.SUCCESS:
+                self._say("cannot take part in a group", record.group, message.local_id, text)
 
         self._lifecycle.create(record, done)

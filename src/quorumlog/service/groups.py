@@ -22,7 +22,7 @@ from quorumlog.model.group_records import (
     text_of,
     waiting_for_restart,
 )
-from quorumlog.model.membership import addresses_of
+from quorumlog.model.membership import Membership, addresses_of
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.groups import (
     LISTED_BYTES_MAX,
@@ -191,6 +191,9 @@ def _info(node: Node, name: str) -> GroupInfo:
     else:
         core, members = replica.core, addresses_of(replica.core.membership)
         text = replica.health_text or replica.placement.text
+    outdated = catalog.outdated.get(name)
+    if outdated:
+        text = "; ".join(filter(None, [text, f"its newest settings are not used: {outdated}"]))
     return GroupInfo(
         group=name,
         identity=node.hosting.lifecycle.identity_of(name),
@@ -207,7 +210,12 @@ def _info(node: Node, name: str) -> GroupInfo:
         deleted_ms=0,
         purged=False,
         text=text,
+        voters=[] if core is None else _voters(core.membership),
     )
+
+
+def _voters(membership: Membership) -> list[list[str]]:
+    return [list(voters) for voters in (membership.voters, membership.outgoing) if voters]
 
 
 def _deleted_info(record: GroupRecord) -> GroupInfo:

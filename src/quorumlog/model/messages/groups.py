@@ -99,7 +99,10 @@ class Setting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True, array_like=True):
-    """One group on one node. `peers`: members as its log has them, id → address."""
+    """One group on one node. `peers`: members as its log has them, id → address; "": not known.
+
+    `voters`: those that make a majority, and while they change those before the change, too.
+    """
 
     group: str
     identity: bytes
@@ -118,6 +121,7 @@ class GroupInfo(msgspec.Struct, frozen=True, array_like=True):
     deleted_ms: Milliseconds
     purged: bool
     text: str
+    voters: list[list[str]] = []
 
 
 class ListGroupsResponse(Response, frozen=True, kw_only=True):
