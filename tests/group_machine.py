@@ -92,7 +92,11 @@ class Host:
             self.files.sync_directory(f"{self.base}/{config.group}")
         done(None)
 
+    def keeps_failed(self, name, reason):
+        self.failed[name] = reason
+
     def close(self, name, done):
+        self.failed.pop(name, None)
         self.open_groups.pop(name, None)
         done()
 

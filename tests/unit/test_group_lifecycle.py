@@ -142,6 +142,21 @@ def test_a_deleted_group_of_the_configuration_file_stays_deleted():
     assert machine.hosted == {"g": TWO}
 
 
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_deletion_leaves_files_that_lie_elsewhere_and_says_so(purge, caplog):
+    elsewhere = {"data_store_path": "/one,/two", "read_only_data_store_dirs": "/three"}
+    machine = Machine(GroupConfig(group="f", peers=PEERS, **elsewhere))
+    said = []
+    machine.lifecycle.delete("f", b"", lambda *answer: said.append(answer), purge=purge)
+    ((code, text),) = said
+    assert code is ResponseCode.SUCCESS
+    assert "its files in /one, /two, /three stay there (dataStorePath): remove them" in text
+    assert "files left" in caplog.text
+    machine.restart()
+    assert machine.hosted == {}
+    assert machine.create("f", TWO) is ResponseCode.SUCCESS
+
+
 def test_a_group_that_is_here_is_not_made_again_unless_it_is_the_very_same():
     machine = Machine(GroupConfig(group="f", peers=PEERS))
     machine.create()
@@ -385,6 +400,24 @@ def test_nothing_stays_of_a_group_that_cannot_be_opened_when_it_is_made():
     assert machine.create() is ResponseCode.SUCCESS
     machine.restart()
     assert machine.hosted == {"g": ONE}
+
+
+def test_why_a_group_could_not_be_opened_is_known_also_if_what_was_made_of_it_stays(monkeypatch):
+    def fail(*_):
+        raise StorageError("the disk does not answer")
+
+    machine = Machine()
+    machine.host.fails = "its state machine raises"
+    monkeypatch.setattr(GroupFiles, "undo", fail)
+    said = []
+    record = GroupRecord(group="g", identity=ONE, peers=PEERS)
+    for _ in range(2):
+        machine.lifecycle.create(record, lambda *answer: said.append(answer))
+    assert [code for code, _ in said] == [ResponseCode.DISK_ERROR] * 2
+    assert "what was made of it stays: the disk does not answer" in said[0][1]
+    assert "is made but cannot be opened: its state machine raises" in said[1][1]
+    assert machine.delete(identity=ONE) is ResponseCode.SUCCESS
+    assert machine.host.failed == {}
 
 
 def test_a_new_group_takes_no_directory_that_holds_something_and_removes_none():

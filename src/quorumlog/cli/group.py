@@ -383,7 +383,7 @@ def alter_command(
             group, _settings(settings), unset=unset or (), identity=identity
         )
     print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
-    _print_pending(group, changed)
+    _print_rest(group, changed)
     of_files = sorted(OF_NEW_REPLICAS & {*_settings(settings), *(unset or ())})
     if of_files:
         print_note(f"counts for new replicas, as files keep their size: {', '.join(of_files)}")
@@ -391,11 +391,13 @@ def alter_command(
         print_note(f"counts after a restart of the nodes: {', '.join(changed.after_restart)}")
 
 
-def _print_pending(group: str, changed: GroupChange) -> None:
+def _print_rest(group: str, changed: GroupChange) -> None:
     for node, reason in changed.pending.items():
         print_note(
             f"{group}: {node} has not done it yet, and learns of it from the others: {reason}"
         )
+    for node, text in changed.notes.items():
+        print_note(f"{group}: {node}: {text}")
 
 
 @app.command(name="delete")
@@ -433,7 +435,7 @@ def delete_command(
                 )
                 if len(groups) <= AT_A_TIME:
                     print_line(f"group {name} is deleted on {', '.join(changed.nodes)}")
-                _print_pending(name, changed)
+                _print_rest(name, changed)
 
             return await _each(groups, delete)
 

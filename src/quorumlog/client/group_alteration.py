@@ -40,7 +40,8 @@ Ask: TypeAlias = Callable[[Mapping[str, str], AlterGroupRequest], Awaitable[Answ
 class Alteration:
     """One change, which is attempted until nobody else comes in between.
 
-    `identity` says which of several groups of that name; empty: there is one. `is_in_doubt`: some members may have settings of an attempt that did not succeed.
+    `identity` says which of several groups of that name; empty: there is one. `is_in_doubt`: some
+    members may have settings of an attempt that did not succeed.
     """
 
     def __init__(

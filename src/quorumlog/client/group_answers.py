@@ -87,11 +87,13 @@ class GroupChange:
         nodes: the nodes that have carried it out.
         pending: node id → why it has not yet; it learns of the change from the others.
         after_restart: keys whose new values count once a node is restarted.
+        notes: node id → what is left for somebody to do there.
     """
 
     nodes: list[str]
     pending: dict[str, str]
     after_restart: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 def said(refusals: Mapping[str, RequestError]) -> str:
@@ -194,7 +196,10 @@ def changed(answers: Mapping[str, Response | RequestError], keys: list[str]) -> 
     done = [node for node in answers if node not in errors]
     if not done:
         raise next(one for one in answers.values() if isinstance(one, RequestError))
-    return GroupChange(done, errors, keys)
+    notes = {
+        node: one.text for node, one in answers.items() if isinstance(one, Response) and one.text
+    }
+    return GroupChange(done, errors, keys, notes)
 
 
 def summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:

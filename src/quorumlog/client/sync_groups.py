@@ -51,9 +51,7 @@ class SyncGroups:
         identity: str = "",
     ) -> GroupChange:
         """See `Groups.alter`."""
-        return self._thread.wait(
-            self._groups.alter(name, settings, unset=unset, identity=identity)
-        )
+        return self._thread.wait(self._groups.alter(name, settings, unset=unset, identity=identity))
 
     def delete(
         self, name: str, *, purge: bool = False, identity: str = "", force: bool = False

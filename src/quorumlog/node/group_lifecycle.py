@@ -73,6 +73,10 @@ class ReplicaHost(Protocol):
         """Return why the data of a group could not be opened; "": it could."""
         ...
 
+    def keeps_failed(self, name: str, reason: str) -> None:
+        """A group that could not be opened, and was closed, is here all the same."""
+        ...
+
 
 class GroupLifecycle:
     """Carries out changes of the set of groups on one node."""
@@ -199,6 +203,7 @@ class GroupLifecycle:
             self._end(record.group, done, code, text)
 
         def not_undone(why: Exception) -> None:
+            self._host.keeps_failed(record.group, str(error))
             self._end(record.group, done, code, f"{text}; what was made of it stays: {why}")
 
         def undo() -> None:
@@ -337,8 +342,9 @@ class GroupLifecycle:
         """Delete this node's replica of a group permanently; `done` is called once it is gone.
 
         `is_unfounded`: a group of the configuration file is meant, too, that is not founded here.
-        With `purge` its files are removed by then. A group that is not here is remembered, so that
-        it is never made here: a request to make it may still be on its way.
+        With `purge` its files are removed by then. Files outside of the node's directory
+        (`dataStorePath`) always stay; SUCCESS says so. A group that is not here is remembered, so
+        that it is never made here: a request to make it may still be on its way.
         """
         known = self.catalog.record_of(name)
         own = self.identity_of(name)
@@ -350,14 +356,6 @@ class GroupLifecycle:
         if known is None or identity not in (b"", own):
             self._delete_absent(name, identity, done, purge=purge)
             return
-        directories = self._directories_of(name)
-        if directories:
-            text = (
-                f"group {name!r} keeps data files in {', '.join(directories)} (dataStorePath): "
-                "take it out of the configuration file, restart the node, and remove these yourself"
-            )
-            done(ResponseCode.GROUP_REFUSED, text)
-            return
         record = replace(
             known,
             identity=own,
@@ -366,13 +364,19 @@ class GroupLifecycle:
             purge=purge,
         ).with_former(self._host.peers_of(name))
         self._changing.add(name)
+        left = self._left_outside(name)
+
+        def ended(code: ResponseCode, text: str) -> None:
+            done(code, "; ".join(filter(None, (text, left))))
 
         def recorded() -> None:
             log_event(
                 logger, logging.INFO, "group deleted", group=name, identity=own.hex(), purge=purge
             )
+            if left:
+                log_event(logger, logging.WARNING, "files left", group=name, text=left)
             self.catalog.deleted(record)
-            self._host.close(name, lambda: self._deleted.bury(record, done))
+            self._host.close(name, lambda: self._deleted.bury(record, ended))
 
         self._environment.run(
             partial(self._files.delete, record),
@@ -380,11 +384,16 @@ class GroupLifecycle:
             lambda error: self._end(name, done, code_of(error), str(error)),
         )
 
-    def _directories_of(self, name: str) -> list[str]:
+    def _left_outside(self, name: str) -> str:
+        """Return what is to be done about files of a group that are not in its directory; or ""."""
         config = self.catalog.configs.get(name)
-        if config is None:
-            return []
-        return [*config.data_directories, *config.read_only_directories]
+        directories = config and [*config.data_directories, *config.read_only_directories]
+        if not directories:
+            return ""
+        return (
+            f"its files in {', '.join(directories)} stay there (dataStorePath): remove them, and "
+            f"the table of group {name!r} in the configuration file"
+        )
 
     def _delete_absent(self, name: str, identity: bytes, done: Done, *, purge: bool) -> None:
         found = self.catalog.tombstone(name, identity)

@@ -416,6 +416,10 @@ class Groups:
         """See `ReplicaHost`."""
         return self.failed.get(name, "")
 
+    def keeps_failed(self, name: str, reason: str) -> None:
+        """See `ReplicaHost`."""
+        self.failed[name] = reason
+
     def view(self, name: str) -> GroupView | None:
         """See `GroupViews`."""
         return view_of(self.replicas.get(name))

@@ -255,6 +255,9 @@ class GroupNode(SimulatedProcess):
         """See `ReplicaHost`: its process ends with it."""
         return ""
 
+    def keeps_failed(self, name: str, reason: str) -> None:
+        """See `ReplicaHost`: its process ends with it."""
+
     def view(self, name: str) -> GroupView | None:
         """See `GroupViews`."""
         return view_of(self.replicas.get(name))
