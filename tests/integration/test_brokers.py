@@ -219,7 +219,7 @@ async def test_the_leader_of_the_cluster_group_may_be_killed_while_topics_are_ma
     assert all(broker.topics == back.topics for broker in brokers.brokers.values())
 
 
-async def test_topics_and_what_is_in_them_outlive_a_restart_of_all_nodes(brokers):
+async def test_202_topics_and_what_is_in_them_outlive_a_restart_of_all_nodes(brokers):
     await brokers.start()
     topic_id = await brokers.create("orders", 3, retention_ms="1000")
     assert await brokers.produce("orders", 2) == 0

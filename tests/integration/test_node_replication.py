@@ -304,7 +304,7 @@ async def test_a_reader_follows_the_tail_over_a_leader_change(make_cluster, unti
             ]
 
 
-async def test_162_several_groups_in_one_node_are_independent(make_cluster, until):
+async def test_162_172_several_groups_in_one_node_are_independent(make_cluster, until):
     async with make_cluster(groups=("a", "b", "c")) as cluster:
         await cluster.start()
         for group in ("a", "b", "c"):

@@ -30,7 +30,7 @@ def of_producer(sequence, count=1, epoch=0):
 # -- produce ------------------------------------------------------------------------------------
 
 
-def test_batches_are_stored_as_they_were_sent_and_read_by_offset(group):
+def test_194_b12_batches_are_stored_as_they_were_sent_and_read_by_offset(group):
     sent = [batch_of(range(count), value=b"%d" % count) for count in (3, 1, 5)]
     found = [group.produce(1, batch) for batch in sent]
     assert [(code, one.base_offset) for code, one in found] == [(OK, 0), (OK, 3), (OK, 4)]
@@ -293,7 +293,7 @@ def test_b7_everything_is_found_again_after_restarts(sealed_at):
     assert all(sealed) == (sealed_at == 5)
 
 
-def test_damaged_columns_are_made_again():
+def test_192_damaged_columns_are_made_again():
     group = PartitionGroup(seal_limits=SealLimits(batches=20))
     for _ in range(20):
         group.produce(1)

@@ -148,7 +148,7 @@ def test_entries_of_other_channels_are_nothing_to_partitions(leader):
     assert leader.table.partitions[3].next_offset == 0
 
 
-def test_a_batch_that_does_not_go_on_changes_nothing(leader):
+def test_193_a_batch_that_does_not_go_on_changes_nothing(leader):
     leader.append(3, 2)
     before = leader.table.fields()
     for offset in (0, 1, 3):
@@ -408,7 +408,7 @@ def batches_of(tables, channel):
     return [batch.index for batch in tables.batches.batches_from(channel, 0)]
 
 
-def test_batches_that_come_after_the_tables_that_count_them_are_found(tmp_path):
+def test_192_batches_that_come_after_the_tables_that_count_them_are_found(tmp_path):
     """A follower's log is reset: it gets the leader's tables first, then older entries."""
     written = Written(tmp_path / "leader")
     follower = Tables(Opened(tmp_path / "follower").log, -1, None)

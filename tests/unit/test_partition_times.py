@@ -69,7 +69,7 @@ class Topic:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_b6_records_are_found_by_time_as_by_brute_force(seed):
+def test_197_b6_records_are_found_by_time_as_by_brute_force(seed):
     choice = random.Random(seed)
     group = PartitionGroup(seed, seal_limits=SealLimits(batches=20))
     topics = [Topic(group, channel, choice) for channel in (1, 2, 3)]

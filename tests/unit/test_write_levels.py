@@ -109,7 +109,7 @@ class Leader(Surroundings):
         return [(one.code, one.level, one.last_index) for one in self.answers]
 
 
-def test_f99_appends_are_answered_when_their_levels_are_reached():
+def test_190_f99_appends_are_answered_when_their_levels_are_reached():
     leader = Leader()
     for level in (RECEIVE, PERSISTENCE, REPLICATION, ALL):
         leader.propose(level)
@@ -153,7 +153,7 @@ def test_f99_what_is_committed_first_is_answered_with_what_that_proves():
 
 
 @pytest.mark.parametrize("level", [PERSISTENCE, REPLICATION, ALL])
-def test_f99_leadership_that_ends_before_leaves_the_outcome_unknown(level):
+def test_190_f99_leadership_that_ends_before_leaves_the_outcome_unknown(level):
     leader = Leader()
     leader.propose(level)
     leader.loses()
