@@ -53,6 +53,7 @@ class BrokerOfTest:
         self.broker_id = self.controller_id = number
         self.cluster_id = "cluster-of-test"
         self.is_complete = True
+        self.refusal = self.makes = ""
         self.version = 1
         self.defaults = {"auto.create.topics.enable": "false"}
 
@@ -80,6 +81,9 @@ class BrokerOfTest:
 
     def replicas_of(self, group):
         return tuple(self._known.kafka)
+
+    def is_made(self, group):
+        return self.makes != group
 
     def leader_of(self, group):
         leaders = [

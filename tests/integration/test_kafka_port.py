@@ -22,7 +22,7 @@ from quorumlog.machine.cluster.commands import (
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.node import Node
-from quorumlog.service.kafka_clients import serve_kafka
+from quorumlog.service.kafka_clients import KafkaService, kafka_listener, serve_kafka
 from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.requests import ClientRequests
 from record_batches import batch_of
@@ -44,7 +44,8 @@ async def served(memory_path):
     node = Node(config, ClientRequests, broker.attachments)
     await node.start()
     broker.start(node)
-    listener = await serve_kafka(node, broker)
+    listener = kafka_listener(node, broker)
+    await serve_kafka(node, broker, listener)
     yield node, broker, listener
     await listener.stop()
     broker.stop()
@@ -116,7 +117,24 @@ async def test_a_node_whose_kafka_port_is_taken_does_not_start(served):
     )
     node.config = taken
     with pytest.raises(ConfigError, match="cannot listen"):
-        await serve_kafka(node, broker)
+        await serve_kafka(node, broker, kafka_listener(node, broker))
+
+
+async def test_a_node_that_stops_while_its_kafka_port_is_opened_leaves_it_closed(
+    memory_path, caplog
+):
+    config = broker_config(memory_path, f"localhost:{free_ports(1)[0]}")
+    kafka = KafkaService(config)
+    node = Node(config, ClientRequests, kafka.attachments)
+    await node.start()
+    starting = asyncio.create_task(kafka.start(node))
+    await asyncio.sleep(0)  # it looks up the name of the host
+    await kafka.stop()
+    await starting
+    await node.stop()
+    assert "serves Kafka clients" not in caplog.messages
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection(*config.kafka_listen.split(":"))
 
 
 def broker_config(directory, kafka_listen):

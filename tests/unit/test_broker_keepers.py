@@ -300,6 +300,7 @@ def test_partitions_of_a_log_that_has_lost_its_tables_begin_again_on_new_channel
         vars(log.tables).update(lacks)
         log.reconcile()
         assert not log.orders, "others may know them"
+        assert not log.keeper.is_settled, "it is looked at again and again"
         vars(log.tables).update(whole)
     log.reconcile()
     assert not log.appended, "channels 1 and 2 were used"

@@ -71,5 +71,11 @@ def test_an_attempt_that_failed_is_repeated_after_a_pause(caplog):
     assert case.tick(RETRY_MS) == 1
     case.carry_out(ResponseCode.CLUSTER_FULL)
     assert "broker not registered" in caplog.text
+    assert case.registration.refusal == "why not"
     assert case.tick(RETRY_MS) == 0
     assert case.tick(REGISTER_MS) == 1
+    case.carry_out(ResponseCode.CLUSTER_FULL)
+    assert caplog.text.count("broker not registered") == 1, "it is said once"
+    case.tick(RETRY_MS + REGISTER_MS)
+    case.carry_out()
+    assert case.registration.refusal == ""

@@ -91,7 +91,7 @@ def test_a_broker_has_the_number_at_the_end_of_its_nodes_name_and_keeps_it():
         cluster.register(f"b{number + 100}")
     refused = cluster.register("one-too-many")
     assert refused.code is ResponseCode.CLUSTER_FULL
-    assert "50 brokers" in refused.text
+    assert "one-too-many cannot be a broker: 50 are registered already" in refused.text
 
 
 def test_partitions_take_turns_over_groups_and_those_with_the_fewest_come_first():

@@ -152,6 +152,28 @@ async def test_requests_are_held_until_the_broker_knows_all_topics(cluster, clie
     assert [one.error_code for one in await waiting] == [0]
 
 
+@pytest.mark.parametrize("refusal", ["n50 cannot be a broker", ""])
+async def test_requests_that_are_held_in_vain_or_for_too_long_end_their_connection(
+    cluster, caplog, monkeypatch, refusal
+):
+    broker = cluster.nodes[0].broker
+    broker.is_complete = False
+    services = cluster.nodes[0].listener._services
+    async for client in connected(cluster):
+        client.writer.write(produce_request(batch_of(range(1))))
+        await until(lambda: services.held)
+        for queue in services.held.copy():
+            queue.end_if_in_vain()
+        assert services.held, "not yet"
+        broker.refusal = refusal
+        monkeypatch.setattr("quorumlog.kafka.request_queue.HELD_S", 60.0 if refusal else 0.0)
+        assert await client.reader.read() == b""
+        assert not services.held
+    (line,) = lines_of(caplog)
+    assert refusal or "did not learn within 0 s which topics there are" in line
+    assert refusal in line
+
+
 async def test_a_handler_that_raises_answers_with_an_error_and_a_line(client, monkeypatch, caplog):
     async def broken(context, request):
         raise ZeroDivisionError("a bug")
@@ -287,6 +309,14 @@ def test_clients_with_ever_other_names_have_a_bounded_number_of_lines_a_minute(c
     assert caplog.messages.count("it errs") == 2 * CLIENTS_MAX
     lines.warn("another", "x", "127.0.0.1:1", reason="r")
     assert caplog.messages.count("another") == 1
+
+
+def test_clients_that_err_keep_no_fault_of_this_node_out_of_the_log(caplog):
+    lines = ClientLines(logging.getLogger("quorumlog.test"), lambda: 0.0)
+    for number in range(CLIENTS_MAX):
+        lines.warn("it errs", f"{number}", "127.0.0.1:1", reason="r")
+    lines.fault("a fault", "0", "127.0.0.1:1", ZeroDivisionError("a bug"))
+    assert "a fault" in caplog.messages
 
 
 async def test_a_client_that_does_not_read_its_answers_is_served_no_further(cluster):

@@ -13,7 +13,7 @@ from quorumlog.local.ports import free_ports
 from quorumlog.machine.cluster.commands import CreateTopics, NewTopic
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.node.node import Node
-from quorumlog.service.kafka_clients import serve_kafka
+from quorumlog.service.kafka_clients import kafka_listener, serve_kafka
 from quorumlog.service.requests import ClientRequests
 from scripted_cluster import passed
 from small_files import SMALL_FILES, SMALL_SETTINGS
@@ -108,7 +108,8 @@ async def listener(memory_path):
     node = Node(config, ClientRequests, broker.attachments)
     await node.start()
     broker.start(node)
-    listener = await serve_kafka(node, broker)
+    listener = kafka_listener(node, broker)
+    await serve_kafka(node, broker, listener)
     assert await broker.until(lambda: broker.broker_id >= 0 and broker.is_complete, WITHIN_MS)
     topic_id = bytes(range(16))
     await broker.execute(CreateTopics([NewTopic("t", topic_id, 2)]), WITHIN_MS)

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from kafka_broker import GROUP, kafka_cluster
-from kafka_client import connected, fetch_values, produce_request
+from kafka_client import connected, fetch_values, produce_request, until
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.context import RequestContext
 from quorumlog.kafka.errors import ErrorCode
@@ -276,6 +276,20 @@ async def test_a_batch_that_follows_what_is_in_the_log_is_taken_whatever_was_ref
     (found,) = await client.produce(batches[2])
     assert (found.error_code, found.base_offset) == (0, 4)
     assert not services.refused_batches
+
+
+async def test_a_group_that_may_still_be_given_up_takes_no_batch(cluster, client):
+    broker, (partition, _) = cluster.nodes[0].broker, cluster.known.topics["t"].partitions
+    partition.is_open, broker.makes = False, GROUP
+    (found,) = await client.produce(batch_of(range(1)), timeout_ms=20)
+    assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "was not made within 20 ms; nothing was appended" in found.error_message
+    replica = cluster.nodes[0].node.replicas[GROUP]
+    assert replica.partition_reads.partition(partition.channel).next_offset == 0
+    waiting = asyncio.create_task(client.produce(batch_of(range(1))))
+    await until(lambda: cluster.nodes[0].listener._services.rooms.waiting)
+    broker.makes = ""
+    assert [(one.error_code, one.base_offset) for one in await waiting] == [(0, 0)]
 
 
 @pytest.mark.parametrize(("acks", "code"), [(1, 0), (-1, 0), (2, 21)])

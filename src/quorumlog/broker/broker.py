@@ -78,6 +78,11 @@ class Broker:
         return self._parts is not None and self._parts.is_complete and self.broker_id >= 0
 
     @property
+    def refusal(self) -> str:
+        """Why `__cluster` does not register this broker; empty: it does, or was not asked yet."""
+        return "" if self._parts is None else self._parts.registration.refusal
+
+    @property
     def cluster_id(self) -> str:
         """The id of the cluster; empty until a broker has registered."""
         return self._view.cluster_id
@@ -151,6 +156,14 @@ class Broker:
             for member in self.replicas_of(group)
             if member in brokers and brokers[member].node_id in in_sync
         )
+
+    def is_made(self, group: str) -> bool:
+        """Whether a partition group has had a leader, as far as is known here.
+
+        Until then the controller may give it up, with what is in it.
+        """
+        found = self._view.groups.get(group)
+        return found is not None and found.phase == "led"
 
     def replica(self, group: str) -> Replica | None:
         """Return this node's replica of a partition group."""

@@ -74,7 +74,7 @@ class PartitionKeeper:
         wanted = view.assignments.get(self._name, {})
         self._tell(wanted, replica)
         self._append(wanted, group.next_channel, replica)
-        if not self._is_telling and not self._is_appending:
+        if not self._is_telling and not self._is_appending and _is_sure(replica):
             self.is_settled = self._retry_ms <= self._now_ms()
 
     # -- what the log says --------------------------------------------------------------------
@@ -121,8 +121,8 @@ class PartitionKeeper:
             for channel, until_ms in self._told.items()
             if until_ms > now_ms and channel in wanted and not wanted[channel].is_open
         }
-        if replica.tables.is_incomplete or not replica.tables.is_trusted:
-            return  # what it lacks here may be known to others
+        if not _is_sure(replica):
+            return
         committed, highest = replica.tables.partitions, replica.tables.partitions.highest_channel
         is_open = [
             channel
@@ -152,6 +152,11 @@ class PartitionKeeper:
                 self._told |= told
 
         self._order(command, ORDER_MS, done)
+
+
+def _is_sure(replica: Replica) -> bool:
+    """Whether its tables have all partitions; if not, what it lacks may be known to others."""
+    return replica.tables.is_trusted and not replica.tables.is_incomplete
 
 
 def _block_of(entries: list[PartitionOpened | PartitionClosed], limits: Limits) -> Block:

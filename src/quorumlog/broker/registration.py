@@ -67,6 +67,8 @@ class Registration:
         self._registrar = registrar
         self._address = address
         self._advertised = advertised
+        self.refusal = ""
+        """Why the cluster does not take this node as a broker; empty: it does, or nobody said."""
         self._due_ms = 0
         self._is_under_way = False
 
@@ -88,6 +90,12 @@ class Registration:
     def _done(self, code: ResponseCode, text: str, result: AnyResult | None) -> None:
         self._is_under_way = False
         self._due_ms = self._registrar.now_ms() + RETRY_MS
-        if isinstance(result, Registered) and result.code is not ResponseCode.SUCCESS:
+        if not isinstance(result, Registered):
+            return
+        if result.code is ResponseCode.SUCCESS:
+            self.refusal = ""
+            return
+        if result.text != self.refusal:
             log_event(logger, logging.ERROR, "broker not registered", text=result.text)
-            self._due_ms += REGISTER_MS
+        self.refusal = result.text
+        self._due_ms += REGISTER_MS

@@ -79,7 +79,7 @@ class Running:
         self._groups = GroupKeeper(node.hosting.lifecycle, node.replicas, monotonic_ms)
         self._partitions: dict[str, PartitionKeeper] = {}
         self._rules = RetentionRules(node.replicas, monotonic_ms)
-        self._registration = Registration(
+        self.registration = Registration(
             self._self_id,
             owner.config.kafka_rack,
             self,
@@ -117,7 +117,7 @@ class Running:
         self.commands.tick()
         self.controller.tick()
         self._complete()
-        self._registration.tick()
+        self.registration.tick()
         self._reconcile()
         self._rules.tick(self.view())
 

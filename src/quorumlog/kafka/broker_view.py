@@ -113,6 +113,11 @@ class BrokerView(Protocol):
         ...
 
     @property
+    def refusal(self) -> str:
+        """Why the cluster does not take it as a broker; empty: it does, or was not asked yet."""
+        ...
+
+    @property
     def topics(self) -> Mapping[str, TopicView]:
         """All topics by name."""
         ...
@@ -133,6 +138,10 @@ class BrokerView(Protocol):
 
     def replicas_of(self, group: str) -> tuple[int, ...]:
         """Return the brokers that have a replica of a group."""
+        ...
+
+    def is_made(self, group: str) -> bool:
+        """Whether a group has had a leader, as far as is known here: then it is never given up."""
         ...
 
     def leader_of(self, group: str) -> GroupLeader:

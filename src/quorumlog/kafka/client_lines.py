@@ -11,12 +11,15 @@ from quorumlog.log_events import FieldValue, log_event
 from quorumlog.model.wording import shortened
 
 CLIENTS_MAX: Final = 1_024
-"""Clients whose last line is remembered. While all had it within the last minute, no other client
-has one."""
+"""Clients whose last line is remembered, and as many of whose last fault is. While all had it
+within the last minute, no other client has one."""
 PAUSE_S: Final = 60.0
 """Time between two lines about a client, in seconds."""
-_Client: TypeAlias = tuple[str, str, int]
-"""Its id, its host, and the level of lines."""
+_Client: TypeAlias = tuple[str, str]
+"""Its id and its host."""
+_Lines: TypeAlias = dict[_Client, tuple[float, int]]
+"""When the last line about each client was written, the longest ago first, and how many were left
+out since."""
 
 
 class ClientLines:
@@ -25,9 +28,8 @@ class ClientLines:
     def __init__(self, logger: logging.Logger, now: Callable[[], float]) -> None:
         self._logger = logger
         self._now = now
-        self._last: dict[_Client, tuple[float, int]] = {}
-        """When the last line about each client was written, the longest ago first, and how many
-        were left out since."""
+        self._last: dict[int, _Lines] = {logging.WARNING: {}, logging.ERROR: {}}
+        """By level: clients that err, however many, keep no fault of this node out of the log."""
 
     def warn(self, event: str, client_id: str, address: str, **fields: FieldValue) -> None:
         """Write a line about a client, unless it had one within the last minute.
@@ -55,7 +57,7 @@ class ClientLines:
         fields: Mapping[str, FieldValue],
     ) -> None:
         client_id, address = shortened(client[0]), client[1]
-        left_out = self._left_out((client_id, address.rpartition(":")[0], level))
+        left_out = self._left_out(self._last[level], (client_id, address.rpartition(":")[0]))
         if left_out is None:
             return
         told = {
@@ -74,20 +76,20 @@ class ClientLines:
             **told,
         )
 
-    def _left_out(self, client: _Client) -> int | None:
+    def _left_out(self, lines: _Lines, client: _Client) -> int | None:
         """Return how many lines were left out before the one of now; None: it is left out, too."""
         now = self._now()
-        known = self._last.get(client)
+        known = lines.get(client)
         if known is not None:
             since, left_out = known
             if now - since < PAUSE_S:
-                self._last[client] = (since, left_out + 1)
+                lines[client] = (since, left_out + 1)
                 return None
-            del self._last[client]
-        elif len(self._last) >= CLIENTS_MAX:
-            first = next(iter(self._last))
-            if now - self._last[first][0] < PAUSE_S:
+            del lines[client]
+        elif len(lines) >= CLIENTS_MAX:
+            first = next(iter(lines))
+            if now - lines[first][0] < PAUSE_S:
                 return None
-            del self._last[first]
-        self._last[client] = (now, 0)
+            del lines[first]
+        lines[client] = (now, 0)
         return 0 if known is None else known[1]

@@ -34,6 +34,10 @@ class HeldRequests(Protocol):
         """Start what may be started now."""
         ...
 
+    def end_if_in_vain(self) -> None:
+        """End the connection if its requests wait for too long, or for what will not come."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Services:

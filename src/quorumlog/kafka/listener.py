@@ -91,13 +91,23 @@ class KafkaListener:
         """Where it listens; 0 before the start if any port will do."""
         return self._acceptor.port
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._acceptor.is_listening
+
     def limit_connections(self, descriptors: Callable[[], int]) -> None:
         """Have no more connections than `descriptors` returns, which may change."""
         self._descriptors = descriptors
 
     async def start(self) -> None:
-        """Start to listen. Raises `ConfigError` when the address cannot be used."""
+        """Start to listen. Raises `ConfigError` when the address cannot be used.
+
+        It listens nowhere if it was stopped meanwhile (see `is_listening`).
+        """
         await self._acceptor.start()
+        if not self.is_listening:
+            return
         self._end_watch = self._services.broker.when_changed(self._broker_changed)
         self._check_later()
 
@@ -166,6 +176,8 @@ class KafkaListener:
     def _check(self) -> None:
         self._check_later()
         self.transport_counters.late_frames += self.shared.check()
+        for queue in list(self._services.held):
+            queue.end_if_in_vain()
         self._count_topics()
 
     def _count_topics(self) -> None:

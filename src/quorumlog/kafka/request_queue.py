@@ -27,6 +27,10 @@ REQUESTS_MAX: Final = 256
 """Requests of a connection that wait for their answers; it is not read above."""
 BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of these requests; a connection is not read above."""
+HELD_S: Final = 60.0
+"""How long requests wait until the broker knows all topics, in seconds. Then their connection ends,
+so that the client may turn to another broker."""
+_HELD_IN_VAIN: Final = "this node did not learn within {:g} s which topics there are"
 _KEY_NAMES: Final = {int(key): key.name for key in ApiKey}
 _UNKNOWN_KEY: Final = "{} is not spoken here; ApiVersions says what is"
 
@@ -58,6 +62,10 @@ class Connection(Protocol):
 
     def malformed(self, error: RemoteProtocolError) -> None:
         """Close the connection: the client has sent what is no request."""
+        ...
+
+    def refused(self, reason: str) -> None:
+        """Close the connection, with a line in the log: the client is not served here."""
         ...
 
     def close(self, reason: str) -> None:
@@ -141,6 +149,15 @@ class RequestQueue:
             return True
         self._services.held.add(self)
         return False
+
+    def end_if_in_vain(self) -> None:
+        """See `context.HeldRequests`."""
+        reason = self._services.broker.refusal
+        if not reason and self._services.now() - self._waiting[0].received_s >= HELD_S:
+            reason = _HELD_IN_VAIN.format(HELD_S)
+        if reason:
+            self._services.held.discard(self)
+            self._connection.refused(reason)
 
     def _start_one(self, request: PendingRequest) -> None:
         header = request.header

@@ -33,14 +33,9 @@ def load_kafka(config: NodeConfig) -> None:
         import_module("quorumlog.kafka.listener")
 
 
-async def serve_kafka(node: Node, broker: Broker) -> "KafkaListener | None":
-    """Serve Kafka clients where the configuration says; None: it names no address.
-
-    Raises `ConfigError` when the address cannot be used.
-    """
+def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
+    """Return what serves Kafka clients at the address that the configuration names."""
     config = node.config
-    if not config.kafka_listen:
-        return None
     # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
     from quorumlog.kafka.listener import KafkaListener  # noqa: PLC0415
 
@@ -53,7 +48,19 @@ async def serve_kafka(node: Node, broker: Broker) -> "KafkaListener | None":
     host, port = parse_address(config.kafka_listen)
     listener = KafkaListener(host, port, config, broker, allocate, node.executor, node.turn.at_end)
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
+    return listener
+
+
+async def serve_kafka(node: Node, broker: Broker, listener: "KafkaListener") -> None:
+    """Listen for Kafka clients, and say where.
+
+    Raises `ConfigError` when the address cannot be used.
+    """
+    config = node.config
+    host, port = parse_address(config.kafka_listen)
     await listener.start()
+    if not listener.is_listening:
+        return  # it was stopped meanwhile
     if not port and not config.kafka_advertised:
         broker.advertise(host, listener.port)
     log_event(
@@ -65,7 +72,6 @@ async def serve_kafka(node: Node, broker: Broker) -> "KafkaListener | None":
         advertised=config.kafka_advertised,
         connections_max=node.descriptors.kafka_connections,
     )
-    return listener
 
 
 class KafkaService:
@@ -93,9 +99,12 @@ class KafkaService:
 
         Raises `ConfigError` when the address for Kafka clients cannot be used: `stop` all the same.
         """
-        if self._broker is not None:
-            self._broker.start(node)
-            self._listener = await serve_kafka(node, self._broker)
+        if self._broker is None:
+            return
+        self._broker.start(node)
+        if node.config.kafka_listen:
+            self._listener = kafka_listener(node, self._broker)
+            await serve_kafka(node, self._broker, self._listener)
 
     async def stop(self) -> None:
         """Serve no more and take part no more; the node, which has to run, may be stopped then."""

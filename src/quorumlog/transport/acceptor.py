@@ -46,6 +46,7 @@ class Acceptor:
         self._make = make
         self._counters = counters
         self._sockets: list[socket.socket] = []
+        self._is_stopped = False
         self._setting_up: set[asyncio.Task[None]] = set()
         self._pause_s = ACCEPT_PAUSE_MIN_S
 
@@ -60,9 +61,15 @@ class Acceptor:
         return len(self._setting_up)
 
     async def start(self) -> None:
-        """Start to listen; `port` is then the port. Raises `ConfigError` if that cannot be."""
+        """Start to listen; `port` is then the port. Raises `ConfigError` if that cannot be.
+
+        It listens nowhere if it was stopped meanwhile, as looking up the host takes a while.
+        """
         try:
-            for family, address in await Resolver().resolve(self._host, self.port):
+            found = await Resolver().resolve(self._host, self.port)
+            if self._is_stopped:
+                return
+            for family, address in found:
                 self._sockets.append(_listening(family, address))
                 if not self.port:
                     break  # another family would have another port
@@ -84,6 +91,7 @@ class Acceptor:
 
     def stop(self) -> None:
         """Listen no more, and give up connections that are being set up."""
+        self._is_stopped = True
         self.close()
         for task in self._setting_up:
             task.cancel()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.kafka.broker_view import PartitionView
-from quorumlog.kafka.context import TIMEOUT_MS_MAX
 from quorumlog.kafka.errors import ErrorCode, error_of, error_of_fault
 from quorumlog.kafka.handlers.topics import create_missing, creates_missing
 from quorumlog.kafka.led_partitions import Refusal, find_partition, not_here
@@ -38,16 +37,17 @@ ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 _NO_TRANSACTIONS: Final = "transactions are not offered; produce without a transactional id"
 _SEND_EARLIER: Final = "a batch before it was refused; that one is to be sent again first"
-_NO_ROOM: Final = "group {} had no room for the batch within {} ms; nothing was appended"
+_NO_ROOM: Final = "group {} {} within {} ms; nothing was appended"
 
 
 class _Target(NamedTuple):
-    """Where a batch is to go."""
+    """Where a batch is to go. `is_kept`: its group is not given up any more."""
 
     replica: Replica
     group: str
     channel: int
     policy: TopicPolicy
+    is_kept: bool
 
 
 def start_produce(request: PendingRequest) -> None:
@@ -84,7 +84,8 @@ class _Production:
     """One Produce under way: its batches go to their groups one after the other.
 
     If a group has no room, this one and all later batches wait until it has, and so do the later
-    requests of the connection; that ends with the time-out of the request.
+    requests of the connection; that ends with the time-out of the request. So they do for a group
+    that the controller may still give up, as it does not know yet that it is led.
     """
 
     __slots__ = (
@@ -185,7 +186,8 @@ class _Production:
             text = f"partition {number} of topic {name!r} is not open yet"
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         policy = services.policies.of(broker.topics[name], broker.defaults)
-        return _Target(replica, group, partition.channel, policy)
+        is_kept = partition.is_open or broker.is_made(group)
+        return _Target(replica, group, partition.channel, policy, is_kept)
 
     def _level(self, target: _Target) -> WriteLevel | Refusal:
         acks, policy = self._parsed.acks, target.policy
@@ -267,10 +269,11 @@ class _Production:
     # -- waiting for room -------------------------------------------------------------------
 
     def _has_room(self, target: _Target) -> bool:
-        """Whether the group has room; if not, wait for it."""
+        """Whether the group has room, and will not be given up; if not, wait for it."""
         group, replica = target.group, target.replica
         rooms = self._request.context.services.rooms
-        if (self._awaited == group or group not in rooms.waiting) and replica.appends.has_room:
+        is_next = self._awaited == group or group not in rooms.waiting
+        if is_next and target.is_kept and replica.appends.has_room:
             return True
         if replica.core.role is not Role.LEADER:
             return True
@@ -303,7 +306,10 @@ class _Production:
 
     def _timed_out(self) -> None:
         """Refuse the batches that were not appended."""
-        text = _NO_ROOM.format(self._awaited, min(self._parsed.timeout_ms, TIMEOUT_MS_MAX))
+        context = self._request.context
+        is_made = context.broker.is_made(self._awaited)
+        lacks = "had no room for the batch" if is_made else "was not made"
+        text = _NO_ROOM.format(self._awaited, lacks, context.within_ms(self._parsed.timeout_ms))
         self._end_waiting()
         first, self._next = self._next, len(self._places)
         for number in range(first, len(self._places)):

@@ -35,7 +35,10 @@ def register_broker(state: ClusterState, command: RegisterBroker, at_ms: int) ->
     state.cluster_id = state.cluster_id or command.cluster_id
     known = next((one for one in state.brokers.values() if one.node_id == command.node_id), None)
     if known is None and len(state.brokers) >= BROKERS_MAX:
-        text = f"the cluster has {BROKERS_MAX} brokers already"
+        text = (
+            f"{command.node_id} cannot be a broker: {BROKERS_MAX} are registered already "
+            "(start it with the selfId of one that has left)"
+        )
         return Registered(-1, state.cluster_id, ResponseCode.CLUSTER_FULL, text)
     broker_id = _free_id(state, command.node_id) if known is None else known.broker_id
     state.brokers[broker_id] = BrokerRecord(
