@@ -1,14 +1,12 @@
 """The simulator sees: every known bug that is put back is found within 200 seeds, or in a scene."""
 
 import importlib
-from dataclasses import replace
-from itertools import chain
 
 import pytest
 from scenes import SCENES, SceneError
 
 from mutants import MUTANTS
-from quorumlog.sim.campaign import Plan, cores, run_all
+from quorumlog.sim.campaign import Plan, run_all
 from quorumlog.sim.finding import found_by
 from quorumlog.sim.group_run import run_groups_seed
 from quorumlog.sim.run import run_seed
@@ -75,10 +73,8 @@ def findings(name):
     elif name.startswith("p"):
         outcomes = (run_seed(seed, seconds=SECONDS, has_partitions=True) for seed in seeds)
     else:
-        first = Plan(first_seed, 1, SECONDS, 3, has_partitions=False)
-        others = replace(first, first_seed=first_seed + 1, seeds=SEEDS - 1)
-        # the first alone: other processes would finish several runs that nobody waits for
-        outcomes = chain(run_all(first, 1), run_all(others, cores()))
+        plan = Plan(first_seed, SEEDS, SECONDS, 3, has_partitions=False)
+        outcomes = run_all(plan, 1)  # other processes would finish runs that nobody waits for
     for outcome in outcomes:
         yield outcome.finding
 

@@ -1,19 +1,11 @@
-"""Simulated runs make many objects that live to the end of the run."""
-
-import gc
+"""Tests here run the simulator, most of them many times."""
 
 import pytest
 
-from quorumlog.sim.campaign import GC_ALLOCATIONS
+from seldom_collected import garbage_is_collected_seldom
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _garbage_is_collected_seldom():
-    """As in the processes of a campaign: looking for garbage as often as usual takes a fifth."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 50, 50)
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
+    with garbage_is_collected_seldom():
+        yield

@@ -210,7 +210,7 @@ def is_possible(found, attempted):
 
 TestLogAgainstList = LogMachine.TestCase
 TestLogAgainstList.settings = settings(
-    max_examples=300,
+    max_examples=100,
     stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow],
 )

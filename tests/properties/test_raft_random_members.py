@@ -13,7 +13,7 @@ import pytest
 from quorumlog.raft import events as ev
 from raft_members import started_group
 
-SEEDS = 150
+SEEDS = 50
 BATCH = 25
 ACTIONS = 60
 MEMBERS = 6

@@ -11,7 +11,7 @@ import pytest
 
 from raft_cluster import Cluster
 
-SEEDS = 300
+SEEDS = 100
 BATCH = 25
 ACTIONS = 60
 

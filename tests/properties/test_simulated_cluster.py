@@ -8,7 +8,8 @@ from quorumlog.sim.campaign import Plan, cores, run_all
 from quorumlog.sim.cluster import SimulatedCluster
 from quorumlog.sim.run import run_seed
 
-SEEDS = 150
+SEEDS = 40
+"""More belong into `make soak`."""
 SECONDS = 30
 
 
@@ -31,14 +32,14 @@ def test_nothing_is_found_whatever_goes_wrong(first_seed, seeds, nodes):
     assert not told, told
 
 
-@pytest.mark.parametrize("seed", range(40_000, 40_012))
+@pytest.mark.parametrize("seed", range(40_000, 40_004))
 def test_nothing_is_found_in_groups_whose_log_dledger_can_go_on_with(seed):
     made = partial(SimulatedCluster, original_compatible="0.2.7")
     outcome = run_seed(seed, has_partitions=False, cluster_type=made)
     assert outcome.finding is None, (str(outcome.finding), outcome.histories)
 
 
-@pytest.mark.parametrize("seed", range(50_000, 50_006))
+@pytest.mark.parametrize("seed", range(50_000, 50_003))
 def test_nothing_is_found_in_groups_that_hold_partitions(seed):
     outcome = run_seed(seed, seconds=20, has_partitions=True)
     assert outcome.finding is None, (str(outcome.finding), outcome.histories)
@@ -48,7 +49,7 @@ def test_nothing_is_found_in_groups_that_hold_partitions(seed):
 
 @pytest.mark.parametrize("seed", [7, 8])
 def test_the_same_seed_is_the_same_run_to_the_byte(seed):
-    first, second = run_seed(seed), run_seed(seed)
+    first, second = run_seed(seed, seconds=10), run_seed(seed, seconds=10)
     assert first.digest == second.digest
     assert first.histories == second.histories
 

@@ -6,7 +6,8 @@ from quorumlog.model.codes import Role
 from quorumlog.model.messages.peer import HeartBeatRequest, NodeMessage
 from quorumlog.sim.cluster import SimulatedCluster
 
-SEEDS = 20
+SEEDS = 12
+"""So many that each kind of cut meets three nodes and five."""
 REST_MS = 10_000
 ELECTION_MS = 6_000
 """Detection, a few rounds of votes with 150 ms on the way, the first entry."""
