@@ -243,27 +243,45 @@ async def test_a_member_that_was_removed_disturbs_nobody_and_can_come_back(clust
         await load.verify()
 
 
+def next_to(cluster, leader):
+    ids = cluster.node_ids
+    return ids[(ids.index(leader) + 1) % len(ids)]
+
+
+async def terms_led(cluster, cli):
+    """Return node id → the terms in which it led, as its event history has them.
+
+    A busy machine may bring about elections of its own: nobody can say which terms these are.
+    """
+    story = await cli.succeeds("status", "--history", "--dir", cluster.directory)
+    for node_id in cluster.node_ids:
+        assert f"{node_id} ({cluster.address(node_id)})\n" in story
+    return {
+        node_id: re.findall(rf"LEADER in term (\d+), leader {node_id}\b", story)
+        for node_id in cluster.node_ids
+    }
+
+
 async def test_37_leadership_is_handed_over_under_load(cluster, cli):
     where = ("--dir", cluster.directory)
     async with Workload(cluster.servers, read_pause_s=SELDOM_S) as load:
         await load.acknowledged_after(50)
-        leader = await leader_of(cluster)
-        followers = [node_id for node_id in cluster.node_ids if node_id != leader]
-        for target in [*followers, leader]:
+        before = await terms_led(cluster, cli)
+        for _ in cluster.node_ids:
+            target = next_to(cluster, await leader_of(cluster))
             assert await cli.succeeds("transfer", target, *where) == f"{target} leads g\n"
-            assert await leader_of(cluster) == target
             await load.acknowledged_after(50)
+            now = await terms_led(cluster, cli)
+            assert len(now[target]) > len(before[target])
+            before = now
         best, _, text = (await cli.succeeds("transfer", *where)).partition(" ")
         assert text == "leads g\n"
-        assert best in followers
-        assert await leader_of(cluster) == best
-        assert await cli.succeeds("transfer", leader, *where) == f"{leader} leads g\n"
+        now = await terms_led(cluster, cli)
+        assert len(now[best]) > len(before[best])
         watched = await cli.succeeds("watch-leader", "--count", "1", *where)
-        assert watched == f"term 6  {leader}  {cluster.address(leader)}\n"
-        story = await cli.succeeds("status", "--history", *where)
-        for node_id in cluster.node_ids:
-            assert f"{node_id} ({cluster.address(node_id)})\n" in story
-        assert story.count(f"LEADER in term 6, leader {leader}") == 1
+        term, leader, address = re.fullmatch(r"term (\d+)  (\w+)  (\S+)\n", watched).groups()
+        assert address == cluster.address(leader)
+        assert term in (await terms_led(cluster, cli))[leader]
         await load.verify()
     print(f"longest stall {load.history.longest_stall_s():.3f} s, {load.history.fates()}")
     assert load.history.longest_stall_s() < FAILOVER_SECONDS
