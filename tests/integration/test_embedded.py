@@ -335,6 +335,9 @@ class Held:
         self.is_stopped = True
         self.let_go()
 
+    def join(self):
+        pass
+
 
 async def test_a_group_that_is_made_while_its_node_stops_is_there_at_the_next_start(
     tmp_path, monkeypatch, until

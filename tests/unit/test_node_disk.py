@@ -86,6 +86,7 @@ def world():
     for _ in range(20):
         store.gate.release()
     worker.stop()
+    worker.join()
 
 
 def test_all_that_arrives_during_an_fsync_shares_the_next(world):
@@ -140,6 +141,7 @@ def test_after_a_failure_the_store_lets_go_of_its_files_when_the_node_stops(worl
     loop.run_next()
     assert not store.is_abandoned, "its directory is in use until then"
     worker.stop()
+    worker.join()
     assert store.is_abandoned
     assert not store.is_closed, "nothing may be made durable any more, or be removed"
 
@@ -150,6 +152,7 @@ def test_a_failure_while_the_last_writes_are_written_lets_go_of_the_files_too(wo
     store.fail_with = StorageError("fdatasync: no more")
     store.gate.release()
     worker.stop()
+    worker.join()
     assert store.is_abandoned
     assert not store.is_closed
 
@@ -186,6 +189,7 @@ def test_stopping_writes_what_is_queued(world):
     store.gate.release()
     store.gate.release()
     worker.stop()
+    worker.join()
     assert [names for names, _ in store.executed if names] == [["a"]]
     assert store.is_closed
 
@@ -199,6 +203,7 @@ def test_owners_are_told_of_nothing_once_it_is_stopped(world, failure):
     for _ in range(3):
         store.gate.release()
     worker.stop()
+    worker.join()
     loop.run_next()
     assert owner.news == []
     assert failures == ([] if failure is None else [failure])
@@ -219,6 +224,7 @@ def test_unsafe_mode_reports_first_and_fsyncs_soon_after():
     assert store.entered.acquire(timeout=10)
     assert store.entered.acquire(timeout=10)
     worker.stop()
+    worker.join()
     assert store.executed[0] == (["a"], False)
     assert store.executed[1] == ([], True)
 
@@ -241,6 +247,7 @@ def turn():
     for _ in range(20):
         store.gate.release()
     worker.stop()
+    worker.join()
 
 
 def test_what_all_groups_write_in_one_turn_takes_one_group_commit(turn):
@@ -270,4 +277,5 @@ def test_what_was_submitted_in_a_turn_that_does_not_end_is_written_at_the_stop(t
     worker.submit(Owner(), 1, Plan("a"))
     store.gate.release()
     worker.stop()
+    worker.join()
     assert store.executed[0] == (["a"], True)

@@ -16,6 +16,7 @@ async def threads():
     made = ThreadExecutor(asyncio.get_running_loop())
     yield made
     made.stop()
+    made.join()
 
 
 async def test_results_and_failures_come_back_on_the_loops_thread(threads):
@@ -89,6 +90,7 @@ async def held():
     made = ThreadExecutor(asyncio.get_running_loop(), threads=1)
     yield Held(made)
     made.stop()
+    made.join()
 
 
 async def test_jobs_of_clients_take_turns_and_those_of_the_node_wait_for_one_of_them(held):
@@ -133,6 +135,7 @@ async def test_what_was_read_for_a_client_that_disconnected_meanwhile_is_dropped
     async with asyncio.timeout(SOON_S):
         await over.wait()  # the thread did this last
     threads.stop()
+    threads.join()
     assert told == ["damaged"], "what damage was found counts all the same"
 
 

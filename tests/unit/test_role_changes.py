@@ -90,10 +90,55 @@ async def test_a_handler_may_stop_the_node_that_calls_it():
     ended = []
 
     async def handle(one):
-        await changes.end()
+        changes.caller_waits()
+        await asyncio.shield(ending)
         ended.append(one.term)
 
     changes = RoleChanges("g", handle)
     changes.changed(change(1))
+    ending = asyncio.ensure_future(changes.end())
+    async with asyncio.timeout(role_changes.END_S / 2):
+        await ending
+    assert ended == []
+    await changes._task
+    assert ended == [1], "it was not cancelled"
+
+
+async def test_a_task_that_a_handler_waits_for_may_stop_the_node():
+    async def stop():
+        changes.caller_waits()
+        await asyncio.shield(ending)
+
+    async def handle(_):
+        await asyncio.create_task(stop())
+
+    changes = RoleChanges("g", handle)
+    changes.changed(change(1))
+    ending = asyncio.ensure_future(changes.end())
+    async with asyncio.timeout(role_changes.END_S / 2):
+        await ending
+    await changes._task
+
+
+async def test_a_handler_is_waited_for_if_another_of_its_calls_has_begun_what_stops_the_node():
+    begun, told, release = [], [], asyncio.Event()
+
+    async def handle(one):
+        if one.term == 1:
+            begun.append(asyncio.create_task(stops()))
+            return
+        await release.wait()
+        told.append(one.term)
+
+    async def stops():
+        await asyncio.sleep(0)
+        changes.caller_waits()
+        release.set()
+        await changes.end()
+
+    changes = RoleChanges("g", handle)
+    changes.changed(change(1))
+    changes.changed(change(2))
     await changes.end()
-    assert ended == [1]
+    assert told == [2]
+    await begun[0]

@@ -137,6 +137,7 @@ def test_the_disk_thread_waits_for_a_descriptor_and_does_not_fail(path):
         os.close(taken.pop())
         assert done.wait(30)
     worker.stop()
+    worker.join()
     assert reports == ["written"]
 
 

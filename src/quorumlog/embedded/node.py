@@ -5,6 +5,7 @@ import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import (
     CLUSTER_GROUP,
+    PARTITION_GROUP,
     GroupConfig,
     NodeConfig,
     check_name,
@@ -35,9 +37,8 @@ from quorumlog.model.hooks import AppendHook
 from quorumlog.node import node as inside
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.replica.replica import Replica
-from quorumlog.service.kafka_clients import KafkaService, load_kafka
-from quorumlog.service.outlets import MetricOutlets
-from quorumlog.service.traced_requests import requests_of
+from quorumlog.service.kafka_clients import load_kafka
+from quorumlog.service.served_node import ServedNode
 
 
 class Node:
@@ -63,9 +64,10 @@ class Node:
         self._role_changes: dict[str, RoleChanges] = {}
         self._calls: Calls | None = None
         self._inside: inside.Node | None = None
-        self._outlets: MetricOutlets | None = None
-        self._kafka: KafkaService | None = None
-        self._stopping: asyncio.Future[None] | None = None
+        self._served: ServedNode | None = None
+        self._has_started = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
 
     @property
     def config(self) -> NodeConfig:
@@ -148,8 +150,18 @@ class Node:
             raise ConfigError(f"group {name} is that of brokers; it is made in configuration files")
         if name in {one.group for one in self._config.groups}:
             raise ConfigError(f"group {name} is in the node's configuration: add it")
+        if PARTITION_GROUP.fullmatch(name):
+            raise ConfigError(
+                f"group {name} is the brokers' own, which make it for partitions of topics: a "
+                "program has nothing for it; expect a group of another name"
+            )
         if self._inside is not None and name in self._inside.replicas:
             raise ConfigError(f"the node hosts group {name} already")
+        if self._inside is not None and name in self._inside.hosting.groups.being_opened:
+            raise ConfigError(
+                f"the node is opening group {name}, with what was expected of it before: expect "
+                "it before it is made, or before the node is started"
+            )
         # once the node has started: of a group of this name that was deleted
         before = None if self._inside is None else self._attachments.pop(name, None)
         try:
@@ -317,35 +329,20 @@ class Node:
         Raises:
             StorageError: the data of no group can be opened.
             ConfigError: a port is taken, a package is missing, or the node was started before.
+            QuorumlogError: `stop` was called meanwhile.
+
+        Whatever it raises, also if it is cancelled, nothing of the node is left open.
         """
         if self._calls is not None:
             raise ConfigError("a node is started once; make another one")
-        outlets = MetricOutlets(self._config)
+        served = ServedNode(self._config, self._attachments, self._ended)
         self._calls = Calls(asyncio.get_running_loop())
-        kafka = KafkaService(self._config)
-        self._attachments.update(kafka.attachments)
-        self._inside = node = inside.Node(self._config, requests_of, self._attachments)
+        self._served, self._inside = served, served.node
+        served.node.failure.add_done_callback(self._failed)
         try:
-            await node.start()
+            await served.start()
+            self._has_started = True
         except BaseException:
-            self._stopping = asyncio.get_running_loop().create_future()
-            self._stopping.set_result(None)  # it has stopped what it had started
-            self._calls.end(f"node {self._config.self_id} could not start")
-            raise
-        node.failure.add_done_callback(self._failed)
-        self._kafka = kafka
-        try:
-            await kafka.start(node)
-        except BaseException:
-            await self.stop()
-            raise
-        self._outlets = outlets
-        # in a thread: the name of a host may have to be looked up
-        shown = asyncio.ensure_future(asyncio.to_thread(outlets.start, node, kafka.counters))
-        try:
-            await asyncio.shield(shown)
-        except BaseException:  # the caller may have been cancelled; the thread goes on
-            await asyncio.gather(shown, return_exceptions=True)
             await self.stop()
             raise
 
@@ -353,39 +350,50 @@ class Node:
         if self._calls is not None and not failure.cancelled():
             self._calls.end(f"node {self._config.self_id} has failed: {failure.result()}")
 
+    def _ended(self) -> None:
+        if self._calls is not None:
+            how = "was stopped" if self._has_started else "could not start"
+            self._calls.end(f"node {self._config.self_id} {how}")
+
     async def wait_failed(self) -> str:
         """Wait until the node can be trusted no longer; return the reason.
 
         A disk has failed, or a check has found a bug. The node answers nothing any more, and the
         others elect a leader. The program should stop it and, unless it knows better, end: what was
         in memory is in doubt, and what is on disk is verified when a node is started again.
+
+        Once a node that had not failed is stopped, it returns an empty text.
         """
-        return await asyncio.shield(self._running.failure)
+        failure = self._running.failure
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        either: list[asyncio.Future[Any]] = [failure, stopped]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        return failure.result() if failure.done() else ""
 
     async def stop(self) -> None:
         """Hand over leadership, answer what is under way, and close everything.
 
-        It does nothing if the node was stopped before. Calls that still wait fail. A disk or a
-        state machine that does not return keeps it from returning, too; a caller that waits no
-        longer does not keep the node from stopping.
+        It ends a `start` that is under way, which then raises, and does nothing if the node was
+        stopped before. Calls that still wait fail. It waits for threads without blocking the event
+        loop: a disk or a state machine that does not return keeps it from returning, too. A caller
+        that waits no longer does not keep the node from stopping. A handler of role changes may
+        call it: it is not waited for then.
         """
-        if self._inside is None or self._calls is None:
+        if self._served is None:
             return
+        for changes in self._role_changes.values():
+            changes.caller_waits()
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._stop(self._inside, self._calls))
+            self._stopping = asyncio.ensure_future(self._stop(self._served))
         await asyncio.shield(self._stopping)
 
-    async def _stop(self, node: inside.Node, calls: Calls) -> None:
-        if self._kafka is not None:
-            if not node.failure.done():
-                await node.prepare_stop()
-            await self._kafka.stop()
-        if self._outlets is not None:
-            await asyncio.to_thread(self._outlets.stop)
-        await node.stop(clean=not node.failure.done())
-        calls.end(f"node {self._config.self_id} was stopped")
-        for changes in self._role_changes.values():
-            await changes.end()
+    async def _stop(self, served: ServedNode) -> None:
+        await served.stop()
+        await asyncio.gather(*(changes.end() for changes in self._role_changes.values()))
+        self._stopped.set()
 
     async def __aenter__(self) -> "Node":
         await self.start()

@@ -5,7 +5,8 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.hooks import RoleChange
@@ -20,6 +21,8 @@ WAITING_MAX = 256
 """Changes that may wait for a handler; of more, the oldest are skipped, never the newest."""
 END_S = 5.0
 """How long a node that stops waits for a handler to return."""
+_CALL: Final[ContextVar[RoleChange | None]] = ContextVar("call of a handler", default=None)
+"""The change that a handler is told of by whatever runs here: the handler, and tasks of its own."""
 
 
 class RoleChanges:
@@ -30,6 +33,8 @@ class RoleChanges:
         self._handler = handler
         self._waiting: deque[RoleChange] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._told: RoleChange | None = None
+        self._caller_waits = asyncio.Event()
 
     def changed(self, change: RoleChange) -> None:
         """See `RoleListener`."""
@@ -43,7 +48,8 @@ class RoleChanges:
 
     async def _pass_on(self) -> None:
         while self._waiting:
-            change = self._waiting.popleft()
+            self._told = change = self._waiting.popleft()
+            _CALL.set(change)
             try:
                 returned = self._handler(change)
                 if inspect.isawaitable(returned):
@@ -52,12 +58,23 @@ class RoleChanges:
                 text = "the handler of role changes raised"
                 reason = describe_error(error)
                 log_event(logger, logging.ERROR, text, group=self._group, reason=reason)
+            self._told = None
+
+    def caller_waits(self) -> None:
+        """Whoever calls this waits for `end`: if the handler does, `end` does not wait for it."""
+        if self._told is not None and _CALL.get() is self._told:
+            self._caller_waits.set()
 
     async def end(self) -> None:
-        """Wait until the handler knows everything; after `END_S` its call is cancelled."""
-        task = self._task
-        if task is None or task is asyncio.current_task():
+        """Wait until the handler knows everything; after `END_S` its call is cancelled.
+
+        It goes on if it waits for this to return.
+        """
+        if self._task is None:
             return
-        _, unfinished = await asyncio.wait([task], timeout=END_S)
-        for one in unfinished:
-            one.cancel()
+        released = asyncio.ensure_future(self._caller_waits.wait())
+        either: list[asyncio.Future[Any]] = [self._task, released]
+        await asyncio.wait(either, timeout=END_S, return_when=asyncio.FIRST_COMPLETED)
+        if not released.cancel():
+            return
+        self._task.cancel()

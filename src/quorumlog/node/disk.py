@@ -103,7 +103,7 @@ class SettlerThread:
 
 
 class DiskWorker:
-    """The disk thread and its queue. All public methods run on the event loop's thread.
+    """The disk thread and its queue. Its methods run on the event loop's thread, but `join`.
 
     `call_soon_threadsafe` brings a call back to the loop's thread. `observe_commit` gets the
     seconds and bytes of each group commit (on the disk thread), `on_failure` the first failure.
@@ -142,7 +142,7 @@ class DiskWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, then close the store and end the thread; returns when it has.
+        """Have the thread write what is queued, close the store, and end; `join` waits for that.
 
         From now on owners get no reports: they are about to be closed. After a failure nothing is
         written: the store lets go of its files.
@@ -150,6 +150,9 @@ class DiskWorker:
         self._is_stopped = True
         self._hand_over()
         self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended; on any thread."""
         if self._thread.is_alive():
             self._thread.join()
 

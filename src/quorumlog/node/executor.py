@@ -124,8 +124,12 @@ class ThreadExecutor:
             job.is_dropped |= job.client == client
 
     def stop(self) -> None:
-        """Wait for running work and drop what is queued; neither is reported any more."""
+        """Drop what is queued; neither that nor running work is reported any more."""
         self._is_stopped = True
         self._own.clear()
         self._of_clients = FairQueue()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def join(self) -> None:
+        """Wait for the work that still runs, after `stop`; on any thread."""
+        self._pool.shutdown(wait=True)

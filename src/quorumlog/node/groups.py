@@ -115,6 +115,7 @@ class Groups:
         self.demand = Demand(maps=0)
         self.replicas = replicas
         self.failed: dict[str, str] = {}
+        self.being_opened: set[str] = set()
 
     def lock(self) -> None:
         """Lock the node's directory. Raises `StoreLockedError` when another process has it."""
@@ -125,6 +126,8 @@ class Groups:
 
         `maps_max`: how many of its data files, and of its index files, each may have mapped.
         """
+        if self._is_ending:
+            return
         self._log_unknown_directories()
         await asyncio.to_thread(self._settle)
         self.failed.update(self._catalog.unusable)
@@ -176,13 +179,22 @@ class Groups:
     async def _add_group(self, group: GroupConfig, identity: bytes, maps_max: int) -> bool:
         """Open a group and make its replica; False: the node stops, so it was not begun."""
         attached = self._attachments.get(group.group, NO_ATTACHMENTS)
+        self.being_opened.add(group.group)
+        try:
+            return await self._open_with(attached, group, identity, maps_max)
+        finally:
+            self.being_opened.discard(group.group)
+
+    async def _open_with(
+        self, attached: Attachments, group: GroupConfig, identity: bytes, maps_max: int
+    ) -> bool:
         given = attached.machine
         if isinstance(given, StateMachine) and self._used.get(group.group) is attached:
             raise StorageError(
                 f"the machine object of group {group.group} was used by an earlier group of this "
                 "name: it is not empty; expect_group with another one"
             )
-        group = self._with_machine(group)
+        group = _with_machine(group, attached)
         async with self._slots:
             if self._is_ending:
                 return False
@@ -192,19 +204,12 @@ class Groups:
                 await asyncio.to_thread(_make_first_files, opened)
                 directory = self._directory_of(group)
                 machine = await asyncio.to_thread(open_machine, group, directory, given)
-                self._add_replica(group, identity, opened, machine, maps_max)
+                self._add_replica(group, identity, opened, machine, attached, maps_max)
             except BaseException:
                 opened.close()
                 raise
             self._used[group.group] = attached
             return True
-
-    def _with_machine(self, config: GroupConfig) -> GroupConfig:
-        """Return a configuration with the machine that the program around the node has."""
-        try:
-            return self._attachments.get(config.group, NO_ATTACHMENTS).applied_to(config)
-        except ConfigError as error:
-            raise StorageError(str(error)) from error
 
     def _directory_of(self, group: GroupConfig) -> str:
         return str(Path(self._config.store_base_dir) / group.group)
@@ -246,6 +251,7 @@ class Groups:
         identity: bytes,
         opened: OpenedGroup,
         machine: StateMachine | None,
+        attached: Attachments,
         maps_max: int,
     ) -> None:
         jitter = random.Random()  # noqa: S311  (spreads elections; nothing secret)
@@ -253,7 +259,6 @@ class Groups:
         _log_compatibility(group, opened)
         core = RaftCore(config, boot_state(opened), jitter, self._environment.now_ms())
         timer, directory = self._new_timer(), self._directory_of(group)
-        attached = self._attachments.get(group.group, NO_ATTACHMENTS)
         given = attached.machine
 
         def rebuild(machine: StateMachine) -> StateMachine:
@@ -394,7 +399,8 @@ class Groups:
         """See `ReplicaHost`."""
         replica = self.replicas.get(config.group)
         if replica is not None:
-            reconfigure(replica, self._with_machine(config))
+            attached = self._attachments.get(config.group, NO_ATTACHMENTS)
+            reconfigure(replica, _with_machine(config, attached))
         self._changed()
 
     def identity_of(self, name: str) -> bytes:
@@ -440,6 +446,14 @@ class Groups:
                 log_event(logger, logging.ERROR, "group not closed", group=name, exc_info=error)
         if self._directory is not None:
             self._directory.close()
+
+
+def _with_machine(config: GroupConfig, attached: Attachments) -> GroupConfig:
+    """Return a configuration with the machine that the program around the node has."""
+    try:
+        return attached.applied_to(config)
+    except ConfigError as error:
+        raise StorageError(str(error)) from error
 
 
 def _make_first_files(opened: OpenedGroup) -> None:

@@ -113,10 +113,12 @@ class Hosting:
         What was to follow from it follows at the next start, from the records on disk.
         """
         self._executor.stop()
-        await asyncio.gather(*self._opening, *self.groups.end(), return_exceptions=True)
+        begun = [*self._opening, *self.groups.end()]
+        await asyncio.to_thread(self._executor.join)
+        await asyncio.gather(*begun, return_exceptions=True)
 
-    def stop(self) -> None:
-        """Close all groups, once nothing runs for them any more."""
+    def close(self) -> None:
+        """Close all groups, once nothing runs for them any more; on any thread."""
         self.groups.close_all()
 
     def plan(self) -> DescriptorPlan:

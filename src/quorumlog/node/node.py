@@ -326,7 +326,7 @@ class Node:
         """Open the data, then listen, then take part.
 
         Raises `StorageError` when no group's data can be opened, `ConfigError` when the port is
-        taken; what was started is stopped again.
+        taken; what was started is stopped again, also if the caller is cancelled.
         """
         try:
             await self.hosting.open(self._planned)
@@ -342,11 +342,18 @@ class Node:
             self.liveness.start()
             self.hosting.start()
         except BaseException:
-            await self.stop(clean=False)
+            stopping = asyncio.ensure_future(self.stop(clean=False))
+            while not stopping.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([stopping])
             raise
 
-    async def stop(self, *, clean: bool = True) -> None:
-        """Prepare to stop (with `clean`), then close everything in reverse order."""
+    async def stop(self, *, clean: bool = True, ended: Callable[[], None] = lambda: None) -> None:
+        """Prepare to stop (with `clean`), then close everything in reverse order.
+
+        It waits for threads, but does not block the loop. `ended` is called before anything is
+        closed that replicas read: nothing may be asked of them any more.
+        """
         if clean:
             await self.prepare_stop()
             await self.listener.dismiss_clients(CLIENTS_DISCONNECT_MS / 1000)
@@ -361,10 +368,13 @@ class Node:
             await self._flush_writes()
             for replica in self.replicas.values():
                 replica.maintenance.checkpoint()
+        ended()
         self._disk.stop()
-        self._machines.stop()
-        self.executor.stop()
-        self.hosting.stop()
+        await asyncio.to_thread(self._disk.join)
+        for threads in (self._machines, self.executor):
+            threads.stop()
+            await asyncio.to_thread(threads.join)
+        await asyncio.to_thread(self.hosting.close)
 
     async def prepare_stop(self) -> None:
         """Transfer leadership of all groups at the same time, and answer what was appended.

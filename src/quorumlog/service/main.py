@@ -11,14 +11,13 @@ import uvloop
 
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.config import NodeConfig
-from quorumlog.model.errors import ConfigError, QuorumlogError
+from quorumlog.model.errors import QuorumlogError
 from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
-from quorumlog.service.kafka_clients import KafkaService, load_kafka
+from quorumlog.service.kafka_clients import load_kafka
 from quorumlog.service.logs import last_words, set_group_levels, set_up_logs
-from quorumlog.service.outlets import MetricOutlets
-from quorumlog.service.traced_requests import requests_of
+from quorumlog.service.served_node import ServedNode
 from quorumlog.service.watchdog import watchdog_if_wanted
 from quorumlog.storage.files.os_files import SPARES
 from quorumlog.transport.standard_streams import fill_standard_streams
@@ -33,15 +32,15 @@ it several times for each group commit; a loop that is never idle gives it up on
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLEAN_STOP_S = 60.0
 FAILED_STOP_S = 10.0
-"""A node that has to stop is ended after this time, even if its disk or its state machine never
-returns: only a process that has ended is started again."""
+"""A node that has to stop, or has not started yet, is ended after this time, even if its disk or
+its state machine never returns: only a process that has ended is started again."""
 
 
 def serve(config: NodeConfig) -> int:
     """Run a node until SIGTERM or SIGINT; return its exit status.
 
-    0 after a clean stop; 1 when it could not start, or when it had to stop because its disk failed
-    or a check found a bug. The reason goes to standard error as one line.
+    0 after a clean stop, also during the start; 1 when it could not start, or when it had to stop
+    because its disk failed or a check found a bug. The reason goes to standard error as one line.
     """
     try:
         fill_standard_streams()
@@ -73,7 +72,7 @@ def exit_within(seconds: float, self_id: str) -> None:
     def exit_now() -> None:
         last_words(
             f"quorumlog: {self_id}: could not stop within {seconds:g} s (a disk or a state machine "
-            "does not answer); exits anyway"
+            "does not answer, or much has to be read at the start); exits anyway"
         )
         os._exit(EXIT_FAILED)
 
@@ -88,45 +87,25 @@ async def _serve(config: NodeConfig) -> int:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     watchdog = watchdog_if_wanted()
-    outlets = MetricOutlets(config)
-    kafka = KafkaService(config)
-    node = Node(config, requests_of, kafka.attachments)
+    served = ServedNode(config, {})
+    node = served.node
     node.hosting.configured = lambda configs: set_group_levels(
         {config.group: config.log_level for config in configs}
     )
-    await node.start()
-    garbage = GarbageCollection(loop)
-    garbage.start()
-    try:
-        await kafka.start(node)
-        # the name of a host may have to be looked up
-        await asyncio.to_thread(outlets.start, node, kafka.counters)
-    except ConfigError:
-        await kafka.stop()
-        await node.stop()
-        raise
-    log_event(
-        logger,
-        logging.INFO,
-        "node started",
-        node=config.self_id,
-        listen=config.listen_address,
-        admin=config.admin_listen,
-        connections_max=node.descriptors.connections,
-        groups=sorted(node.replicas),
-    )
     node.failure.add_done_callback(lambda _: stop.set())
-    await stop.wait()
-    exit_within(FAILED_STOP_S if node.failure.done() else CLEAN_STOP_S, config.self_id)
-    garbage.stop()
-    if watchdog is not None:
-        watchdog.stop()
-    if not node.failure.done():
-        await node.prepare_stop()
-    await kafka.stop()
-    # it waits for threads: the loop must not, others follow this node
-    await asyncio.to_thread(outlets.stop)
-    await node.stop(clean=not node.failure.done())
+    garbage = GarbageCollection(loop)
+    try:
+        if is_running := await _started(served, stop):
+            garbage.start()
+            _log_started(node)
+            await stop.wait()
+    finally:
+        garbage.stop()
+        if watchdog is not None:
+            watchdog.stop()
+    is_short = node.failure.done() or not is_running
+    exit_within(FAILED_STOP_S if is_short else CLEAN_STOP_S, config.self_id)
+    await served.stop()
     for number in STOP_SIGNALS:  # another one changes nothing, nor the exit status
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
@@ -135,3 +114,29 @@ async def _serve(config: NodeConfig) -> int:
         return EXIT_FAILED
     log_event(logger, logging.INFO, "node stopped", node=config.self_id)
     return EXIT_OK
+
+
+async def _started(served: ServedNode, stop: asyncio.Event) -> bool:
+    """Start a node; False: it was asked to stop before it had started. Raises what `start` does."""
+    starting = asyncio.ensure_future(served.start())
+    asked = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    return False
+
+
+def _log_started(node: Node) -> None:
+    log_event(
+        logger,
+        logging.INFO,
+        "node started",
+        node=node.config.self_id,
+        listen=node.config.listen_address,
+        admin=node.config.admin_listen,
+        connections_max=node.descriptors.connections,
+        groups=sorted(node.replicas),
+    )
