@@ -126,7 +126,7 @@ class Machine:
         self.files.make_directory("/base")
         self.restart()
 
-    def restart(self):
+    def restart(self, *, ticks=True):
         if self.files.is_off:
             self.files.restart()
         self.catalog = GroupCatalog(self.config)
@@ -138,11 +138,12 @@ class Machine:
             self.host,
             LifecycleEnvironment(self.executor, lambda: self.wall_ms, self.woken_at.append),
         )
-        self.catalog.loaded(*records.load())
+        self.lifecycle.loaded(records.finish(records.load(self.wall_ms)))
         for name, config in self.catalog.configs.items():
             record = self.catalog.records.get(name)
             self.host.open(config, record.identity if record else b"", lambda error: None)
-        self.lifecycle.tick()
+        if ticks:
+            self.lifecycle.tick()
 
     def create(self, name="g", identity=ONE, **settings):
         said = []

@@ -1,15 +1,19 @@
 """One group whose files or state machine fail: its node and the other groups go on."""
 
 import pytest
+from msgspec.structs import replace
 
 from embedding import Program, configs
-from quorumlog import Node, NodeConfig
+from quorumlog import Client, Node, NodeConfig
 from quorumlog.errors import RequestError
 from quorumlog.local.ports import free_ports
 from quorumlog.machine import StateMachine
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import NoSpaceError, StorageError
-from quorumlog.storage.files.os_files import OsFile
+from quorumlog.model.group_records import GroupState
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem, remove_tree
+from quorumlog.storage.log.settle import settle_node
+from quorumlog.storage.metadata.group_files import GroupFiles
 from small_files import SMALL_SETTINGS
 
 
@@ -241,3 +245,38 @@ async def test_a_node_of_groups_that_all_fail_goes_on_if_one_was_made_while_it_r
         await node.create_group(
             "orders", members={"n0": config.listen_address}, settings=SMALL_SETTINGS
         )
+
+
+async def test_a_record_that_cannot_be_read_is_one_groups_and_journals_are_settled_first(
+    tmp_path, monkeypatch
+):
+    (port,) = free_ports(1)
+    base = tmp_path / "n0"
+    config = NodeConfig(self_id="n0", store_base_dir=str(base), listen=f"127.0.0.1:{port}")
+    async with Node(config) as node:
+        for name in ("orders", "gone", "kept"):
+            await node.create_group(
+                name, members={"n0": config.listen_address}, settings=SMALL_SETTINGS
+            )
+    for path in (base / "orders").glob("quorumlog.group*"):
+        path.write_bytes(b"x" * path.stat().st_size)
+    records = GroupFiles(OsFileSystem(), str(base), remove_tree)
+    record = next(one for one in records.load(0).hosted if one.group == "gone")
+    records.delete(replace(record, state=GroupState.DELETED))
+    there_when_settled = []
+
+    def settle(*arguments):
+        there_when_settled.append((base / "gone").is_dir())
+        return settle_node(*arguments)
+
+    monkeypatch.setattr("quorumlog.node.groups.settle_node", settle)
+    async with Node(config) as node:
+        assert "all its copies are damaged" in node.failed_groups["orders"]
+        await Program({"n0": node}, "kept").leader()
+        async with Client(config.listen_address) as client:
+            listed = {one.group: one for one in await client.admin.groups.list()}
+    assert listed["orders"].states == {"n0": "FAILED"}
+    assert "It may say that the group was deleted" in listed["orders"].problems["n0"]
+    assert "gone" not in listed
+    assert there_when_settled == [True]
+    assert not (base / "gone").exists()

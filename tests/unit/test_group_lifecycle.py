@@ -103,7 +103,8 @@ def test_copies_of_a_deleted_groups_files_and_of_a_live_groups_take_nothing_from
     machine.delete()
     machine.create(identity=TWO)
     records = GroupFiles(machine.files, "/base", machine.files.remove_tree)
-    ((live,), (deleted,)) = records.load()
+    found = records.load(0)
+    (live,), (deleted,) = found.hosted, found.tombstones
     records._write("/base/g.old", deleted)
     records._write("/base/quorumlog.deleted/g.aside", live)
     machine.restart()
@@ -306,6 +307,106 @@ def test_a_record_on_disk_says_deleted_before_the_replica_is_closed():
     machine.files.power_loss()
     machine.restart()
     assert machine.hosted == {}
+
+
+def damage(machine, directory):
+    for name in ("quorumlog.group", "quorumlog.group.copy"):
+        file = machine.files.open(f"{directory}/{name}")
+        file.write_at([b"x" * 64], 0)
+        file.write_at([b"x" * 64], 16_384)
+        file.close()
+
+
+def test_a_group_whose_record_cannot_be_read_fails_alone_and_is_not_made_or_deleted():
+    machine = Machine(GroupConfig(group="f", peers=PEERS))
+    machine.create("g")
+    machine.create("h", TWO)
+    damage(machine, "/base/g")
+    machine.restart()
+    assert set(machine.hosted) == {"f", "h"}
+    reason = machine.catalog.unusable["g"]
+    assert "/base/g/quorumlog.group: all its copies are damaged" in reason
+    assert "It may say that the group was deleted" in reason
+    said = []
+    again = GroupRecord(group="g", identity=ONE, peers=PEERS)
+    machine.lifecycle.create(again, lambda *answer: said.append(answer))
+    machine.lifecycle.delete("g", ONE, lambda *answer: said.append(answer))
+    assert [code for code, _ in said] == [ResponseCode.GROUP_EXISTS, ResponseCode.DISK_ERROR]
+    assert all("all its copies are damaged" in text for _, text in said)
+    machine.files.remove_tree("/base/g")
+    machine.restart()
+    assert machine.create() is ResponseCode.SUCCESS
+
+
+def test_a_group_of_the_file_whose_record_cannot_be_read_is_not_opened():
+    machine = Machine(GroupConfig(group="f", peers=PEERS))
+    machine.alter({"cleanInterval": "60"}, 1 << 40, "f", b"")
+    damage(machine, "/base/f")
+    machine.restart()
+    assert machine.hosted == {}
+    assert "all its copies are damaged" in machine.catalog.unusable["f"]
+
+
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_a_tombstone_that_cannot_be_read_still_keeps_its_group_from_coming_back(is_in_file):
+    machine = Machine(*[GroupConfig(group="g", peers=PEERS)] * is_in_file, hours=2)
+    machine.create("h", TWO)
+    if not is_in_file:
+        machine.create()
+    machine.delete()
+    (name,) = machine.files.names("/base/quorumlog.deleted")
+    damage(machine, f"/base/quorumlog.deleted/{name}")
+    machine.restart()
+    assert machine.hosted == {"h": TWO}
+    if is_in_file:
+        assert "may say that group g was deleted" in machine.catalog.unusable["g"]
+        return
+    assert machine.create() is ResponseCode.GROUP_DELETED
+    assert machine.create(identity=b"3" * 16) is ResponseCode.SUCCESS
+    machine.restart()
+    assert set(machine.hosted) == {"g", "h"}  # the successor is another group
+    machine.wall_ms += 2 * HOUR_MS
+    machine.lifecycle.tick()
+    assert not machine.files.exists(f"/base/quorumlog.deleted/{name}/data")
+    machine.restart()
+    assert set(machine.hosted) == {"g", "h"}
+
+
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_an_interrupted_deletion_that_cannot_be_finished_at_a_start_is_tried_again(is_in_file):
+    machine = Machine()
+    machine.create()
+    machine.create("h", TWO)
+    machine.host.close = lambda name, done: None  # the process ends before that
+    machine.lifecycle.delete("g", ONE, lambda *_: None, purge=True)
+    if is_in_file:  # a successor, whose place is not free yet
+        machine.config = replace(machine.config, groups=[GroupConfig(group="g", peers=PEERS)])
+    machine.files.fail_next(f"g.{ONE.hex()}", "EIO")
+    machine.restart(ticks=False)
+    assert machine.hosted == {"h": TWO}
+    assert ("restart the node" in machine.catalog.unusable.get("g", "")) == is_in_file
+    assert machine.create(identity=b"3" * 16) is ResponseCode.CHANGE_IN_PROGRESS
+    assert machine.woken_at[-1] == machine.wall_ms + RETRY_MS
+    machine.lifecycle.tick()
+    assert machine.files.is_directory(f"/base/quorumlog.deleted/g.{ONE.hex()}")
+    assert not machine.files.exists(f"/base/quorumlog.deleted/g.{ONE.hex()}/data")
+    if not is_in_file:
+        assert machine.create(identity=b"3" * 16) is ResponseCode.SUCCESS
+    machine.restart()
+    assert machine.hosted == {"h": TWO, "g": b"" if is_in_file else b"3" * 16}
+
+
+def test_nothing_is_moved_before_the_journal_can_be_settled():
+    machine = Machine()
+    machine.create()
+    machine.host.close = lambda name, done: None
+    machine.lifecycle.delete("g", ONE, lambda *_: None)
+    records = GroupFiles(machine.files, "/base", machine.files.remove_tree)
+    found = records.load(0)
+    assert [record.key for record in found.unmoved] == [("g", ONE)]
+    assert machine.files.exists("/base/g/data")
+    assert records.finish(found).unmoved == []
+    assert not machine.files.exists("/base/g")
 
 
 def test_while_a_group_changes_another_change_of_it_is_refused():

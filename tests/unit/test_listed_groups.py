@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from quorumlog.client.group_answers import NodeGroups, summaries
 from quorumlog.client.groups import Groups
 from quorumlog.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.codes import ResponseCode
@@ -183,3 +184,21 @@ async def test_a_group_that_no_node_has_is_said_to_be_unknown_though_some_do_not
     )
     with pytest.raises(UnknownGroupError, match="'other'"):
         await client.describe("other")
+
+
+def test_a_replica_that_cannot_be_read_is_listed_with_the_group_of_its_name():
+    known = info(b"i" * 16, "HOSTED", {"n0": "127.0.0.1:7101", "n1": "127.0.0.1:7102"}, "")
+    unread = info(b"", "FAILED", {}, "quorumlog.group cannot be read")
+    nodes = [NodeGroups("n0", "", 1, 9, [known]), NodeGroups("n1", "", 1, 9, [unread])]
+    (summary,) = summaries(nodes)
+    assert summary.states == {"n0": "HOSTED", "n1": "FAILED"}
+    assert summary.problems == {"n1": "quorumlog.group cannot be read"}
+    assert list(summary.members) == ["n0", "n1"]
+    other = NodeGroups("n2", "", 1, 9, [info(b"o" * 16, "HOSTED", {"n2": "127.0.0.1:7103"}, "")])
+    assert len(summaries([*nodes, other])) == 3  # it could be the one or the other
+
+
+def info(identity, state, peers, text):
+    return GroupInfo(
+        "g", identity, state, peers, {}, None, -1, -1, False, {}, 0, 0, 0, purged=False, text=text
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from quorumlog.model.codes import ResponseCode
+from quorumlog.model.codes import FAILED, ResponseCode
 from quorumlog.model.errors import (
     NetworkError,
     Outcome,
@@ -206,9 +206,17 @@ def summaries(nodes: Sequence[NodeGroups]) -> list[GroupSummary]:
     """Return one value for each group, from what all nodes say."""
     silent = {node.node_id: node.error for node in nodes if node.error}
     by_key: dict[tuple[str, bytes], list[tuple[str, GroupInfo]]] = {}
+    live: dict[str, set[bytes]] = {}
     for node in nodes:
         for info in node.groups:
-            by_key.setdefault((info.group, info.identity), []).append((node.node_id, info))
+            if info.identity and info.state != "DELETED":
+                live.setdefault(info.group, set()).add(info.identity)
+    for node in nodes:
+        for info in node.groups:
+            identity = info.identity
+            if not identity and info.state == FAILED and len(live.get(info.group, ())) == 1:
+                (identity,) = live[info.group]  # the node could not read its own
+            by_key.setdefault((info.group, identity), []).append((node.node_id, info))
     return [summary_of(name, found, silent) for (name, _), found in sorted(by_key.items())]
 
 

@@ -4,7 +4,7 @@ All methods run on the event loop's thread; files are handled on another one.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -93,8 +93,7 @@ class DeletedGroups:
             text = f"deleted; its files cannot be moved and will be tried again: {error}"
             log_event(logger, logging.ERROR, "group not moved", group=record.group, reason=text)
             # its directory is in the way: the name cannot be used again until it is moved
-            self._unburied[record.key] = record
-            self._environment.wake_at(self._environment.wall_ms() + RETRY_MS)
+            self.move_later([record])
             done(code_of(error), text)
 
         def buried() -> None:
@@ -106,6 +105,12 @@ class DeletedGroups:
             self.tick()
 
         self._environment.run(partial(self._files.bury, record), buried, failed)
+
+    def move_later(self, records: Iterable[GroupRecord]) -> None:
+        """Move the files of deleted groups that cannot be moved now when there is a next tick."""
+        self._unburied |= {record.key: record for record in records}
+        if self._unburied:
+            self._environment.wake_at(self._environment.wall_ms() + RETRY_MS)
 
     def purge(self, record: GroupRecord, done: Done) -> None:
         """Remove the files of a group that was moved; its tombstone stays."""

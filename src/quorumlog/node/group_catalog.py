@@ -13,6 +13,7 @@ from quorumlog.model.errors import ConfigError
 from quorumlog.model.group_records import GroupRecord, config_of
 from quorumlog.model.membership import peers_text
 from quorumlog.node.places import is_of_one_host
+from quorumlog.storage.metadata.group_files import LoadedGroups
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +36,15 @@ class GroupCatalog:
         self._tombstones: dict[tuple[str, bytes], GroupRecord] = {}
         self._addresses: dict[str, str] = {}
 
-    def loaded(self, hosted: list[GroupRecord], tombstones: list[GroupRecord]) -> None:
-        """Take over what is on disk. Raises `ConfigError` if it contradicts the file."""
-        for record in tombstones:
+    def loaded(self, found: LoadedGroups) -> None:
+        """Take over what is on disk."""
+        for record in found.tombstones:
             self._tombstones[record.key] = record
         for name in self._from_file:
             if self.deleted_of_file(name) is not None:
                 self.configs.pop(name, None)
-        for record in hosted:
+        self._set_aside(found)
+        for record in found.hosted:
             if not record.peers and record.group not in self._from_file:
                 text = "its configuration was changed here, and the file does not name it any more"
                 log_event(logger, logging.WARNING, "group ignored", group=record.group, text=text)
@@ -57,6 +59,22 @@ class GroupCatalog:
         for name in self._from_file.keys() - self.configs.keys() - self.unusable.keys():
             text = "it was deleted; its table in the configuration file is ignored: remove it"
             log_event(logger, logging.WARNING, "group ignored", group=name, text=text)
+
+    def _set_aside(self, found: LoadedGroups) -> None:
+        """Groups of which it is not known whether they were deleted, or for which there is no room
+        yet, are not opened.
+        """
+        self.unusable |= found.unreadable
+        for name in self.configs.keys() & found.doubtful.keys():
+            self.unusable[name] = found.doubtful[name]
+        for name in self.configs.keys() & {record.group for record in found.unmoved}:
+            self.unusable[name] = (
+                "the files of a deleted group of this name cannot be moved away (see the log); "
+                "restart the node once they can"
+            )
+        for name, reason in self.unusable.items():
+            self.configs.pop(name, None)
+            log_event(logger, logging.ERROR, "group cannot be opened", group=name, text=reason)
 
     def _say_what_wins(self, record: GroupRecord) -> None:
         if record.group in self._from_file and (record.peers or record.settings):

@@ -28,7 +28,7 @@ from quorumlog.model.group_records import (
 from quorumlog.model.messages.groups import AlterGroupRequest
 from quorumlog.node.deleted_groups import DeletedGroups, Done, LifecycleEnvironment, code_of
 from quorumlog.node.group_catalog import GroupCatalog
-from quorumlog.storage.metadata.group_files import GroupFiles
+from quorumlog.storage.metadata.group_files import GroupFiles, LoadedGroups
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,12 @@ class GroupLifecycle:
         self._deleted = DeletedGroups(
             catalog, files, environment, self.is_changing, self._changing.discard
         )
+
+    def loaded(self, found: LoadedGroups) -> None:
+        """Take over what is on disk, before anything else happens."""
+        self.catalog.loaded(found)
+        self._changing.update(record.group for record in found.unmoved)
+        self._deleted.move_later(found.unmoved)
 
     def is_changing(self, name: str) -> bool:
         """Whether a group is being made, changed or deleted."""
@@ -168,7 +174,10 @@ class GroupLifecycle:
         if self.catalog.tombstone(*record.key) is not None:
             text = f"this very group {name!r} was deleted; make another one of that name"
             return ResponseCode.GROUP_DELETED, text
-        if known is not None or name in self.catalog.unusable:
+        if known is None and name in self.catalog.unusable:
+            text = f"there is a group {name!r} that cannot be used: {self.catalog.unusable[name]}"
+            return ResponseCode.GROUP_EXISTS, text
+        if known is not None:
             identity = self.identity_of(name).hex() or "none yet"
             where = "" if known and known.peers else " in the configuration file"
             text = f"it exists{where} already, with the identity {identity}"
@@ -396,6 +405,11 @@ class GroupLifecycle:
         )
 
     def _delete_absent(self, name: str, identity: bytes, done: Done, *, purge: bool) -> None:
+        reason = self.catalog.unusable.get(name)
+        if reason and name not in self.catalog.records:
+            text = f"group {name!r} may be here, and cannot be deleted: {reason}"
+            done(ResponseCode.DISK_ERROR, text)
+            return
         found = self.catalog.tombstone(name, identity)
         if found is not None:
             if purge and not found.purged and not found.was_refused:

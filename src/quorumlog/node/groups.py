@@ -129,7 +129,6 @@ class Groups:
         if self._is_ending:
             return
         self._log_unknown_directories()
-        await asyncio.to_thread(self._settle)
         self.failed.update(self._catalog.unusable)
         configs = list(self._catalog.configs.values())
         # all of them end before one that must end the node does, so that all can be closed
@@ -138,12 +137,15 @@ class Groups:
             if error is not None:
                 raise error
         made = any(record.peers for record in self._catalog.records.values())
-        if configs and self.failed and not self.replicas and not made:
+        if self._config.groups and self.failed and not self.replicas and not made:
             # there is nothing to serve; groups that were made while nodes ran can be deleted
             raise StorageError(next(iter(self.failed.values())))
 
-    def _settle(self) -> None:
-        """Bring what only the journal holds into the groups' files, before they are opened."""
+    def settle(self) -> None:
+        """Bring what only the journal holds into the files of groups that are opened or moved.
+
+        It may wait for the disk. Raises `StorageError` if the journal is in use.
+        """
         base = str(Path(self._config.store_base_dir))
         settled = settle_node(self._files, base, self._config.journal_path)
         self._unsettled = settled.failed

@@ -94,7 +94,9 @@ class Hosting:
 
     async def _open(self, planned: Callable[[DescriptorPlan], None]) -> None:
         self.groups.lock()
-        self.catalog.loaded(*await asyncio.to_thread(self._files.load))
+        found = await asyncio.to_thread(self._files.load, self._environment.wall_ms())
+        await asyncio.to_thread(self.groups.settle)
+        self.lifecycle.loaded(await asyncio.to_thread(self._files.finish, found))
         plan = plan_for(
             Demand.of(self.catalog.configs.values()), self.catalog.node.limits, present_limit()
         )

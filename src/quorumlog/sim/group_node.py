@@ -132,8 +132,12 @@ class GroupNode(SimulatedProcess):
         )
         due.tick, query.tick = self.lifecycle.tick, self.sync.tick
         try:
-            self.catalog.loaded(*records.load())
+            found = records.load(self.clock.wall_ms)
             self._settle()
+            found = records.finish(found)
+            for reason in (*found.unreadable.values(), *found.doubtful.values()):
+                raise StorageError(reason)  # until somebody has mended it, or it can be read again
+            self.lifecycle.loaded(found)
             for name, config in list(self.catalog.configs.items()):
                 self._open(config, self.catalog.records[name].identity)
         except StorageError as error:

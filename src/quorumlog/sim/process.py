@@ -160,7 +160,11 @@ class SimulatedProcess(ABC):
     # -- its beginning and end ----------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Do as every node that starts. Raises `StorageError` if a group cannot be settled."""
+        """Do as every node that starts. Raises `StorageError` if a group cannot be settled.
+
+        A real node goes on without such a group, or one that cannot be opened, until it is started
+        again. Here that is at once: the process ends, and an operator starts it.
+        """
         for error in settle_node(self.files, DIRECTORY).failed.values():
             raise error
 

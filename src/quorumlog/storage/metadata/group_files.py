@@ -4,24 +4,29 @@ STORE/GROUP/quorumlog.group                         of a group that is hosted, o
 STORE/quorumlog.deleted/GROUP.IDENTITY/             a deleted group's directory, until it is purged
 STORE/quorumlog.deleted/GROUP.IDENTITY/quorumlog.group   its tombstone, for members that were away
 
-A group is deleted once its record says so, whatever a crash leaves to be done: `load` finishes it.
+A group is deleted once its record says so, whatever a crash leaves to be done: `finish` does it. A
+record that cannot be read concerns its group alone.
 """
 
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from quorumlog.model.errors import CorruptionError, StorageError
-from quorumlog.model.group_records import GroupRecord, GroupState
+from quorumlog.model.group_records import IDENTITY_BYTES, GroupRecord, GroupState
 from quorumlog.storage.files.os_files import FileSystem, move_aside
 from quorumlog.storage.metadata.dual_slot_file import COPY, DualSlotFile
 
 logger = logging.getLogger(__name__)
 UNDONE: Final = ".undone"
 """How directories of groups end whose making was undone."""
+
+WITHOUT_IDENTITY: Final = "file"
+"""How directories end of deleted groups of the configuration file that were not founded."""
 
 RECORD_NAME: Final = "quorumlog.group"
 DELETED_NAME: Final = "quorumlog.deleted"
@@ -42,6 +47,23 @@ class OccupiedError(StorageError):
     """The directory of a new group is not empty: what is in it is somebody's."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedGroups:
+    """What the records of a node say.
+
+    `hosted` are those of groups that are here, `tombstones` those of deleted ones, oldest first.
+    The directories of `unmoved` ones are still where they were. Each group that one of these
+    concerns must not be opened: `unreadable` maps names to the reason why their record cannot be
+    read, `doubtful` maps those of which only a tombstone is here that cannot be read.
+    """
+
+    hosted: list[GroupRecord]
+    tombstones: list[GroupRecord]
+    unmoved: list[GroupRecord]
+    unreadable: dict[str, str]
+    doubtful: dict[str, str]
+
+
 class GroupFiles:
     """Reads and writes the records below a node's directory; its methods may wait for the disk.
 
@@ -55,39 +77,77 @@ class GroupFiles:
         self._deleted = f"{base}/{DELETED_NAME}"
         self._lock = threading.Lock()
 
-    def load(self) -> tuple[list[GroupRecord], list[GroupRecord]]:
-        """Return the records of groups that are hosted, and the tombstones, oldest first.
+    def load(self, now_ms: int) -> LoadedGroups:
+        """Return what the records say; `now_ms` is the wall clock's time. Nothing is moved yet.
 
-        A deletion that a crash interrupted is finished. A directory without a record stays, even an
-        empty one: it may be somebody's, such as a mount point or `lost+found`. Raises
-        `CorruptionError` when a record cannot be read: it may say that its group was deleted.
+        A directory without a record stays, even an empty one: it may be somebody's, such as a mount
+        point or `lost+found`.
         """
-        files, hosted = self._files, []
+        files, found = self._files, LoadedGroups([], [], [], {}, {})
         for name in files.names(self._base):
             directory = f"{self._base}/{name}"
             if name == DELETED_NAME or not files.is_directory(directory):
                 continue
-            record = self._read(directory)
+            try:
+                record = self._read(directory)
+            except StorageError as error:
+                found.unreadable[name] = f"{error}. It may say that the group was deleted"
+                continue
             if record is not None and record.group != name:
                 text = "%s is ignored: it is a copy of the files of group %r"
                 logger.warning(text, directory, record.group)
             elif record is not None and record.state is GroupState.DELETED:
-                self.bury(record)
+                found.unmoved.append(record)
             elif record is not None:
-                hosted.append(record)
-        tombstones = []
+                found.hosted.append(record)
         for name in files.names(self._deleted):
-            record = self._read(f"{self._deleted}/{name}")
-            is_undone = name.endswith(UNDONE)
-            if record is not None and record.state is not GroupState.DELETED and not is_undone:
-                text = "%s/%s is ignored: it has the files of a group that was not deleted"
-                logger.warning(text, self._deleted, name)
-                continue
+            self._load_tombstone(name, now_ms, found)
+        found.tombstones.extend(found.unmoved)
+        found.tombstones.sort(key=lambda record: record.deleted_ms)
+        return found
+
+    def _load_tombstone(self, name: str, now_ms: int, found: LoadedGroups) -> None:
+        directory, is_undone = f"{self._deleted}/{name}", name.endswith(UNDONE)
+        try:
+            record = self._read(directory)
             if record is None or is_undone:
-                self._remove_tree(f"{self._deleted}/{name}")  # it was being forgotten or undone
-                continue
-            tombstones.append(record)
-        return hosted, sorted(tombstones, key=lambda record: record.deleted_ms)
+                self._remove_tree(directory)  # it was being forgotten or undone
+            elif record.state is GroupState.DELETED:
+                found.tombstones.append(record)
+            else:
+                text = "%s is ignored: it has the files of a group that was not deleted"
+                logger.warning(text, directory)
+        except StorageError as error:
+            logger.error("%s: %s", directory, error)
+            group, identity = _named(name)
+            if not group or is_undone:
+                return
+            if not self._files.is_directory(f"{self._base}/{group}"):
+                found.doubtful[group] = f"{error}. It may say that group {group} was deleted"
+            found.tombstones.append(
+                GroupRecord(
+                    group=group,
+                    identity=identity,
+                    state=GroupState.DELETED,
+                    deleted_ms=now_ms,
+                    was_refused=True,
+                )
+            )
+
+    def finish(self, found: LoadedGroups) -> LoadedGroups:
+        """Finish the deletions that a crash interrupted; return what is so afterwards.
+
+        What only the journal holds has to be in the groups' files before: it cannot follow them.
+        """
+        unmoved = []
+        for record in found.unmoved:
+            try:
+                self.bury(record)
+            except StorageError as error:
+                text = "the files of deleted group %s cannot be moved, and will be tried again: %s"
+                logger.error(text, record.group, error)
+                unmoved.append(record)
+        return replace(found, unmoved=unmoved)
 
     def _read(self, directory: str) -> GroupRecord | None:
         file = self._file(directory)
@@ -214,4 +274,16 @@ class GroupFiles:
         self._files.sync_directory(self._deleted)
 
     def _grave(self, record: GroupRecord) -> str:
-        return f"{self._deleted}/{record.group}.{record.identity.hex() or 'file'}"
+        return f"{self._deleted}/{record.group}.{record.identity.hex() or WITHOUT_IDENTITY}"
+
+
+def _named(directory: str) -> tuple[str, bytes]:
+    """Return the group and identity after which a tombstone's directory is named; "": none."""
+    group, _, identity = directory.rpartition(".")
+    if identity == WITHOUT_IDENTITY:
+        return group, b""
+    try:
+        known = bytes.fromhex(identity)
+    except ValueError:
+        return "", b""
+    return (group, known) if len(known) == IDENTITY_BYTES else ("", b"")
