@@ -73,18 +73,19 @@ class Peer:
         hello = Hello(cluster="c", node_id="n9", role="control", address="")
         self.replica = replica
         self.refusals = []
+        self.why_closed = ""
         counters = PeerHandlerCounters()
         self.inbox = PeerHandler("n0", {"g": replica}, NodeLiveness(), hello, counters)
 
     def send(self, response, *, correlation_id):
         self.refusals.append(response.code)
 
-    def introduces(self, identity=b"i", index=7, address="127.0.0.1:9"):
-        self.has_sent(
-            Introduction(
-                local_id="n9", remote_id="n0", address=address, groups=[("g", identity, index)]
-            )
-        )
+    def close(self, reason):
+        self.why_closed = reason
+
+    def introduces(self, identity=b"i", index=7, address="127.0.0.1:9", groups=("g",)):
+        groups = [(group, identity, index) for group in groups]
+        self.has_sent(Introduction(local_id="n9", remote_id="n0", address=address, groups=groups))
 
     def has_sent(self, message):
         self.inbox.frame_received(self, Frame(1, message, memoryview(b"")))
@@ -121,6 +122,27 @@ def test_an_accepted_peer_is_checked_again_when_it_says_something_else(peer, sai
     assert peer.refusals == [code, code]
     peer.introduces()
     assert peer.is_heard()
+
+
+def test_what_a_peer_said_of_groups_that_are_gone_is_forgotten_and_never_taken_for_granted(
+    peer, monkeypatch
+):
+    monkeypatch.setattr("quorumlog.node.peer_handler.STATED_MAX", 8)
+    for number in range(0, 40, 4):
+        peer.introduces(groups=[f"gone{number + one}" for one in range(4)])
+    assert len(peer.inbox._groups) <= 9
+    assert {"g", "gone39"} <= peer.inbox._groups.keys()
+    assert peer.is_heard()  # a group that is here is not forgotten
+    assert not peer.why_closed
+    peer.replica.config = SimpleNamespace(group="gone0")
+    peer.inbox._replicas["gone0"] = peer.inbox._replicas.pop("g")
+    peer.has_sent(asked("gone0", 1))
+    assert "what n9 said of group gone0 is forgotten" in peer.why_closed
+    peer.introduces(identity=b"other", groups=["gone0"])
+    before = len(peer.replica.received)
+    peer.has_sent(asked("gone0", 2))
+    assert peer.replica.received[before:] == []
+    assert peer.refusals == [ResponseCode.WRONG_CLUSTER]
 
 
 def test_an_accepted_peer_is_checked_again_when_the_membership_changes(peer):

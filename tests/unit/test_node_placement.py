@@ -210,6 +210,30 @@ async def test_pairs_beyond_a_bound_are_different(monkeypatch):
     await places.stop()
 
 
+async def test_pairs_that_nobody_asks_for_any_more_make_room(monkeypatch):
+    monkeypatch.setattr("quorumlog.node.places.PAIRS_MAX", 2)
+    monkeypatch.setattr("quorumlog.node.places.FORGET_S", 0.0)
+    needed, known = ["a", "b"], asyncio.Event()
+
+    def ask():
+        found = [places.is_same(f"{name}:1", "10.0.0.1:1") for name in needed]
+        if all(found):
+            known.set()
+
+    places = Places(Names(a=["10.0.0.1"], b=["10.0.0.1"], c=["10.0.0.1"]), ask)
+    ask()
+    await places.resolved()
+    assert known.is_set()
+    known.clear()
+    needed[:] = ["b", "c"]
+    ask()
+    assert not known.is_set()
+    async with asyncio.timeout(30):
+        await known.wait()
+    assert len(places._tasks) == len(places._known) == 2
+    await places.stop()
+
+
 def test_addresses_are_compared_as_addresses():
     assert is_written_alike("[::1]:7", "[::1]:07")
     assert not is_written_alike("h:7", "h:8")

@@ -108,7 +108,7 @@ class Groups:
         self._unsettled: dict[str, StorageError] = {}
         self._slots = asyncio.Semaphore(OPENED_AT_A_TIME)
         self._used: dict[str, Attachments] = {}
-        """Those with which a group of each name was opened last."""
+        """Those of present machine objects, which a group of that name has had."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ending = False
         self.takes_part = False
@@ -210,7 +210,11 @@ class Groups:
             except BaseException:
                 opened.close()
                 raise
-            self._used[group.group] = attached
+            self._used = {
+                name: used
+                for name, used in {**self._used, group.group: attached}.items()
+                if isinstance(used.machine, StateMachine) and self._attachments.get(name) is used
+            }
             return True
 
     def _directory_of(self, group: GroupConfig) -> str:

@@ -29,7 +29,7 @@ from quorumlog.wire.joined import split
 logger = logging.getLogger(__name__)
 
 STATED_MAX = 8_192
-"""Groups of one peer that are remembered although they are not here."""
+"""Groups of one peer that are remembered although they are not here; then half of them go."""
 
 
 @dataclass(slots=True)
@@ -89,6 +89,8 @@ class PeerHandler:
         self._counters = counters
         self._events = events or ConnectionEvents()
         self._groups: dict[str, _PeerGroup] = {}
+        """What it stated, the newest last."""
+        self._has_forgotten = False
         self._accepted: dict[str, Membership] = {}
         """By group: while it has this membership, the peer's replica need not be checked again."""
 
@@ -118,10 +120,10 @@ class PeerHandler:
             return
         if isinstance(message, Introduction):
             for group, identity, index in message.groups:
-                # it may come to this node a moment later
-                if group in self._replicas or len(self._groups) < STATED_MAX:
-                    self._groups[group] = _PeerGroup(identity, index, message.address)
-                    self._accepted.pop(group, None)
+                self._groups.pop(group, None)
+                self._groups[group] = _PeerGroup(identity, index, message.address)
+                self._accepted.pop(group, None)
+            self._bound_tables()
             return
         if isinstance(message, GroupsQuery | GroupsAnswer | GroupInvitation):
             self._events.groups_received(message)
@@ -137,6 +139,22 @@ class PeerHandler:
             return
         for part in (*message.requests, *message.responses):
             self._route(connection, frame, part)
+
+    def _bound_tables(self) -> None:
+        """Forget groups that are not here, the oldest first, if they are too many.
+
+        One that the peer stated a moment ago may come to this node a moment later.
+        """
+        most = STATED_MAX + len(self._replicas)
+        if len(self._accepted) > most:
+            self._accepted = {
+                group: known for group, known in self._accepted.items() if group in self._replicas
+            }
+        if len(self._groups) > most:
+            absent = [group for group in self._groups if group not in self._replicas]
+            for group in absent[: len(absent) - STATED_MAX // 2]:
+                del self._groups[group]
+            self._has_forgotten = True
 
     def _take_parts(self, connection: Connection, turn: PeerTurn, attachment: memoryview) -> None:
         """Handle each part as if it had come by itself; one that is malformed is dropped alone."""
@@ -181,6 +199,11 @@ class PeerHandler:
         """
         core, group, peer = replica.core, replica.config.group, self._peer_id
         own, stated = core.identity, self._groups.get(group)
+        if stated is None and self._has_forgotten:
+            connection.close(
+                f"what {peer} said of group {group} is forgotten: it has to say it again"
+            )
+            return False
         member = core.membership.member(peer)
         # members of a group that was given its identity know it from the beginning: one that does
         # not is a predecessor of the same name
@@ -211,6 +234,7 @@ class PeerHandler:
         else:
             if member is not None and _is_final(core, stated):
                 self._accepted[group] = core.membership
+                self._bound_tables()
             return True
         self._refuse(connection, frame, code, text)
         return False

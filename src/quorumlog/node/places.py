@@ -15,14 +15,17 @@ RESOLVE_TIMEOUT_S = 1.5
 RETRY_S = 10.0
 """Pause before names that differed, or were not resolved, are looked up again."""
 PAIRS_MAX = 1_024
-"""Pairs of addresses that are resolved; further pairs differ unless they are written alike."""
+"""Pairs of addresses that are resolved. Further pairs differ, unless they are written alike, until
+those that nobody asks for any more are forgotten."""
+FORGET_S = 10.0
+"""Pause before these are forgotten."""
 
 
 class Places:
     """What one node knows of places.
 
     `changed` is called when it becomes known, or is no longer known, that two addresses lead to the
-    same place.
+    same place. It then asks for all pairs that matter.
     """
 
     def __init__(self, resolver: Resolver, changed: Callable[[], None]) -> None:
@@ -31,6 +34,8 @@ class Places:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._known: dict[tuple[str, str], bool | None] = {}
         self._is_known = asyncio.Event()
+        self._asked: set[tuple[str, str]] = set()
+        self._forgetting: asyncio.TimerHandle | None = None
 
     def is_same(self, one: str, other: str) -> bool | None:
         """Return whether two addresses lead to the same place; None: a name is not resolved yet.
@@ -42,10 +47,33 @@ class Places:
             return True
         pair = (one, other)
         if pair not in self._tasks:
-            if not _may_be_same(one, other) or len(self._tasks) >= PAIRS_MAX:
+            if not _may_be_same(one, other):
+                return False
+            if len(self._tasks) >= PAIRS_MAX:
+                self._forget_later()
                 return False
             self._tasks[pair] = asyncio.create_task(self._resolve(pair), name=f"where is {one}")
+        self._asked.add(pair)
         return self._known.get(pair)
+
+    def _forget_later(self) -> None:
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
+
+    def _forget(self) -> None:
+        """Forget the pairs that nobody asks for any more, and let those be asked that had no room.
+
+        Before the node takes part nobody asks for any; then all are kept.
+        """
+        self._forgetting = None
+        self._asked.clear()
+        self._changed()
+        gone = self._tasks.keys() - self._asked if self._asked else ()
+        for pair in gone:
+            self._tasks.pop(pair).cancel()
+            self._known.pop(pair, None)
+        if gone:
+            self._changed()
 
     async def resolved(self) -> None:
         """Wait until every requested name was resolved, or was not in time."""
@@ -57,6 +85,8 @@ class Places:
 
     async def stop(self) -> None:
         """Stop resolving names."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
