@@ -141,7 +141,7 @@ async def test_a_start_that_ends_at_any_step_leaves_nothing_of_the_node(memory_p
 async def test_a_node_is_started_and_stopped_any_number_of_times_in_one_program(memory_path):
     config = that_serves_all(memory_path)
     descriptors = []
-    for _ in range(int(os.environ.get("CYCLES", "5"))):
+    for _ in range(5):
         async with Node(config) as node:
             await Program({"n0": node}, "g").leader()
         assert threads_of_nodes() == []
