@@ -68,7 +68,9 @@ class BrokerOfTest:
     @property
     def brokers(self):
         return {
-            number: SimpleNamespace(host="127.0.0.1", port=one.listener.port, rack=None)
+            number: SimpleNamespace(
+                broker_id=number, host="127.0.0.1", port=one.listener.port, rack=None
+            )
             for number, one in self._known.kafka.items()
         }
 

@@ -1,7 +1,7 @@
 """What a handler of requests knows: who asks, what the node has, and how to answer."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -21,6 +21,9 @@ from quorumlog.node.executor import ThreadExecutor
 
 TIMEOUT_MS_MAX: Final = 300_000
 """The longest that a request waits for anything, whatever the client says."""
+ELEMENTS_PER_TURN: Final = 500
+"""Topics, partitions or names of a request that are handled before others have their turn on the
+loop; each takes some microseconds."""
 Answer: TypeAlias = Mapping[str, Any] | bytes | Sequence[Buffer]
 """The fields of an answer, by the names of `codec.encode_response`; or a whole frame, in one piece
 or several."""
@@ -69,7 +72,7 @@ class RequestContext:
     on threads.
     """
 
-    __slots__ = ("address", "error", "header", "owner", "services")
+    __slots__ = ("_handled", "address", "error", "header", "owner", "services")
 
     def __init__(
         self, services: Services, header: RequestHeader, address: str, owner: object
@@ -79,6 +82,7 @@ class RequestContext:
         self.address = address
         self.owner = owner
         self.error = ErrorCode.NONE
+        self._handled = 0
 
     @property
     def broker(self) -> BrokerView:
@@ -116,6 +120,19 @@ class RequestContext:
             reason=text,
             **where,
         )
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the answer is about many elements: it is written on a thread."""
+        return self._handled > ELEMENTS_PER_TURN
+
+    async def in_turns(self, elements: Iterable[Value]) -> AsyncIterator[Value]:
+        """Yield what is to be handled; others have their turn on the loop again and again."""
+        for element in elements:
+            self._handled += 1
+            if not self._handled % ELEMENTS_PER_TURN:
+                await asyncio.sleep(0)
+            yield element
 
     async def on_thread(self, work: Callable[[], Value]) -> Value:
         """Return what `work` returns, or raise what it raises; it runs on a thread.

@@ -191,7 +191,9 @@ class RequestQueue:
         try:
             answer = await HANDLERS[header.api_key](request.context, message)
             if isinstance(answer, Mapping):
-                answer = encode_response(header, answer)
+                write = partial(encode_response, header, answer)
+                is_long = request.context.is_long
+                answer = await request.context.on_thread(write) if is_long else write()
         except Exception as error:
             self.failed(request, error)
         else:

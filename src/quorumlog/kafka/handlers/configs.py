@@ -175,7 +175,7 @@ async def _alter(
     repeated = Counter((one.resource_type, one.resource_name) for one in asked)
     outcomes: list[_Refusal] = [(ErrorCode.NONE, "")] * len(asked)
     altered = []
-    for place, one in enumerate(asked):
+    async for place, one in context.in_turns(enumerate(asked)):
         found = _problem_of(context.broker, one, repeated) or resource_of(one)
         if isinstance(found, tuple):
             outcomes[place] = found
@@ -192,7 +192,7 @@ async def _alter(
             found_all = result.outcomes
         for (place, _), (code, text) in zip(some, found_all, strict=True):
             outcomes[place] = error_of(code), text
-    for error, text in outcomes:
+    async for error, text in context.in_turns(outcomes):
         if error is not ErrorCode.NONE:
             context.note_error(error, text)
     return {

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from quorumlog.kafka.context import ELEMENTS_PER_TURN
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.fetch import (
     FetchedPartition,
@@ -79,8 +80,30 @@ class _Fetching:
             request.context.note_error(error, "fetch sessions are declined")
             request.answered(fetch_answer(request.header, [], error))
             return
-        for topic in parsed.topics:
-            self._resolve(topic)
+        if sum([len(topic.partitions) for topic in parsed.topics]) <= ELEMENTS_PER_TURN:
+            for topic in parsed.topics:
+                self._resolve(topic, topic.partitions, self._add(topic))
+            self._go_on()
+        else:
+            task = asyncio.get_running_loop().create_task(self._resolve_in_turns())
+            request.cancel = task.cancel
+
+    async def _resolve_in_turns(self) -> None:
+        """Find thousands of partitions, while others have their turn on the loop."""
+        try:
+            for topic in self._parsed.topics:
+                found = self._add(topic)
+                for first in range(0, len(topic.partitions), ELEMENTS_PER_TURN):
+                    some = topic.partitions[first : first + ELEMENTS_PER_TURN]
+                    self._resolve(topic, some, found)
+                    await asyncio.sleep(0)
+            self._go_on()
+        except Exception as error:
+            self._end_waiting()
+            self._request.failed(error)
+
+    def _go_on(self) -> None:
+        parsed, request = self._parsed, self._request
         wait_ms = request.context.within_ms(parsed.wait_ms_max)
         if self._has_error or not self._asked or not wait_ms or self._has_enough():
             self._read()
@@ -89,19 +112,25 @@ class _Fetching:
 
     # -- what is asked for ------------------------------------------------------------------
 
-    def _resolve(self, asked: FetchTopic) -> None:
-        """Find the replicas of the partitions of a topic; those that are not here are answered."""
-        broker = self._request.context.services.broker
+    def _add(self, asked: FetchTopic) -> list[FetchedPartition]:
+        """Return where the answers for the partitions of a topic go."""
         found: list[FetchedPartition] = []
-        asked_of, accepted = self._asked, set[tuple[Replica, int]]()
         self._topics.append(FetchedTopic(asked.name, asked.topic_id, found))
+        return found
+
+    def _resolve(
+        self, asked: FetchTopic, partitions: list[FetchPartition], found: list[FetchedPartition]
+    ) -> None:
+        """Find the replicas of partitions of a topic; those that are not here are answered."""
+        broker = self._request.context.services.broker
+        asked_of, accepted = self._asked, set[tuple[Replica, int]]()
         if asked.topic_id is not None:
             topic = broker.topics_by_id.get(asked.topic_id)
             unknown, name = ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id.hex()
         else:
             topic = broker.topics.get(asked.name or "")
             unknown, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)
-        for one in asked.partitions:
+        for one in partitions:
             if topic is None:
                 self._refuse(found, one, Refusal(unknown, f"there is no topic {name}"))
                 continue
@@ -211,7 +240,11 @@ class _Fetching:
         """Read from one group after the other, and answer."""
         most = self._request.context.services.answer_bytes_max()
         self._room = max(0, min(self._parsed.bytes_max, most))
-        self._read_next(iter(list(self._asked.items())))
+        self._read_next(
+            (replica, asked[first : first + ELEMENTS_PER_TURN])
+            for replica, asked in list(self._asked.items())
+            for first in range(0, len(asked), ELEMENTS_PER_TURN)
+        )
 
     def _read_next(self, left: Iterator[tuple[Replica, list[_Asked]]]) -> None:
         found = next(left, None)
@@ -224,7 +257,11 @@ class _Fetching:
             def take() -> None:
                 for one, result in zip(asked, results, strict=True):
                     self._take(one, result)
-                self._read_next(left)
+                if len(asked) < ELEMENTS_PER_TURN:
+                    self._read_next(left)
+                    return
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self._guard, lambda: self._read_next(left))
 
             self._guard(take)
 

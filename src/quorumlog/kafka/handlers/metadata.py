@@ -35,13 +35,17 @@ async def handle_metadata(context: RequestContext, request: Any) -> Answer:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else UNTOLD
     encoded = context.services.encoded_topics
     if request.topics is None or (version == 0 and not request.topics):
-        topics = [encoded.of(topic, version, operations) for topic in broker.topics.values()]
+        topics = [
+            encoded.of(topic, version, operations)
+            async for topic in context.in_turns(broker.topics.values())
+        ]
     else:
         if request.allow_auto_topic_creation:
             await create_missing(context, [one.name for one in request.topics if one.name])
+        asked = dict.fromkeys((one.name, one.topic_id) for one in request.topics)
         topics = [
             _named(context, name, topic_id, operations)
-            for name, topic_id in dict.fromkeys((one.name, one.topic_id) for one in request.topics)
+            async for name, topic_id in context.in_turns(asked)
         ]
     return metadata_answer(
         context.header,
@@ -127,4 +131,5 @@ async def handle_find_coordinator(context: RequestContext, request: Any) -> Answ
         }
     if context.header.version < _FIRST_WITH_KEYS:
         return fields
-    return {"coordinators": [{**fields, "key": key} for key in request.coordinator_keys]}
+    keys = context.in_turns(request.coordinator_keys)
+    return {"coordinators": [{**fields, "key": key} async for key in keys]}

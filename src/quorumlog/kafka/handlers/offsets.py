@@ -1,10 +1,8 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where partitions begin, end and are by time."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final
 
-from quorumlog.kafka.codec import encode_response
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.gathering import Gathering
@@ -15,8 +13,6 @@ from quorumlog.node.replica.partition_times import EARLIEST, MAX_TIMESTAMP, Foun
 
 LOOK_UP_MS: Final = 30_000
 """Most time to find offsets; requests do not say it."""
-ON_LOOP_MAX: Final = 500
-"""Partitions of an answer that is written at once; a longer one is written on a thread."""
 _EARLIEST_HERE: Final = -4
 """The earliest offset on the brokers' own disks, which is the earliest one of all."""
 _FIRST_WITH: Final = {MAX_TIMESTAMP: 7, _EARLIEST_HERE: 8}
@@ -33,7 +29,7 @@ async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
     """
     gathering = Gathering[FoundOffset | Refusal]()
     for topic in request.topics:
-        for one in topic.partitions:
+        async for one in context.in_turns(topic.partitions):
             take = gathering.expect()
             time_ms = one.timestamp
             found = led_partition(
@@ -48,18 +44,18 @@ async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
                 asked = EARLIEST if time_ms == _EARLIEST_HERE else time_ms
                 found.replica.partition_times.find(found.channel, asked, take, context.owner)
     answers = iter(await gathering.wait(LOOK_UP_MS))
-    return await _answer(
-        context,
-        [
+    return {
+        "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _listed(context, one.partition_index, next(answers)) for one in topic.partitions
+                    _listed(context, one.partition_index, next(answers))
+                    async for one in context.in_turns(topic.partitions)
                 ],
             }
             for topic in request.topics
-        ],
-    )
+        ]
+    }
 
 
 def _listed(
@@ -83,16 +79,18 @@ def _listed(
 
 async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) -> Answer:
     """Answer where the records of leader epochs end: clients see so whether theirs were lost."""
-    return await _answer(
-        context,
-        [
+    return {
+        "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_epoch_end(context, topic.topic, one) for one in topic.partitions],
+                "partitions": [
+                    _epoch_end(context, topic.topic, one)
+                    async for one in context.in_turns(topic.partitions)
+                ],
             }
             for topic in request.topics
-        ],
-    )
+        ]
+    }
 
 
 def _epoch_end(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
@@ -115,18 +113,11 @@ def _epoch_end(context: RequestContext, topic: str, asked: Any) -> dict[str, Any
     return {"partition": asked.partition, "leader_epoch": epoch, "end_offset": end}
 
 
-async def _answer(context: RequestContext, topics: Sequence[dict[str, Any]]) -> Answer:
-    write = partial(encode_response, context.header, {"topics": topics})
-    if sum(len(topic["partitions"]) for topic in topics) <= ON_LOOP_MAX:
-        return write()
-    return await context.on_thread(write)
-
-
 async def handle_delete_records(context: RequestContext, request: Any) -> Answer:
     """Move the log starts of partitions, to an offset or (-1) to the high watermark."""
     gathering = Gathering[DeletedRecords | Refusal]()
     for topic in request.topics:
-        for one in topic.partitions:
+        async for one in context.in_turns(topic.partitions):
             take = gathering.expect()
             found = led_partition(context.broker, topic.name, one.partition_index)
             if isinstance(found, Refusal):
@@ -134,19 +125,18 @@ async def handle_delete_records(context: RequestContext, request: Any) -> Answer
             else:
                 _delete_records(found, one.offset, take)
     answers = iter(await gathering.wait(context.within_ms(request.timeout_ms)))
-    return await _answer(
-        context,
-        [
+    return {
+        "topics": [
             {
                 "name": topic.name,
                 "partitions": [
                     _deleted(context, one.partition_index, next(answers))
-                    for one in topic.partitions
+                    async for one in context.in_turns(topic.partitions)
                 ],
             }
             for topic in request.topics
-        ],
-    )
+        ]
+    }
 
 
 def _delete_records(

@@ -6,13 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 from quorumlog.kafka.broker_view import BrokerView, PartitionView
-from quorumlog.kafka.codec import encode_response
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.led_partitions import Refusal, find_partition, led_partition
 
-ON_LOOP_MAX: Final = 500
-"""Partitions of an answer that is written at once; a longer one is written on a thread."""
 PRODUCERS_MAX: Final = 10_000
 """Producers that one answer describes; those of further partitions are to be asked for again."""
 _PREFERRED: Final = 0
@@ -41,19 +38,14 @@ def _by_topic(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, list[dic
     return topics
 
 
-async def _answer(context: RequestContext, fields: dict[str, Any], count: int) -> Answer:
-    if count <= ON_LOOP_MAX:
-        return fields
-    return await context.on_thread(partial(encode_response, context.header, fields))
-
-
 # -- what this node has ---------------------------------------------------------------------------
 
 
 async def handle_describe_log_dirs(context: RequestContext, request: Any) -> Answer:
     """Answer how many bytes of partitions can be read at this node, leader or not."""
     found = []
-    for name, number in dict.fromkeys(_asked_for(context.broker, request.topics, "partitions")):
+    asked = dict.fromkeys(_asked_for(context.broker, request.topics, "partitions"))
+    async for name, number in context.in_turns(asked):
         partition = find_partition(context.broker, name, number)
         size = None if isinstance(partition, Refusal) else _size_of(context.broker, partition)
         if size is not None:
@@ -71,7 +63,7 @@ async def handle_describe_log_dirs(context: RequestContext, request: Any) -> Ans
         "total_bytes": usage.total,
         "usable_bytes": usage.free,
     }
-    return await _answer(context, {"results": [result]}, len(found))
+    return {"results": [result]}
 
 
 def _size_of(broker: BrokerView, partition: PartitionView) -> int | None:
@@ -87,7 +79,7 @@ async def handle_describe_producers(context: RequestContext, request: Any) -> An
     left, found = PRODUCERS_MAX, []
     for topic in request.topics:
         partitions = []
-        for number in topic.partition_indexes:
+        async for number in context.in_turns(topic.partition_indexes):
             led = led_partition(context.broker, topic.name, number)
             producers = []
             if not isinstance(led, Refusal):
@@ -111,12 +103,12 @@ async def handle_describe_producers(context: RequestContext, request: Any) -> An
                             "last_sequence": state.batches[-1].last_sequence,
                             "coordinator_epoch": -1,
                         }
-                        for producer_id, state in producers
+                        async for producer_id, state in context.in_turns(producers)
                     ],
                 }
             )
         found.append({"name": topic.name, "partitions": partitions})
-    return await _answer(context, {"topics": found}, PRODUCERS_MAX - left)
+    return {"topics": found}
 
 
 # -- leaders --------------------------------------------------------------------------------------
@@ -129,7 +121,10 @@ async def handle_elect_leaders(context: RequestContext, request: Any) -> Answer:
     """
     broker, is_all = context.broker, request.topic_partitions is None
     asked = list(dict.fromkeys(_asked_for(broker, request.topic_partitions, "partitions")))
-    found = [(name, number, find_partition(broker, name, number)) for name, number in asked]
+    found = [
+        (name, number, find_partition(broker, name, number))
+        async for name, number in context.in_turns(asked)
+    ]
     awaited = {
         one.group
         for _, _, one in found
@@ -142,7 +137,7 @@ async def handle_elect_leaders(context: RequestContext, request: Any) -> Answer:
             context.within_ms(request.timeout_ms),
         )
     results = []
-    for name, number, one in found:
+    async for name, number, one in context.in_turns(found):
         if isinstance(one, Refusal):
             outcome = one
         elif one.group not in awaited:
@@ -162,7 +157,7 @@ async def handle_elect_leaders(context: RequestContext, request: Any) -> Answer:
         {"topic": name, "partition_result": partitions}
         for name, partitions in _by_topic(results).items()
     ]
-    return await _answer(context, {"replica_election_results": topics}, len(results))
+    return {"replica_election_results": topics}
 
 
 def _election(broker: BrokerView, group: str, election_type: int) -> Refusal:
@@ -206,7 +201,7 @@ async def handle_alter_partition_reassignments(context: RequestContext, request:
                 "name": topic.name,
                 "partitions": [
                     {"partition_index": one.partition_index, **outcome(one.replicas)}
-                    for one in topic.partitions
+                    async for one in context.in_turns(topic.partitions)
                 ],
             }
             for topic in request.topics

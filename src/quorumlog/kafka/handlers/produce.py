@@ -32,6 +32,9 @@ from quorumlog.records.batch import (
 )
 from quorumlog.topics.produced_batch import ProducedBatch, block_around
 
+BATCHES_PER_TURN: Final = 100
+"""Batches of a request that are proposed before others have their turn on the loop; each takes some
+ten microseconds."""
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
@@ -91,6 +94,7 @@ class _Production:
     __slots__ = (
         "_answers",
         "_awaited",
+        "_is_alone",
         "_left",
         "_next",
         "_parsed",
@@ -114,25 +118,47 @@ class _Production:
         self._used = 0
         """Up to where the frame's memory belongs to a batch that was proposed."""
         self._awaited = ""
+        self._is_alone = False
         self._timer: asyncio.TimerHandle | None = None
 
     def go_on(self) -> bool:
-        """Append what has room; False: a group has none yet. See `rooms.Waiting`."""
+        """Append what has room; False: not all of it yet. See `rooms.Waiting`."""
         if not self._places:
             self._finish()
             return True
+        last = self._next + BATCHES_PER_TURN
         try:
             while self._next < len(self._places):
+                if self._next == last:
+                    self._go_on_next_turn()
+                    return False
                 if not self._append(self._next):
                     return False
                 self._next += 1
         except Exception as error:
             self._failed(error)
             return True
-        if self._awaited:
+        if self._is_alone:
             self._end_waiting()
+            self._is_alone = False
             self._request.wait_alone(is_alone=False)
         return True
+
+    def _go_on_next_turn(self) -> None:
+        """Let others have their turn; later requests of the connection wait."""
+
+        def go_on() -> None:
+            if self._next < len(self._places):
+                self.go_on()
+
+        self._wait_alone()
+        asyncio.get_running_loop().call_soon(go_on)
+
+    def _wait_alone(self) -> None:
+        if not self._is_alone:
+            self._is_alone = True
+            self._request.cancel = self._abandon
+            self._request.wait_alone(is_alone=True)
 
     def _failed(self, error: Exception) -> None:
         """Answer the whole request with an error."""
@@ -293,8 +319,7 @@ class _Production:
             timeout_ms = request.context.within_ms(self._parsed.timeout_ms)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(timeout_ms / 1_000, self._timed_out)
-            request.cancel = self._abandon
-            request.wait_alone(is_alone=True)
+            self._wait_alone()
 
     def _end_waiting(self) -> None:
         if self._timer is not None:
@@ -315,6 +340,7 @@ class _Production:
         for number in range(first, len(self._places)):
             refusal = Refusal(ErrorCode.REQUEST_TIMED_OUT, text)
             self._refuse(number, refusal, self._header(number))
+        self._is_alone = False
         self._request.wait_alone(is_alone=False)
 
     def _abandon(self) -> None:

@@ -121,7 +121,7 @@ async def handle_create_topics(context: RequestContext, request: Any) -> Answer:
     outcomes = _Outcomes(context, request.timeout_ms)
     repeated = _repeated([one.name for one in request.topics])
     created = []
-    for place, one in enumerate(request.topics):
+    async for place, one in context.in_turns(enumerate(request.topics)):
         problem = _problem_of(one, repeated)
         if problem is not None:
             outcomes.refuse(place, *problem)
@@ -137,7 +137,7 @@ async def handle_create_topics(context: RequestContext, request: Any) -> Answer:
     return {
         "topics": [
             _created(context, one.name, outcomes, place, configs_of.get(place), is_check=is_check)
-            for place, one in enumerate(request.topics)
+            async for place, one in context.in_turns(enumerate(request.topics))
         ]
     }
 
@@ -222,7 +222,7 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
     outcomes = _Outcomes(context, request.timeout_ms)
     repeated = _repeated([name or topic_id for name, topic_id in asked])
     deleted = []
-    for place, (name, topic_id) in enumerate(asked):
+    async for place, (name, topic_id) in context.in_turns(enumerate(asked)):
         if (name is None) == (topic_id is None):
             text = "a topic to be deleted is named by its name or by its id"
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, text)
@@ -243,7 +243,7 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
     return {
         "responses": [
             _deleted(name, topic_id, outcomes, place)
-            for place, (name, topic_id) in enumerate(asked)
+            async for place, (name, topic_id) in context.in_turns(enumerate(asked))
         ]
     }
 
@@ -268,7 +268,7 @@ async def handle_create_partitions(context: RequestContext, request: Any) -> Ans
     outcomes = _Outcomes(context, request.timeout_ms)
     repeated = _repeated([one.name for one in request.topics])
     grown = []
-    for place, one in enumerate(request.topics):
+    async for place, one in context.in_turns(enumerate(request.topics)):
         if one.name in repeated:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
         elif one.name not in context.broker.topics and (problem := problem_of_name(one.name)):
@@ -282,7 +282,7 @@ async def handle_create_partitions(context: RequestContext, request: Any) -> Ans
     if not is_check:
         await outcomes.wait_open()
     answers = []
-    for place, one in enumerate(request.topics):
+    async for place, one in context.in_turns(enumerate(request.topics)):
         error, text = outcomes.of(place)
         answers.append({"name": one.name, "error_code": error, "error_message": text})
     return {"results": answers}
