@@ -1,4 +1,4 @@
-"""Numbered records by producers of three client libraries, and what must be read of them.
+"""Numbered records by producers of several client libraries, and what must be read of them.
 
 Each producer numbers its records for each partition. An acknowledged record must be read once, at
 the offset that was told, and in order; one that was not acknowledged at most once.
@@ -6,9 +6,12 @@ the offset that was told, and in order; one that was not acknowledged at most on
 
 import asyncio
 import random
+import shutil
+import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
+from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as AioTopicPartition
@@ -22,6 +25,8 @@ from confluent_kafka import (
 )
 from kafka import KafkaProducer
 
+KAFKAJS_SCRIPT = Path(__file__).with_name("clients") / "kafkajs_client.js"
+KAFKAJS = Path(__file__).parents[1] / "build/kafkajs/package"
 DELIVERY_MS = 300_000
 """No outage of a run is as long, so that a client never gives up."""
 BACKOFF_MS = 500
@@ -209,11 +214,41 @@ async def _produce_by_aiokafka(servers, records, name, count, seconds):
     assert not pending, f"{name}: {len(pending)} are not delivered"
 
 
+def produce_by_kafkajs(servers, records, name, count, seconds):
+    """Have node produce what it reads line by line; it prints the offset of each."""
+    command = ["node", KAFKAJS_SCRIPT, KAFKAJS, servers, "records", records.topic]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*map(str, command)], stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            printed = Job(_acknowledge_lines, process.stdout, records)
+            for partition, value in records.paced(name, count, seconds):
+                process.stdin.write(f"{partition} {value.decode()}\n")
+                process.stdin.flush()
+            process.stdin.close()
+            printed.result(DELIVERY_MS / 1000)
+            assert process.wait(DELIVERY_MS / 1000) == 0, f"{name} failed"
+        finally:
+            process.kill()
+
+
+def _acknowledge_lines(lines, records):
+    for line in lines:
+        if line.startswith("{"):
+            return  # the result of the step
+        offset, value = line.rstrip("\n").split(" ", 1)
+        records.acknowledge(value.encode(), int(offset))
+
+
 PRODUCERS = {
     "confluent-kafka": produce_by_confluent,
     "aiokafka": produce_by_aiokafka,
     "kafka-python": produce_by_kafka_python,
 }
+
+
+def has_kafkajs():
+    """Whether node is installed, and `make test-clients` has fetched kafkajs."""
+    return shutil.which("node") is not None and KAFKAJS.exists()
 
 
 class Job(threading.Thread):

@@ -5,14 +5,15 @@ const [packageDirectory, servers, step, ...options] = process.argv.slice(2);
 const kafkajs = require(packageDirectory);
 
 const complaints = [];
-const kafka = new kafkajs.Kafka({
+const settings = {
   clientId: "kafkajs",
   brokers: servers.split(","),
   logLevel: kafkajs.logLevel.WARN,
   logCreator: () => ({ namespace, log }) => complaints.push(`${log.message}: ${log.error}`),
-});
+};
+const kafka = new kafkajs.Kafka(settings);
 
-const steps = { produce, administer };
+const steps = { produce, records, administer };
 
 async function produce(topic, codec, count) {
   const producer = kafka.producer({
@@ -39,6 +40,46 @@ async function produce(topic, codec, count) {
   }
   await producer.disconnect();
   return sent;
+}
+
+// Produces lines of standard input, each "partition value", one after the other, until all are
+// acknowledged; prints "offset value" for each. Lines of one partition that wait go together.
+async function records(topic) {
+  const retry = { initialRetryTime: 100, maxRetryTime: 500, retries: Number.MAX_SAFE_INTEGER };
+  const producer = new kafkajs.Kafka({ ...settings, retry }).producer({
+    createPartitioner: kafkajs.Partitioners.DefaultPartitioner,
+    idempotent: true,
+    maxInFlightRequests: 1,
+  });
+  await producer.connect();
+  const waiting = new Map();
+  let hasEnded = false;
+  let wake = () => {};
+  const lines = require("readline").createInterface({ input: process.stdin });
+  lines.on("line", (line) => {
+    const space = line.indexOf(" ");
+    const partition = Number(line.slice(0, space));
+    if (!waiting.has(partition)) waiting.set(partition, []);
+    waiting.get(partition).push(line.slice(space + 1));
+    wake();
+  });
+  lines.on("close", () => {
+    hasEnded = true;
+    wake();
+  });
+  while (!hasEnded || waiting.size) {
+    const [next] = waiting;
+    if (next === undefined) {
+      await new Promise((resolve) => (wake = resolve));
+      continue;
+    }
+    const [partition, values] = next;
+    waiting.delete(partition);
+    const messages = values.map((value) => ({ value, partition }));
+    const [answer] = await producer.send({ topic, acks: -1, messages });
+    values.forEach((value, at) => console.log(`${Number(answer.baseOffset) + at} ${value}`));
+  }
+  await producer.disconnect();
 }
 
 async function administer(topic) {

@@ -6,14 +6,16 @@ Its consumer needs a consumer group, so kcat reads what it produced.
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from kafka_load import KAFKAJS as PACKAGE
+from kafka_load import KAFKAJS_SCRIPT as SCRIPT
+from kafka_load import produce_by_kafkajs
+from kafka_lost_answers import broker_that_loses_answers, check_stored_once
+
 SECONDS = 240
 RECORDS = 1_000
-SCRIPT = Path(__file__).with_name("kafkajs_client.js")
-PACKAGE = Path(__file__).parents[2] / "build/kafkajs/package"
 EXPECTED = {
     "Response CreateTopics(key: 19, version: 3): Topic creation errors",
     "Response Metadata(key: 3, version: 6): There is no leader for this topic-partition as we are "
@@ -60,6 +62,11 @@ def test_what_kafkajs_produces_is_read_back_by_kcat(cluster, kcat, kafkajs, code
     assert shown.splitlines() == [
         f"{number + 1} from=kafkajs key{number}:value {number}" for number in range(RECORDS)
     ]
+
+
+def test_b2_a_batch_of_kafkajs_whose_answer_was_lost_is_stored_once(tmp_path):
+    with broker_that_loses_answers(tmp_path) as broker:
+        check_stored_once(broker, "kafkajs", produce_by_kafkajs)
 
 
 def test_kafkajs_makes_describes_alters_and_deletes_a_topic(cluster, kafkajs):

@@ -1,12 +1,13 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R39,
 two about timers (t01, t02; decision 0032), those of turns of the loop (t03 …; decision 0035),
 those of a journal (j01 …; decision 0039), of groups that come and go (g01 …; decision 0040) and of
-partitions of topics (p01 …; decision 0044).
+partitions of topics (p01 …; decisions 0044 and, of retention, 0048).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
 test takes back. R24 and R25 are about time, and have none.
 """
 
+from itertools import islice
 from zlib import crc32
 
 import msgspec
@@ -20,7 +21,7 @@ from quorumlog.model.membership import Membership
 from quorumlog.node import bootstrap as boot
 from quorumlog.node.group_sync import GroupSync
 from quorumlog.node.peer_turns import PeerTurns
-from quorumlog.node.replica import log_writer, pushes, replica
+from quorumlog.node.replica import log_writer, pushes, replica, retention
 from quorumlog.node.replica import snapshotter as saves
 from quorumlog.node.replica.group_time import GroupTime
 from quorumlog.node.replica.hooked_proposals import HookedProposals
@@ -641,6 +642,48 @@ def p08_what_is_below_the_log_start_is_served(put):
         return ReadBatches(high_watermark=partition.next_offset, log_start=partition.log_start)
 
     put(PartitionReads, "_checked", checked)
+
+
+def p09_log_starts_are_forgotten_when_a_node_starts(put):
+    fields = PartitionTable.fields
+
+    def forgetful(self):
+        partitions, producers, highest = fields(self)
+        reset = [
+            (channel, msgspec.structs.replace(partition, log_start=0))
+            for channel, partition in partitions
+        ]
+        return reset, producers, highest
+
+    put(PartitionTable, "fields", forgetful)
+
+
+def p10_a_batch_more_than_is_due_is_given_up(put):
+    given_up = BatchIndex.offset_at_bytes
+
+    def one_more(self, channel, begin, size_bytes):
+        found = given_up(self, channel, begin, size_bytes)
+        _, *others = islice(self.batches_from(channel, found), 2)
+        return others[0].base_offset if others else None
+
+    put(BatchIndex, "offset_at_bytes", one_more)
+
+
+def p11_files_go_that_another_partition_still_needs(put):
+    needed = BatchIndex.first_needed
+
+    def of_one(self, starts, begin_index):
+        return needed(self, dict(sorted(starts.items())[-1:]), begin_index)
+
+    put(BatchIndex, "first_needed", of_one)
+
+
+def p12_the_age_of_records_is_not_looked_at(put):
+    put(GroupTime, "old_until", lambda self, age_ms: EVERYTHING)
+
+
+def p13_space_does_not_come_back(put):
+    put(retention, "last_unneeded", lambda segments, size_bytes, config, inputs: None)
 
 
 MUTANTS = [

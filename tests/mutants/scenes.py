@@ -20,6 +20,7 @@ from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.machines import KEY_VALUES
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
+from quorumlog.topics.retention import RetentionRule
 
 SCENE_MS = 20_000
 STEP_MS = 10
@@ -72,14 +73,15 @@ def propose(cluster, node, bodies):
     node.enter(lambda: node.propose(block, lambda response, results: None, None))
 
 
-def recovered(cluster):
-    """Everybody is reached, runs, and becomes equal."""
+def recovered(cluster, rests_ms=0):
+    """Everybody is reached, runs, and becomes equal; then nothing is asked of them for a while."""
     cluster.network.cut.clear()
     for node in cluster.nodes.values():
         node.files.forgive()
         if node.life:
             node.start()
     cluster.run_until_equal(SCENE_MS)
+    wait(cluster, rests_ms)
     cluster.check_end()
 
 
@@ -260,6 +262,56 @@ def j02_what_was_removed_is_in_the_journal():
         wait(cluster, 50)
     leader.stop(power=True)
     recovered(cluster)
+
+
+def written_and_given_up(rule, *, restarts=False):
+    """Clients write to partitions that all have a rule, for some seconds; all ends well."""
+    cluster = founded_with_rules(dict.fromkeys(range(1, 40), rule))
+    for _ in range(3):
+        wait(cluster, 2_000)
+        if restarts:
+            for node in cluster.nodes.values():
+                node.stop(power=False)
+                node.start()
+    end_well(cluster)
+
+
+def end_well(cluster):
+    cluster.clients.is_running = False
+    wait(cluster, 2_000)  # clients wait no longer for what was lost
+    recovered(cluster, rests_ms=500)
+
+
+def founded_with_rules(rules):
+    settings = {"kind": "partitions", "clean_interval": 100, "max_push_time_out_ms": 500}
+    cluster = SimulatedCluster(1, 3, **settings)
+    cluster.rules = rules
+    for node in cluster.nodes.values():
+        node.start()
+    cluster.clients.start(1)
+    return cluster
+
+
+def p09_partitions_give_up_bytes_and_all_nodes_start_again():
+    written_and_given_up(RetentionRule(None, 3_000), restarts=True)
+
+
+def p10_partitions_give_up_bytes():
+    written_and_given_up(RetentionRule(None, 3_000))
+
+
+def p11_some_partitions_give_up_everything_and_others_nothing():
+    cluster = founded_with_rules({channel: RetentionRule(None, 1) for channel in range(2, 40)})
+    wait(cluster, 5_000)
+    end_well(cluster)
+
+
+def p12_partitions_give_up_what_is_old():
+    written_and_given_up(RetentionRule(4_000, None))
+
+
+def p13_partitions_give_up_what_is_old_or_too_much():
+    written_and_given_up(RetentionRule(4_000, 3_000))
 
 
 SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}

@@ -6,6 +6,7 @@ which undoes a random part of what was not durable: whole pages, some sectors of
 the newest names of each directory. What fsync reported as durable stays.
 """
 
+import errno
 import os
 import pickle
 import struct
@@ -49,8 +50,12 @@ class Journal:
         self._file = file
 
     def _write(self, file, record):
-        data = pickle.dumps(record)
-        file.write(_LENGTH.pack(len(data)) + data)
+        content = pickle.dumps(record)
+        data, at = _LENGTH.pack(len(content)) + content, file.tell()
+        if file.write(data) < len(data):  # the disk is full: nothing may be changed
+            file.truncate(at)
+            file.seek(at)
+            raise OSError(errno.ENOSPC, "no room for the journal of what is not durable")
 
     def _note(self, *record):
         self._write(self._file, record)

@@ -1,6 +1,7 @@
 """Simulated clients: they append unique values, read, and remember the answers."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from quorumlog.model.block import encode_block
@@ -83,6 +84,11 @@ class Clients:
     @property
     def batches(self) -> None:
         """See `ClientsView`: these clients append entries."""
+
+    @property
+    def starts_asked(self) -> AbstractSet[tuple[int, int]]:
+        """See `ClientsView`."""
+        return frozenset()
 
     @property
     def attempts(self) -> list[Attempt] | None:

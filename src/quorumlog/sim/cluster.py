@@ -4,7 +4,7 @@ After every event all invariants check the node it happened to.
 """
 
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from random import Random
 
@@ -31,6 +31,7 @@ from quorumlog.sim.partition_clients import PartitionClients
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.store import OpenedGroup
 from quorumlog.topics.batch_index import SealLimits
+from quorumlog.topics.retention import RetentionRule
 
 LIMITS = Limits(
     entry_bytes_max=4_096,
@@ -75,8 +76,9 @@ class SimulatedCluster:
 
     `settings` are keys of `HastyGroupConfig`; with `has_sessions` clients are idempotent producers,
     with `has_transactions` one writes transactions. Clients of a group of kind "partitions" produce
-    and consume record batches. All nodes have the same `append_hook`. Subclasses may put other
-    cores or replicas in their place.
+    and consume record batches. All nodes have the same `append_hook`, and retain partitions by the
+    same `rules`, by channel, which are to be set before they start. Subclasses may put other cores
+    or replicas in their place.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class SimulatedCluster:
         **settings: object,
     ) -> None:
         self._seed = seed
+        self.rules: Mapping[int, RetentionRule] = {}
         self.clock = SimulationClock(seed)
         self.network = SimulatedNetwork(self.clock)
         self.paces: dict[Link, int] = {}

@@ -4,7 +4,9 @@ A group is known by its identity: one that was made anew under the name of a del
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from random import Random
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -28,6 +30,7 @@ from quorumlog.sim.process import alarms_of
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.sim.views import Remains
 from quorumlog.storage.log.interface import Log
+from quorumlog.topics.retention import RetentionRule
 
 UNCHANGED_CHECKED = 0.05
 """Share of events after which a replica is checked although nothing of it has changed."""
@@ -122,6 +125,8 @@ class CheckedGroup:
     has_hook = False
     attempts: list[Attempt] | None = None
     batches: Mapping[int, SentBatch] | None = None
+    rules: Mapping[int, RetentionRule] = MappingProxyType({})
+    starts_asked: AbstractSet[tuple[int, int]] = frozenset()
 
     def __init__(
         self,

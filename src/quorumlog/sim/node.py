@@ -180,6 +180,7 @@ class SimulatedNode(SimulatedProcess):
 
         def start() -> None:
             replica.start()
+            replica.partition_retention.set_rules(self.cluster.rules)
             liveness.start()
 
         self.enter(start)

@@ -29,9 +29,9 @@ _COUNT_MAX: Final = 63
 class SentBatch:
     """A batch of `count` records for the partition on a channel, as its producer sends it.
 
-    `floor`: the highest index acknowledged to any client before it was made. `sends` counts how
-    often it was sent; `is_refused`: the only time it was sent it was answered as not stored;
-    `offset` is that of its first record once it is acknowledged by a majority, -1 until then.
+    `floor`: the highest index acknowledged to any client before it was made, at `made_ms`. `sends`
+    counts how often it was sent; `is_refused`: the only time it was sent it was answered as not
+    stored; `offset` is that of its first record once it is acknowledged by a majority, -1 before.
     """
 
     number: int
@@ -47,6 +47,7 @@ class SentBatch:
     sends: int = 0
     is_refused: bool = False
     offset: int = -1
+    made_ms: int = 0
 
     @property
     def is_idempotent(self) -> bool:

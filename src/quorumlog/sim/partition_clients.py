@@ -64,6 +64,11 @@ class PartitionClients:
         return self._requests.batches if self._is_started else None
 
     @property
+    def starts_asked(self) -> set[tuple[int, int]]:
+        """See `ClientsView`."""
+        return self._requests.starts_asked
+
+    @property
     def asked(self) -> set[bytes]:
         """See `ClientsView`: no entries but batches."""
         return self._connections.asked

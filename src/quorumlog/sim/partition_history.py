@@ -14,6 +14,7 @@ class StoredBatch:
     base_offset: int
     count: int
     number: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -47,6 +48,11 @@ class PartitionPast:
         """Return the log start offset after the entry at an index."""
         place = bisect_right(self.starts, index, key=lambda pair: pair[0])
         return self.starts[place - 1][1]
+
+    def size_between(self, offset: int, index: int) -> int:
+        """Return the bytes of all batches from an offset on that come before an entry."""
+        place = bisect_left(self.batches, offset, key=lambda batch: batch.base_offset)
+        return sum(batch.size for batch in self.batches[place:] if batch.index < index)
 
     def batch_at(self, base_offset: int) -> StoredBatch | None:
         """Return the batch that begins at an offset, if one does."""
@@ -92,7 +98,8 @@ class PartitionHistory:
         if header.base_offset != past.next_offset:
             return f"its offset is {header.base_offset}, not {past.next_offset}"
         wrong = _sequence_fault(past, header)
-        batch = StoredBatch(index, header.base_offset, header.count, header.first_timestamp)
+        number, size = header.first_timestamp, header.size_bytes
+        batch = StoredBatch(index, header.base_offset, header.count, number, size)
         past.batches.append(batch)
         self.stored.setdefault(batch.number, (channel, batch))
         self.copies[batch.number] = self.copies.get(batch.number, 0) + 1

@@ -14,7 +14,7 @@ from quorumlog.sim.client_connections import ClientConnections
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.partition_answers import BatchAcknowledged, PartitionServed
 from quorumlog.sim.partition_batches import SentBatch, encode_batch, proposal_of
-from quorumlog.topics.entries import PartitionEntry
+from quorumlog.topics.entries import LogStartsMoved, PartitionEntry
 
 _OFFSET: Final = struct.Struct(">q")
 READ_BYTES: Final = 3_000
@@ -49,12 +49,17 @@ class Connection:
 
 
 class PartitionRequests:
-    """What all clients of partitions send. `batches` are all that there ever were, by number."""
+    """What all clients of partitions send.
+
+    `batches` are all that there ever were, by number; `starts_asked` are the log starts that
+    clients asked for, as (channel, offset).
+    """
 
     def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
         self.clock = connections.clock
         self.batches: dict[int, SentBatch] = {}
+        self.starts_asked: set[tuple[int, int]] = set()
 
     def connect(self) -> Connection | None:
         """Return a new connection to whoever seems to lead; None: no node is up."""
@@ -66,6 +71,7 @@ class PartitionRequests:
         number = len(self.batches) + 1
         floor = self._connections.floor
         sent = SentBatch(number, channel, count, size, floor, **fields)  # type: ignore[arg-type]
+        sent.made_ms = self.clock.now_ms
         self.batches[number] = sent
         return sent
 
@@ -115,6 +121,8 @@ class PartitionRequests:
 
     def write(self, name: str, entry: PartitionEntry, take: Callable[[ResponseCode], None]) -> None:
         """Have whoever seems to lead append an entry of the system channel."""
+        if isinstance(entry, LogStartsMoved):
+            self.starts_asked.update(entry.starts)
         node = self._connections.target(leader=True)
         if node is None:
             take(ResponseCode.NOT_LEADER)

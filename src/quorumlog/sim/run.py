@@ -15,6 +15,7 @@ from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.machine_faults import MachineFaults
 from quorumlog.sim.machines import KEY_VALUES, REGISTERS
 from quorumlog.sim.slow_links import SlowLinks
+from quorumlog.topics.retention import RetentionRule
 
 CLIENTS = 3
 FOUNDING_MS = 4_000
@@ -51,8 +52,16 @@ HOOKS = 0.2
 """Share of runs in which leaders have an append hook."""
 PARTITIONS = 0.2
 """Share of runs in which the group holds partitions; it has no state machine then, nor a hook."""
+RETAINED = 0.6
+"""Share of these runs in which partitions give up records by rules."""
+KEPT_BYTES = (1, 700, 3_000, 12_000)
+KEPT_MS = (700, 2_000, 6_000)
+"""What such rules keep; each partition has a rule for bytes, for ages, for both, or none."""
 STABLE_MS = 2_500
 """How long a converged group must go on without another election."""
+
+CHANNELS = 200
+"""More than a run opens."""
 
 _Others: TypeAlias = MachineFaults | CleanStops | Impostors | SlowLinks
 
@@ -72,7 +81,13 @@ def run_seed(
     if has_partitions is None:
         has_partitions = _drawn("partitions", seed).random() < PARTITIONS
     machine = {} if has_partitions else _machine(seed)
-    retention = _retention(seed) or ({} if machine else _ages(seed))
+    settings = _retention(seed) or ({} if machine else _ages(seed))
+    settings |= machine or _digests(seed)
+    rules = _rules(seed) if has_partitions else {}
+    if has_partitions:
+        settings |= {"kind": "partitions"}
+    if rules:
+        settings |= {"clean_interval": 100}
     cluster = cluster_type(
         seed,
         nodes,
@@ -82,10 +97,9 @@ def run_seed(
         append_hook=None if has_partitions else _append_hook(seed),
         seal_limits=SEAL_LIMITS,
         max_push_time_out_ms=500,
-        **retention,
-        **(machine or _digests(seed)),
-        **({"kind": "partitions"} if has_partitions else {}),
+        **settings,
     )
+    cluster.rules = rules
     faults = Faults(cluster, seed)
     chance = _drawn("machine faults", seed)
     machine_faults = MachineFaults(cluster, faults.victim, chance)
@@ -143,6 +157,20 @@ def _retention(seed: int) -> dict[str, object]:
     return {
         "retention_bytes": files * DATA_FILE_BYTES,
         "follower_retention_bytes": random.choice((0, (files + 2) * DATA_FILE_BYTES)),
+    }
+
+
+def _rules(seed: int) -> dict[int, RetentionRule]:
+    """Return rules by which, in some runs, partitions give up records, by channel."""
+    random = _drawn("rules", seed)
+    if random.random() >= RETAINED:
+        return {}
+    return {
+        channel: RetentionRule(
+            random.choice(KEPT_MS) if random.random() < 0.5 else None,
+            random.choice(KEPT_BYTES) if random.random() < 0.5 else None,
+        )
+        for channel in range(1, CHANNELS)
     }
 
 

@@ -1,6 +1,7 @@
 """What invariants may see of a simulated cluster: protocols, which the simulation implements."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from quorumlog.sim.operations import Operation
 from quorumlog.sim.partition_batches import SentBatch
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.storage.log.interface import Log
+from quorumlog.topics.retention import RetentionRule
 
 
 class Remains(NamedTuple):
@@ -49,6 +51,11 @@ class ClientsView(Protocol):
         ...
 
     @property
+    def starts_asked(self) -> AbstractSet[tuple[int, int]]:
+        """The log starts of partitions that were asked for, as (channel, offset)."""
+        ...
+
+    @property
     def attempts(self) -> list[Attempt] | None:
         """All attempts to write a batch in a transaction; None: no client writes transactions."""
         ...
@@ -70,6 +77,11 @@ class ClusterView(Protocol):
     @property
     def clients(self) -> ClientsView:
         """The clients."""
+        ...
+
+    @property
+    def rules(self) -> Mapping[int, RetentionRule]:
+        """What partitions keep, by channel."""
         ...
 
     @property

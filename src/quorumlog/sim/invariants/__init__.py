@@ -11,6 +11,7 @@ from quorumlog.sim.invariants.committed import Committed
 from quorumlog.sim.invariants.committed_kept import CommittedKept
 from quorumlog.sim.invariants.committed_reads import CommittedReads
 from quorumlog.sim.invariants.election_safety import ElectionSafety
+from quorumlog.sim.invariants.given_up import GivenUp
 from quorumlog.sim.invariants.hook_once import HookOnce
 from quorumlog.sim.invariants.leader_append_only import LeaderAppendOnly
 from quorumlog.sim.invariants.leader_completeness import LeaderCompleteness
@@ -34,7 +35,7 @@ from quorumlog.sim.invariants.transactions import Transactions
 
 def all_invariants(random: Random) -> list[Invariant]:
     """Return one of each; `random` chooses which promises are checked on a copy of the disk."""
-    committed = Committed()
+    committed, partitions = Committed(), Partitions()
     return [
         ElectionSafety(),
         OneVotePerTerm(),
@@ -61,5 +62,6 @@ def all_invariants(random: Random) -> list[Invariant]:
         Linearizable(),
         Transactions(),
         HookOnce(),
-        Partitions(),
+        partitions,
+        GivenUp(partitions.history),
     ]

@@ -1,0 +1,31 @@
+"""Five brokers, 200 partitions, and everything at once that can go wrong.
+
+    python tests/torture/kafka_chaos.py --seconds 1800 --records 600000 --seed 1
+
+As kafka_records.py and kafka_retention.py; besides, each node has a small disk that is full at
+times, bits flip in its data files, links are slow, and all nodes are restarted one after the other.
+All must be well within a minute after the last fault, and nodes take no more memory and files than
+in the quiet time before the first one. Needs root.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from torture.broker_runs import Plan, main
+from torture.nemesis import ALL
+
+PLAN = Plan(
+    partitions=200,
+    faults=ALL,
+    kill_pauses=(4, 12),
+    is_retained=True,
+    has_small_disks=True,
+    heals_s=60,
+    quiet_s=60,
+    settings=(("scrubIntervalHours", 0.005),),
+)
+
+if __name__ == "__main__":
+    main(__doc__, PLAN, seconds=600, records=200_000, nodes=5)
