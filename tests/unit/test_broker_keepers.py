@@ -147,6 +147,10 @@ def test_a_group_that_an_old_view_does_not_know_is_not_deleted(host):
     host.end("make", "pg-2")
     host.keeper.reconcile(old, 0)
     assert ("delete", "pg-2") not in host.waiting
+    assert not old.has_given_up("pg-2")
+    host.do(ReplaceGroup("pg-2", NewGroup([1], "peers", {})))
+    names = ["pg-0", "pg-2", "pg-3", "pg-4", "orders"]
+    assert [name for name in names if host.view.has_given_up(name)] == ["pg-2"]
 
 
 # -- partitions -----------------------------------------------------------------------------------

@@ -69,6 +69,15 @@ def test_what_an_own_replica_knows_of_a_later_term_counts(leaders):
     assert leaders.of("pg-0")[:2] == ("n2", 6)
 
 
+def test_groups_that_were_given_up_are_forgotten(leaders):
+    leaders.told("n1", [*led(5), *led(2, "pg-1")])
+    leaders.told("n1", led(5))
+    assert leaders.of("pg-1") == (None, 2, ("n0",))
+    leaders.forget(lambda name: name == "pg-1")
+    assert leaders.of("pg-1") == NOBODY
+    assert leaders.of("pg-0")[:2] == ("n1", 5)
+
+
 def test_only_what_is_new_is_a_change(leaders, clock):
     leaders.told("n1", led(5))
     before = clock.changes

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.state import ClusterView, PartitionGroup, group_identity
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import PARTITION_GROUP
 from quorumlog.model.group_records import GroupRecord
 
 logger = logging.getLogger(__name__)
@@ -62,8 +61,7 @@ class GroupKeeper:
             if group.phase == "making" and broker_id in group.members:
                 self._make(view.cluster_id, group)
         for name in list(self._hosted):
-            found = PARTITION_GROUP.fullmatch(name)
-            if found and name not in view.groups and int(found.group(1)) < view.groups_made:
+            if view.has_given_up(name):
                 self._delete(view.cluster_id, name)
 
     def _make(self, cluster_id: str, group: PartitionGroup) -> None:

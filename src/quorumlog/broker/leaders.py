@@ -65,6 +65,12 @@ class Leaders:
             self._observed = replicas
             self._update()
 
+    def forget(self, is_given_up: Callable[[str], bool]) -> None:
+        """Forget the groups of which `is_given_up` says so; nobody leads them any more."""
+        gone = [name for name in self._known if is_given_up(name)]
+        for name in gone:
+            del self._known[name]
+
     def tick(self) -> None:
         """Forget nodes that were silent for too long."""
         oldest = self._now_ms() - SILENT_MS

@@ -124,6 +124,7 @@ class Running:
     def view_changed(self) -> None:
         """This node's view of `__cluster` has come further."""
         self.commands.applied()
+        self.leaders.forget(self.view().has_given_up)
         self._reconcile()
 
     # -- leaders ------------------------------------------------------------------------------

@@ -49,8 +49,12 @@ class TopicPolicies:
     def of(self, topic: TopicView, defaults: Mapping[str, str]) -> TopicPolicy:
         """Return how batches of a topic are taken."""
         configs = topic.configs
-        if defaults is not self._defaults or len(self._known) >= TOPICS_MAX:
-            self._defaults, self._known = defaults, {}
+        if defaults is not self._defaults:  # a new table with each command, mostly with the same
+            if defaults != self._defaults:
+                self._known = {}
+            self._defaults = defaults
+        if len(self._known) >= TOPICS_MAX and topic.topic_id not in self._known:
+            self._known = {}
         known = self._known.get(topic.topic_id)
         if known is not None and known[0] is configs:
             return known[1]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.kafka.broker_view import BrokerView, PartitionView
+from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.led_partitions import Refusal, find_partition, led_partition
@@ -42,36 +42,39 @@ def _by_topic(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, list[dic
 
 
 async def handle_describe_log_dirs(context: RequestContext, request: Any) -> Answer:
-    """Answer how many bytes of partitions can be read at this node, leader or not."""
-    found = []
-    asked = dict.fromkeys(_asked_for(context.broker, request.topics, "partitions"))
+    """Answer how many bytes of partitions can be read at this node, leader or not, and where.
+
+    The high watermark that a replica knows is never beyond its log: as in Kafka, none lags.
+    """
+    broker = context.broker
+    here = context.config.store_base_dir
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {here: []}
+    asked = dict.fromkeys(_asked_for(broker, request.topics, "partitions"))
     async for name, number in context.in_turns(asked):
-        partition = find_partition(context.broker, name, number)
-        size = None if isinstance(partition, Refusal) else _size_of(context.broker, partition)
-        if size is not None:
-            answer = {"partition_index": number, "partition_size": size, "offset_lag": 0}
-            found.append((name, {**answer, "is_future_key": False}))
-    directory = context.config.store_base_dir
-    usage = await context.on_thread(partial(shutil.disk_usage, directory))
-    result = {
-        "error_code": ErrorCode.NONE,
-        "log_dir": directory,
-        "topics": [
-            {"name": name, "partitions": partitions}
-            for name, partitions in _by_topic(found).items()
-        ],
-        "total_bytes": usage.total,
-        "usable_bytes": usage.free,
-    }
-    return {"results": [result]}
-
-
-def _size_of(broker: BrokerView, partition: PartitionView) -> int | None:
-    """Return the bytes of a partition that can be read; None: nothing of it is at this node."""
-    replica = broker.replica(partition.group)
-    if replica is None or replica.partition_reads.partition(partition.channel) is None:
-        return None
-    return replica.partition_retention.readable_bytes(partition.channel)
+        partition = find_partition(broker, name, number)
+        replica = None if isinstance(partition, Refusal) else broker.replica(partition.group)
+        if isinstance(partition, Refusal) or replica is None:
+            continue
+        if replica.partition_reads.partition(partition.channel) is None:
+            continue
+        size = replica.partition_retention.readable_bytes(partition.channel)
+        answer = {"partition_index": number, "partition_size": size, "offset_lag": 0}
+        directory = next(iter(replica.config.data_directories), here)
+        found.setdefault(directory, []).append((name, {**answer, "is_future_key": False}))
+    results = []
+    for directory, partitions in found.items():
+        usage = await context.on_thread(partial(shutil.disk_usage, directory))
+        result = {
+            "error_code": ErrorCode.NONE,
+            "log_dir": directory,
+            "topics": [
+                {"name": name, "partitions": some} for name, some in _by_topic(partitions).items()
+            ],
+            "total_bytes": usage.total,
+            "usable_bytes": usage.free,
+        }
+        results.append(result)
+    return {"results": results}
 
 
 async def handle_describe_producers(context: RequestContext, request: Any) -> Answer:

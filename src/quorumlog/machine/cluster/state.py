@@ -11,6 +11,7 @@ import msgspec
 
 from quorumlog.machine.cluster.answers import Answers
 from quorumlog.machine.cluster.commands import ID_BYTES
+from quorumlog.model.config import PARTITION_GROUP
 
 BROKERS_MAX: Final = 50
 """Brokers of a cluster."""
@@ -98,6 +99,12 @@ class ClusterView:
     def broker_of(self, node_id: str) -> BrokerRecord | None:
         """Return the broker that a node is, if it has registered."""
         return next((one for one in self.brokers.values() if one.node_id == node_id), None)
+
+    def has_given_up(self, group: str) -> bool:
+        """Whether a partition group was given up: it was made before, and is not there."""
+        found = PARTITION_GROUP.fullmatch(group)
+        is_old = found is not None and int(found.group(1)) < self.groups_made
+        return is_old and group not in self.groups
 
 
 EMPTY_VIEW: Final = ClusterView()
