@@ -87,6 +87,22 @@ class Model:
         found = self.index.offset_at_bytes(channel, offset, room)
         assert found == (kept_from[0] if kept_from else None)
 
+    def check_within(self, channel, offset, expected):
+        """What a read asks: batches that lie before an offset, and fit."""
+        end = self.choice.randint(offset, self.next_offsets.get(channel, 0) + 2)
+        most, count = self.choice.randint(0, 400), self.choice.randint(1, 5)
+        at_least, room, fitting = self.choice.random() < 0.5, most, []
+        for batch in expected[:count]:
+            room -= batch.size_bytes
+            fits = room >= 0 or (at_least and not fitting)
+            if batch.last_offset >= end or not fits:
+                break
+            fitting.append(batch)
+        found = self.index.batches_within(
+            channel, offset, end, most, count_max=count, at_least=at_least
+        )
+        assert found == fitting
+
     def check_needed(self):
         starts = {at: self.choice.randint(0, 60) for at in range(5) if self.choice.random() < 0.7}
         needed = [
@@ -106,6 +122,7 @@ class Model:
             for offset in range(begin, self.next_offsets.get(channel, 0) + 2):
                 expected = [batch for batch in kept if batch.last_offset >= offset]
                 assert list(self.index.batches_from(channel, offset)) == expected
+                self.check_within(channel, offset, expected)
                 for time in (-1, 10, 25, 50, 51):
                     since = [batch for batch in expected if batch.newest_time >= time]
                     assert list(self.index.batches_since(channel, offset, time)) == since

@@ -291,4 +291,12 @@ def test_bodies_of_given_entries_come_from_memory_and_files(tmp_path, cache):
     few = read_bodies(opened.log, asked, len(bodies[0]) + len(bodies[1]))
     assert [bytes(body) for body in few] == bodies[:2]
     assert len(read_bodies(opened.log, [39], 1)) == 1, "one body is always returned"
+    cached = opened.log.tail.bodies(asked)
+    assert (cached is None) is (cache == 1), "none of those that are in files"
+    if cached is not None:
+        assert [bytes(body) for body in cached] == [bodies[index] for index in asked]
+        opened.log.note_committed(299)
+        opened.submit(opened.log.reset(40))
+        assert opened.log.tail.bodies([40, 41]) is None, "removed, though it is in the run of 41"
+        assert [bytes(body) for body in opened.log.tail.bodies([41])] == [bodies[41]]
     opened.close()

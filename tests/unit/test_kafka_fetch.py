@@ -20,6 +20,7 @@ from kafka_peer import (
     values_of,
 )
 from quorumlog.kafka.fetch import (
+    GATHERED_BYTES_MAX,
     FetchedPartition,
     FetchedTopic,
     fetch_answer,
@@ -184,15 +185,17 @@ def test_a_client_reads_an_answer_as_it_was_given(version, topics, rest):
     ]
 
 
-def test_records_are_sent_from_where_they_are():
+def test_large_records_are_sent_from_where_they_are_and_small_ones_with_what_is_around_them():
     header = RequestHeader(KEY, 12, 7, None, 100, True)
-    parts = [memoryview(bytearray(b"one")), memoryview(bytearray(b"two")), b"three"]
-    records = [parts[:2], (), (), parts[2:]]
+    large = bytes(GATHERED_BYTES_MAX)
+    parts = [memoryview(bytearray(large)), memoryview(bytearray(b"two")), large]
+    records = [parts[:2], (), [b"small"], parts[2:]]
     partitions = [FetchedPartition(number, records=one) for number, one in enumerate(records)]
     topic = FetchedTopic("t", None, partitions)
     buffers = fetch_answer(header, [topic])
     assert len(buffers) == 6
     assert [buffers[1] is parts[0], buffers[2] is parts[1], buffers[4] is parts[2]] == [True] * 3
+    assert b"small" in buffers[3]
 
 
 REQUESTS = {

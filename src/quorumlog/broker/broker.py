@@ -58,6 +58,8 @@ class Broker:
         self.config = config
         self.attachments = {CLUSTER_GROUP: Attachments(applied=self._applied)}
         self.version = 0
+        self.broker_id = -1
+        """The number of this broker; -1: it has not registered yet."""
         self._view: ClusterView = EMPTY_VIEW
         self._listeners: dict[int, Callable[[], None]] = {}
         self._numbers = count()
@@ -86,12 +88,6 @@ class Broker:
     def cluster_id(self) -> str:
         """The id of the cluster; empty until a broker has registered."""
         return self._view.cluster_id
-
-    @property
-    def broker_id(self) -> int:
-        """The number of this broker; -1: it has not registered yet."""
-        found = self._view.broker_of(self.config.self_id)
-        return -1 if found is None else found.broker_id
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -202,6 +198,7 @@ class Broker:
         """The machine of `__cluster` has another state."""
         if isinstance(machine, ClusterMachine) and machine.view is not self._view:
             self._view = machine.view
+            self.broker_id = self._id_of(self.config.self_id)
             if self._parts is not None:
                 self._parts.view_changed()
             self._changed()

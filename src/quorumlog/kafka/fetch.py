@@ -28,10 +28,13 @@ from quorumlog.kafka.primitives import (
     MalformedError,
     count_bytes,
     string_bytes,
+    uvarint_bytes,
 )
 from quorumlog.kafka.requests import RequestHeader, answer_head, read_body
 from quorumlog.model.block import Buffer
 
+GATHERED_BYTES_MAX: Final = 4 * 1024
+"""Records below this are copied together: each buffer of a write has a price."""
 _FIRST_BY_ID: Final = 13
 _START: Final = struct.Struct(">iiiib")
 _SESSION: Final = struct.Struct(">ii")
@@ -50,6 +53,10 @@ _READS_UNCOMMITTED: Final = 0
 _READS_COMMITTED: Final = 1
 _ANSWERED: Final = struct.Struct(">ihqq")
 _ANSWERED_5: Final = struct.Struct(">ihqqq")
+_HEAD_11: Final = struct.Struct(">ihqqqiii")
+"""The same with the number of aborted transactions, the preferred replica, the size of records."""
+_HEAD_12: Final = struct.Struct(">ihqqqbi")
+"""The same if it is flexible, and without the size of records."""
 _ABORTED: Final = struct.Struct(">qq")
 _ABORTED_12: Final = struct.Struct(">qqx")
 _NULL: Final = count_bytes(-1, is_flexible=False)
@@ -215,12 +222,13 @@ def fetch_answer(
 ) -> list[Buffer]:
     """Return the frame of an answer as buffers to be sent one after the other.
 
-    The parts of records are among them as they are. Before version 7 there is no `error_code`.
+    The parts of records are among them as they are, unless they are few bytes. Before version 7
+    there is no `error_code`.
     """
     version, is_flexible = header.version, header.is_flexible
     tags = b"\0" if is_flexible else b""
     buffers: list[Buffer] = []
-    parts = [
+    parts: list[Buffer] = [
         _ANSWER_WITH_SESSION.pack(throttle_ms, error_code, _NO_SESSION)
         if version >= 7
         else _ANSWER.pack(throttle_ms),
@@ -233,10 +241,14 @@ def fetch_answer(
             parts.append(string_bytes(topic.name, is_flexible=is_flexible))
         parts.append(count_bytes(len(topic.partitions), is_flexible=is_flexible))
         for one in topic.partitions:
-            _write_head(parts, one, version, is_flexible=is_flexible)
-            if one.records:
+            records = one.records
+            size = len(records[0]) if len(records) == 1 else sum(map(len, records))
+            parts.append(_head(one, size, version, is_flexible=is_flexible))
+            if size < GATHERED_BYTES_MAX:
+                parts += records
+            else:
                 buffers.append(b"".join(parts))
-                buffers += one.records
+                buffers += records
                 parts = []
             parts.append(tags)
         parts.append(tags)
@@ -246,20 +258,31 @@ def fetch_answer(
     return buffers
 
 
-def _write_head(
-    parts: list[bytes], one: FetchedPartition, version: int, *, is_flexible: bool
-) -> None:
-    """Write what comes before the records of a partition, and how many bytes these are."""
-    fields = (one.partition, one.error_code, one.high_watermark, one.last_stable_offset)
-    parts.append(
-        _ANSWERED_5.pack(*fields, one.log_start) if version >= 5 else _ANSWERED.pack(*fields)
-    )
-    if one.aborted is None:
+def _head(one: FetchedPartition, size: int, version: int, *, is_flexible: bool) -> bytes:
+    """Return what comes before the records of a partition, which have `size` bytes."""
+    aborted = one.aborted
+    if version >= 11 and not aborted:  # as most are: all in one
+        count = -1 if aborted is None else 0
+        fields = (
+            one.partition,
+            one.error_code,
+            one.high_watermark,
+            one.last_stable_offset,
+            one.log_start,
+        )
+        if is_flexible:
+            head = _HEAD_12.pack(*fields, count + 1, one.preferred_replica)
+            return head + uvarint_bytes(size + 1)
+        return _HEAD_11.pack(*fields, count, one.preferred_replica, size)
+    marks = (one.partition, one.error_code, one.high_watermark, one.last_stable_offset)
+    parts = [_ANSWERED_5.pack(*marks, one.log_start) if version >= 5 else _ANSWERED.pack(*marks)]
+    if aborted is None:
         parts.append(_NULL_COMPACT if is_flexible else _NULL)
     else:
-        parts.append(count_bytes(len(one.aborted), is_flexible=is_flexible))
+        parts.append(count_bytes(len(aborted), is_flexible=is_flexible))
         form = _ABORTED_12 if is_flexible else _ABORTED
-        parts += starmap(form.pack, one.aborted)
+        parts += starmap(form.pack, aborted)
     if version >= 11:
         parts.append(_I32.pack(one.preferred_replica))
-    parts.append(count_bytes(sum(map(len, one.records)), is_flexible=is_flexible))
+    parts.append(count_bytes(size, is_flexible=is_flexible))
+    return b"".join(parts)

@@ -7,7 +7,7 @@ bytes, and no tagged fields. A null string or array has the length -1, or 0 if c
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 ELEMENTS_MAX: Final = 50_000
 """Elements that all arrays of one request may have, and tagged fields: those of 10,000 partitions,
@@ -37,10 +37,11 @@ class Cursor:
     `ManyElementsError` beyond `elements_max` elements, if that is below `ELEMENTS_MAX`.
     """
 
-    __slots__ = ("_elements_max", "_left", "data", "place")
+    __slots__ = ("_elements_max", "_left", "_size", "data", "place")
 
     def __init__(self, data: memoryview, place: int, elements_max: int = ELEMENTS_MAX) -> None:
         self.data = data
+        self._size = len(data)
         self.place = place
         self._left = self._elements_max = elements_max
 
@@ -90,17 +91,20 @@ class Cursor:
 
     def nullable_string(self, *, is_flexible: bool) -> str | None:
         """Return a string, or None if it is null."""
-        start = self.place
+        data, start = self.data, self.place
         if is_flexible:
             length = self.uvarint() - 1
         else:
-            (length,) = _I16.unpack_from(self.data, start)
-            self.place += 2
+            (length,) = _I16.unpack_from(data, start)
+            self.place = start + 2
         if length == -1:
             return None
-        stop = self._stop_of(length, "a string")
+        place = self.place
+        stop = place + length
+        if not place <= stop <= self._size:
+            raise self._too_long(length, "a string")
         try:
-            text = str(self.data[self.place : stop], "utf-8")
+            text = str(data[place:stop], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedError(f"a string is not UTF-8: {error.reason}", start) from None
         self.place = stop
@@ -116,20 +120,33 @@ class Cursor:
 
     def bytes_range(self, *, is_flexible: bool) -> tuple[int, int]:
         """Return where bytes start and end; null bytes are empty."""
-        length = self.uvarint() - 1 if is_flexible else self.int32()
-        if length == -1:
-            return self.place, self.place
+        if is_flexible:
+            length = self.uvarint() - 1
+        else:
+            (length,) = _I32.unpack_from(self.data, self.place)
+            self.place += 4
         start = self.place
-        self.place = self._stop_of(length, "a field of bytes")
-        return start, self.place
+        if length == -1:
+            return start, start
+        end = start + length
+        if not start <= end <= self._size:
+            raise self._too_long(length, "a field of bytes")
+        self.place = end
+        return start, end
 
     def nullable_count(self, *, is_flexible: bool) -> int | None:
         """Return how many elements an array has, or None if it is null."""
         start = self.place
-        count = self.uvarint() - 1 if is_flexible else self.int32()
+        if is_flexible:
+            count = self.uvarint() - 1
+        else:
+            (count,) = _I32.unpack_from(self.data, start)
+            self.place = start + 4
         if count == -1:
             return None
-        self._check_count(count, start, "elements of an array")
+        if count < 0 or count > self._left or count > self._size - self.place:
+            self._refuse_count(count, start, "elements of an array")
+        self._left -= count
         return int(count)
 
     def count(self, *, is_flexible: bool) -> int:
@@ -153,28 +170,32 @@ class Cursor:
             return
         start = self.place
         count = self.uvarint()
-        self._check_count(count, start, "tagged fields")
+        if count > self._left or count > self._size - self.place:
+            self._refuse_count(count, start, "tagged fields")
+        self._left -= count
         for _ in range(count):
             self.uvarint()
             self.place = self._stop_of(self.uvarint(), "a tagged field")
 
-    def _check_count(self, count: int, start: int, what: str) -> None:
-        left = len(self.data) - self.place
+    def _refuse_count(self, count: int, start: int, what: str) -> NoReturn:
+        left = self._size - self.place
         if not 0 <= count <= left:
             raise MalformedError(f"{count} {what} cannot be in the {left} bytes that follow", start)
-        self._left -= count
-        if self._left < 0:
-            if self._elements_max < ELEMENTS_MAX:
-                raise ManyElementsError
-            raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", start)
+        if self._elements_max < ELEMENTS_MAX:
+            raise ManyElementsError
+        raise MalformedError(f"more than {ELEMENTS_MAX} elements in all", start)
 
     def _stop_of(self, length: int, what: str) -> int:
         """Return where the next `length` bytes end."""
-        left = len(self.data) - self.place
-        if not 0 <= length <= left:
-            text = f"{what} of {length} bytes cannot be in the {left} bytes that follow"
-            raise MalformedError(text, self.place)
-        return self.place + length
+        place = self.place
+        if not 0 <= length <= self._size - place:
+            raise self._too_long(length, what)
+        return place + length
+
+    def _too_long(self, length: int, what: str) -> MalformedError:
+        left = self._size - self.place
+        text = f"{what} of {length} bytes cannot be in the {left} bytes that follow"
+        return MalformedError(text, self.place)
 
 
 def uvarint_bytes(number: int) -> bytes:

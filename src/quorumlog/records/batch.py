@@ -51,6 +51,9 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_LAST_CODEC: Final = int(Codec.ZSTD)
+
+
 class BatchFault(Enum):
     """Why a batch is refused."""
 
@@ -146,10 +149,11 @@ def check_batch(data: memoryview, bytes_max: int) -> BatchHeader:
     if size < HEADER_SIZE:
         raise _invalid(f"{size} bytes are no record batch, which has {HEADER_SIZE} and more")
     header = batch_header(data)
-    if header.size_bytes < size and header.length >= HEADER_SIZE - _LENGTH_END:
-        raise _invalid("more than one record batch for a partition; send one in a request")
-    if header.size_bytes != size:
-        raise _invalid(f"a record batch of {size} bytes states the length {header.length}")
+    length = header.length
+    if length + _LENGTH_END != size:
+        if HEADER_SIZE <= length + _LENGTH_END < size:
+            raise _invalid("more than one record batch for a partition; send one in a request")
+        raise _invalid(f"a record batch of {size} bytes states the length {length}")
     found = crc32c(data[CRC_BEGIN:])
     if found != header.crc:
         text = f"a record batch has the CRC-32C {found:#010x}, and states {header.crc:#010x}"
@@ -159,10 +163,11 @@ def check_batch(data: memoryview, bytes_max: int) -> BatchHeader:
 
 
 def _check_fields(header: BatchHeader) -> None:
-    if header.attributes & _CODECS > Codec.ZSTD:
-        text = f"compression {header.attributes & _CODECS} is not known; 0 to {int(Codec.ZSTD)} are"
+    attributes = header.attributes
+    if attributes & _CODECS > _LAST_CODEC:
+        text = f"compression {attributes & _CODECS} is not known; 0 to {_LAST_CODEC} are"
         raise RecordBatchError(BatchFault.CODEC, text)
-    if header.is_control:
+    if attributes & _CONTROL:
         raise _invalid("a control batch; only transaction coordinators write these")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise _invalid(
@@ -177,7 +182,7 @@ def _check_fields(header: BatchHeader) -> None:
                 f"producer {header.producer_id} with the epoch {header.producer_epoch} and the "
                 f"sequence {header.base_sequence}"
             )
-    elif header.is_transactional:
+    elif attributes & _TRANSACTIONAL:
         raise _invalid("a transactional record batch without a producer id")
 
 

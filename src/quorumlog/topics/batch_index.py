@@ -71,13 +71,15 @@ class _NewestRows:
         """See `ChannelRows`."""
         return len(self._indexes)
 
-    def add(self, index: int, header: BatchHeader) -> None:
-        """Add a batch after the others."""
+    def add(self, index: int, header: BatchHeader) -> int:
+        """Add a batch after the others; return its bytes."""
+        size_bytes = header.size_bytes
         self._base_offsets.append(header.base_offset)
         self._indexes.append(index)
         self._times.append(header.max_timestamp)
         self._counts.append(header.count)
-        self._sizes.append(header.size_bytes)
+        self._sizes.append(size_bytes)
+        return size_bytes
 
     def pop(self) -> int:
         """Remove the last batch; return its bytes."""
@@ -176,13 +178,13 @@ class BatchIndex:
 
     def add(self, channel: int, index: int, header: BatchHeader) -> None:
         """A batch was appended to the partition on a channel. One that is sealed is known."""
-        if index <= self.sealed_index:
+        sealed = self.sealed
+        if sealed and index <= sealed[-1].last_index:
             return
         rows = self._newest.get(channel)
         if rows is None:
             rows = self._newest[channel] = _NewestRows()
-        rows.add(index, header)
-        self.unsealed_bytes += header.size_bytes
+        self.unsealed_bytes += rows.add(index, header)
         self._order.append((index, channel))
 
     def truncate(self, from_index: int) -> None:
@@ -283,6 +285,37 @@ class BatchIndex:
                 batch = rows.batch(row)
                 if batch.last_offset >= offset:
                     yield batch
+
+    def batches_within(
+        self,
+        channel: int,
+        offset: int,
+        end: int,
+        bytes_max: int,
+        *,
+        count_max: int,
+        at_least: bool,
+    ) -> list[PlacedBatch]:
+        """Return the same batches as far as they lie before offset `end`, and fit.
+
+        They are at most `count_max`, and have at most `bytes_max` bytes together; if `at_least`,
+        the first one fits always.
+        """
+        found: list[PlacedBatch] = []
+        for rows in self._parts(channel, offset):
+            for row in range(max(0, rows.row_of(offset)), len(rows)):
+                batch = rows.batch(row)
+                if batch.last_offset < offset:
+                    continue
+                bytes_max -= batch.size_bytes
+                if bytes_max < 0 and (found or not at_least):
+                    return found
+                if batch.last_offset >= end:
+                    return found
+                found.append(batch)
+                if len(found) == count_max or bytes_max <= 0:
+                    return found
+        return found
 
     def batches_since(self, channel: int, offset: int, time_ms: int) -> Iterator[PlacedBatch]:
         """Yield those of the same batches that have a record not older than a time."""

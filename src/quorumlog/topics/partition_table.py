@@ -167,18 +167,18 @@ class PartitionTable:
         before = self.partitions.get(channel)
         if before is None or header.base_offset != before.next_offset or header.count < 1:
             return
-        epochs = before.epochs
+        is_leaders, epochs = header.is_log_append_time, before.epochs
         if not epochs or header.leader_epoch > epochs[-1][0]:
             epochs = (*epochs, (header.leader_epoch, header.base_offset))[-EPOCHS_MAX:]
         self.partitions[channel] = Partition(
             before.number,
             before.topic_id,
             before.topic,
-            header.last_offset + 1,
+            header.base_offset + header.last_offset_delta + 1,
             before.log_start,
             before.appended_bytes + header.size_bytes,
             max(before.max_timestamp, header.max_timestamp),
-            max(before.append_time, header.max_timestamp if header.is_log_append_time else -1),
+            max(before.append_time, header.max_timestamp) if is_leaders else before.append_time,
             epochs,
         )
         self._partition_sum.changed(channel)
@@ -245,9 +245,10 @@ class PartitionTable:
         if batch.channel not in self.partitions:
             text = f"there is no partition on channel {batch.channel}"
             return BatchCheck(ResponseCode.UNKNOWN_PARTITION, text)
-        if batch.producer is None:
+        producer = batch.producer
+        if producer is None:
             return TO_BE_ADDED
-        found = check_sequence(self._producers.get(batch.producer), batch.header)
+        found = check_sequence(self._producers.get(producer), batch.header)
         if found.appended is not None:
             batch.base_offset = found.appended.base_offset
             batch.append_time = found.appended.append_time

@@ -1,6 +1,6 @@
 """A record batch on its way into the log, and where it went."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ class ProducedBatch:
     """A batch that a leader is asked to append to the partition on a channel.
 
     `header` is that of the batch as it came. `gets_append_time`: its records get the leader's time.
+    `producer`: channel and producer id, if its place depends on what that producer sent before.
     `base_offset` and `append_time` are known once the batch has its place, also if it has had it
     since it came before; -1 until then, `append_time` also if records keep their own times.
     """
@@ -28,12 +29,12 @@ class ProducedBatch:
     gets_append_time: bool = False
     base_offset: int = -1
     append_time: int = -1
+    producer: tuple[int, int] | None = field(init=False)
 
-    @property
-    def producer(self) -> tuple[int, int] | None:
-        """Channel and producer id, if its place depends on what that producer sent before."""
+    def __post_init__(self) -> None:
+        """See `producer`."""
         producer_id = self.header.producer_id
-        return None if producer_id == NO_PRODUCER else (self.channel, producer_id)
+        self.producer = None if producer_id == NO_PRODUCER else (self.channel, producer_id)
 
 
 def block_around(buffer: memoryview, start: int, stop: int, channel: int) -> Block:

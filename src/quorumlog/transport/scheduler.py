@@ -128,7 +128,8 @@ class Scheduler:
         if self._serving is not None:
             traffic_class = self._serving
         else:
-            self._call_next()
+            if self._later is not None or not self._is_called:
+                self._call_next()
             if not is_granted and (
                 self._waiting[traffic_class]
                 or self._spent[traffic_class] >= self._time_for(traffic_class)

@@ -164,7 +164,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         try:
             while self._transport is not None and not self._transport.is_closing():
                 used = self._slices if taken else None  # a handshake may have removed them
-                if used and not self._pauses.reasons and used.is_over() and decoder.has_unread:
+                if used and not self._pauses.reasons and decoder.has_unread and used.is_over():
                     used.slice_ended(leaves_something=True)
                     self._await_turn()
                 if self._pauses.reasons:
@@ -215,11 +215,10 @@ class StreamConnection(asyncio.BufferedProtocol):
     @property
     def traffic_class(self) -> TrafficClass:
         """See `Schedulable`."""
-        if not self.is_introduced:
-            return TrafficClass.HANDSHAKE
         if not self.answered:
-            return TrafficClass.UNPROVEN
-        return TrafficClass.INTERACTIVE if self._slices is None else self._slices.traffic_class
+            return TrafficClass.UNPROVEN if self.is_introduced else TrafficClass.HANDSHAKE
+        slices = self._slices
+        return TrafficClass.INTERACTIVE if slices is None else slices.classifier.traffic_class
 
     @property
     def yields_to_interactive(self) -> bool:

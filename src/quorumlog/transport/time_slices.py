@@ -18,21 +18,19 @@ class TimeSlices:
 
     def __init__(self, shared: SharedResources) -> None:
         self._scheduler = shared.scheduler
-        self._classifier = Classifier(shared.now)
+        self.is_over = shared.scheduler.is_slice_over
+        self.end = shared.scheduler.end
+        self.classifier = Classifier(shared.now)
+        """The class of a client of which requests were answered."""
         self._space = 0
         self._since = 0.0
         self._is_granted = False
         self._has_more = False
 
     @property
-    def traffic_class(self) -> TrafficClass:
-        """The class of a client of which requests were answered."""
-        return self._classifier.traffic_class
-
-    @property
     def is_closed_loop(self) -> bool:
         """Whether the client is known to wait for its answers."""
-        return self._classifier.is_closed_loop
+        return self.classifier.is_closed_loop
 
     def read_buffer(self, space: memoryview) -> memoryview:
         """Return the part of a buffer to receive into; the time from now on counts."""
@@ -46,35 +44,27 @@ class TimeSlices:
         # a full buffer means that there is more, as a rule; the rest of a large frame says nothing
         self._has_more = size == self._space and is_staging
         if not is_staging:
-            self._classifier.saw_large_frame()
+            self.classifier.saw_large_frame()
 
     def begin(self, traffic_class: TrafficClass) -> bool:
         """Start a slice; False: the connection has to wait for its turn."""
         granted, self._is_granted = self._is_granted, False
         since, self._since = self._since or self._scheduler.now(), 0.0
-        return self._scheduler.begin(self, traffic_class, since, is_granted=granted)
-
-    def is_over(self) -> bool:
-        """Whether the present slice has lasted long enough."""
-        return self._scheduler.is_slice_over()
+        return self._scheduler.begin(self.classifier, traffic_class, since, is_granted=granted)
 
     def slice_ended(self, *, leaves_something: bool | None = None) -> None:
         """Note whether the slice left requests over; None: as the last read suggests."""
         if leaves_something is None:
             leaves_something = self._has_more
-        self._classifier.slice_ended(leaves_something=leaves_something)
+        self.classifier.slice_ended(leaves_something=leaves_something)
 
     def sent(self, size: int) -> None:
         """Note an answer of `size` bytes."""
         if size > RECEIVED_BYTES_MAX:
-            self._classifier.saw_large_frame()
+            self.classifier.saw_large_frame()
 
     def scheduled(self, *, is_idle: bool) -> None:
         """It is the connection's turn; `is_idle`: no request waits, so it will only now be read."""
         self._is_granted = is_idle
         if is_idle:  # the slice before ended with its last request
             self.slice_ended()
-
-    def end(self) -> None:
-        """End the present slice."""
-        self._scheduler.end()

@@ -173,8 +173,12 @@ class FrameReceiver(ABC):
         With it: whether that is memory of its own, from `_allocate`. Otherwise it is valid only
         until more bytes are received.
         """
-        if not self._has_header and not self._take_header():
-            return None
+        if not self._has_header:
+            if self._begin == self._end:  # as a rule: all that was received is taken
+                self._begin = self._end = 0
+                return None
+            if not self._take_header():
+                return None
         total = self._total
         available = self._end - self._begin
         if self._payload is None:
@@ -203,9 +207,6 @@ class FrameReceiver(ABC):
         return payload, True
 
     def _take_header(self) -> bool:
-        if self._begin == self._end:  # as a rule: all that was received is taken
-            self._begin = self._end = 0
-            return False
         stop = min(self._end, self._begin + self.header_size)
         total = self._read_header(bytes(self._staged[self._begin : stop]))
         if total is None:

@@ -10,6 +10,7 @@ import msgspec
 from quorumlog.kafka.context import ELEMENTS_PER_TURN
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.fetch import (
+    GATHERED_BYTES_MAX,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -25,8 +26,6 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.partition_reads import PartitionRead, ReadBatches
 from quorumlog.node.replica.replica import Replica
 
-GATHERED_BYTES_MAX: Final = 4 * 1024
-"""Batches below this are copied together: each buffer of a write has a price."""
 _NO_SESSION: Final = 0
 
 

@@ -97,7 +97,7 @@ class Appends:
     @property
     def is_idle(self) -> bool:
         """Whether no client waits for an answer that may still come."""
-        return not self._requests
+        return not self._waiting()[0]
 
     # -- in -----------------------------------------------------------------------------------
 
@@ -114,16 +114,15 @@ class Appends:
         the client sends it; so is one that is the record batch of an idempotent producer, which
         then says where it is.
         """
-        if (self._holds_partitions or isinstance(entry, ProducedBatch)) and self._is_misplaced(
-            entry
-        ):
+        is_batch = isinstance(entry, ProducedBatch)
+        if is_batch is not self._holds_partitions and self._is_misplaced(entry):
             text = _PARTITIONS_ONLY if self._holds_partitions else _NO_PARTITIONS
             text = text.format(self._context.config.group)
             self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
             return
         level = max(level, self._least_level)
         if level is not WriteLevel.REPLICATION:
-            if level < WriteLevel.REPLICATION and _is_system(entry):
+            if level < WriteLevel.REPLICATION and entry is not None and not is_batch:
                 text = _NOT_COMMITTED.format(level.word)
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
                 return
@@ -133,7 +132,8 @@ class Appends:
             self._refuse_or_defer(answer, len(block.data), *refused)
             return
         if entry is not None:
-            if _is_system(entry) and is_transactional(entry) and self._machine.machine is not None:
+            has_machine = self._machine.machine is not None
+            if has_machine and _is_system(entry) and is_transactional(entry):
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, _NO_TRANSACTIONS)
                 return
             if self._proposals.holds(entry):
@@ -150,10 +150,8 @@ class Appends:
         self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
 
     def _is_misplaced(self, entry: Checked | None) -> bool:
-        """Whether a group of this kind takes no such append."""
-        if isinstance(entry, ProducedBatch):
-            return not self._holds_partitions
-        return self._holds_partitions and not isinstance(entry, LEADERS_ENTRIES)
+        """Whether a group takes no such append: a batch without partitions, or another with."""
+        return not (self._holds_partitions and isinstance(entry, LEADERS_ENTRIES))
 
     def _refuse_or_defer(
         self, answer: Answer, size_bytes: int, code: ResponseCode, text: str
@@ -216,10 +214,11 @@ class Appends:
         if full := self._space.full_text(size_bytes, releases=releases):
             return ResponseCode.DISK_FULL, full
         if self._is_full():
+            count, waiting_bytes = self._waiting()
             return (
                 ResponseCode.LEADER_PENDING_FULL,
-                f"{counted(self._requests, 'append waits', 'appends wait')} for a majority "
-                f"({self._size_bytes} bytes); "
+                f"{counted(count, 'append waits', 'appends wait')} for a majority "
+                f"({waiting_bytes} bytes); "
                 "try again later",
             )
         if self._environment.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
@@ -230,28 +229,22 @@ class Appends:
     def has_room(self) -> bool:
         """Whether an append is not refused for those that wait here, or for the disk."""
         queued = self._environment.disk.queued_bytes
-        return not self._is_full() and queued < self._limits.disk_queue_bytes_max
+        return queued < self._limits.disk_queue_bytes_max and not self._is_full()
 
-    @property
-    def _requests(self) -> int:
+    def _waiting(self) -> tuple[int, int]:
+        """Return how many appends wait here, and their bytes."""
         # asked twice for each append: no calls
-        repeated = self._repeated
-        waiting = len(self.pending.waiting) + self._proposals.queued.count + self.levels.held
-        waiting += len(repeated.waiting) + repeated.lookups
-        return waiting + len(self._deferred.waiting) + self._lookups
-
-    @property
-    def _size_bytes(self) -> int:
-        waiting = self.pending.size_bytes + self._proposals.queued.size_bytes
-        return waiting + self._deferred.size_bytes + self.levels.held_bytes
+        pending, queued, repeated = self.pending, self._proposals.queued, self._repeated
+        levels, deferred = self.levels, self._deferred
+        count = len(pending.waiting) + queued.count + levels.held + self._lookups
+        count += len(repeated.waiting) + repeated.lookups + len(deferred.waiting)
+        size_bytes = pending.size_bytes + queued.size_bytes + deferred.size_bytes
+        return count, size_bytes + levels.held_bytes
 
     def _is_full(self) -> bool:
         """Whether as many appends wait as may wait."""
-        limits = self._limits
-        return (
-            self._requests >= limits.pending_requests_max
-            or self._size_bytes >= limits.pending_bytes_max
-        )
+        limits, (count, size_bytes) = self._limits, self._waiting()
+        return count >= limits.pending_requests_max or size_bytes >= limits.pending_bytes_max
 
     def _propose_batch(self, batch: Batch) -> None:
         number = next(self._batch_numbers)

@@ -142,7 +142,11 @@ class PartitionReads:
 
     def available(self, read: PartitionRead) -> int:
         """Return how many bytes a read would give, as far as that can be told without a disk."""
-        return sum(batch.size_bytes for batch in self._placed(read, read.bytes_max))
+        partition = self.partition(read.channel)
+        if partition is None or read.offset >= partition.next_offset:
+            return 0
+        batches = self._placed(read, partition, read.bytes_max, at_least=True)
+        return sum(batch.size_bytes for batch in batches)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -159,32 +163,40 @@ class PartitionReads:
         if refused is not None:
             answer([ReadBatches(*refused) for _ in reads])
             return
-        found, room, is_in_memory, is_first = [], bytes_max, True, True
-        placed: list[tuple[ReadBatches, list[PlacedBatch], int]] = []
-        log = self._context.log
+        found, room, is_first = list[ReadBatches](), bytes_max, True
+        cold: list[tuple[ReadBatches, list[int], int]] = []
+        tail, partitions = self._context.log.tail, self._tables.partitions.partitions
         for read in reads:
-            found.append(result := self._checked(read))
-            if read.offset >= result.high_watermark or room <= 0:
+            partition = partitions.get(read.channel)
+            found.append(result := _checked(read, partition))
+            if partition is None or room <= 0 or read.offset >= partition.next_offset:
                 continue
             if result.code is not ResponseCode.SUCCESS:
                 continue
-            batches = self._placed(read, min(read.bytes_max, room), at_least=is_first)
-            self._check_first(read, result, batches)
+            most = min(read.bytes_max, room)
+            batches = self._placed(read, partition, most, at_least=is_first)
+            if not batches or batches[0].base_offset > read.offset:
+                self._check_first(read, result, batches)
             if batches:
                 is_first = False
-                size_bytes = sum([batch.size_bytes for batch in batches])
+                indexes, size_bytes = [], 0
+                for batch in batches:
+                    indexes.append(batch.index)
+                    size_bytes += batch.size_bytes
                 room -= size_bytes
-                placed.append((result, batches, size_bytes))
-                is_in_memory = is_in_memory and log.is_in_memory(batches[0].index)
+                bodies = tail.bodies(indexes)
+                if bodies is None:
+                    cold.append((result, indexes, size_bytes))
+                else:
+                    result.batches = bodies
+        if not cold:
+            answer(found)
+            return
 
         def work() -> list[ReadBatches]:
-            for result, batches, size_bytes in placed:
-                self._fill(result, batches, size_bytes)
+            for result, indexes, size_bytes in cold:
+                self._fill(result, indexes, size_bytes)
             return found
-
-        if is_in_memory:
-            self._answer(work(), answer)
-            return
 
         def failed(error: Exception) -> None:
             text = f"reading failed: {describe_error(error)}"
@@ -195,17 +207,6 @@ class PartitionReads:
         self._context.environment.executor.run(
             work, lambda results: self._answer(results, answer), failed, client
         )
-
-    def _checked(self, read: PartitionRead) -> ReadBatches:
-        partition = self.partition(read.channel)
-        if partition is None:
-            text = f"there is no partition on channel {read.channel}"
-            return ReadBatches(ResponseCode.UNKNOWN_PARTITION, text)
-        end, start = partition.next_offset, partition.log_start
-        if start <= read.offset <= end:
-            return ReadBatches(high_watermark=end, log_start=start)
-        text = f"offset {read.offset} is outside {start} to {end}"
-        return ReadBatches(ResponseCode.INDEX_OUT_OF_RANGE, text, end, start)
 
     def _check_first(
         self, read: PartitionRead, result: ReadBatches, batches: list[PlacedBatch]
@@ -219,26 +220,20 @@ class PartitionReads:
             batches.clear()
 
     def _placed(
-        self, read: PartitionRead, room: int, *, at_least: bool = True
+        self, read: PartitionRead, partition: Partition, room: int, *, at_least: bool
     ) -> list[PlacedBatch]:
         """Return the batches that fit; if `at_least`, the first one of them fits always."""
-        partition = self.partition(read.channel)
-        found: list[PlacedBatch] = []
-        if partition is None or read.offset >= partition.next_offset:
-            return found
-        for batch in self._tables.batches.batches_from(read.channel, read.offset):
-            is_beyond = batch.last_offset >= partition.next_offset
-            if is_beyond or len(found) == BATCHES_PER_READ_MAX:
-                break
-            room -= batch.size_bytes
-            if room < 0 and (found or not at_least):
-                break
-            found.append(batch)
-        return found
+        return self._tables.batches.batches_within(
+            read.channel,
+            read.offset,
+            partition.next_offset,
+            room,
+            count_max=BATCHES_PER_READ_MAX,
+            at_least=at_least,
+        )
 
-    def _fill(self, result: ReadBatches, batches: list[PlacedBatch], size_bytes: int) -> None:
+    def _fill(self, result: ReadBatches, indexes: list[int], size_bytes: int) -> None:
         """Read batches; on any thread. One that cannot be read ends them."""
-        indexes = [batch.index for batch in batches]
         try:
             result.batches = read_bodies(self._context.log, indexes, size_bytes)
         except IndexRemovedError as error:
@@ -252,3 +247,15 @@ class PartitionReads:
             if result.damage is not None:
                 self._context.damage_found(result.damage)
         answer(results)
+
+
+def _checked(read: PartitionRead, partition: Partition | None) -> ReadBatches:
+    """Return the answer to a read before there are batches: whether the offset can be read."""
+    if partition is None:
+        text = f"there is no partition on channel {read.channel}"
+        return ReadBatches(ResponseCode.UNKNOWN_PARTITION, text)
+    end, start = partition.next_offset, partition.log_start
+    if start <= read.offset <= end:
+        return ReadBatches(high_watermark=end, log_start=start)
+    text = f"offset {read.offset} is outside {start} to {end}"
+    return ReadBatches(ResponseCode.INDEX_OUT_OF_RANGE, text, end, start)

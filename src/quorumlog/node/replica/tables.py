@@ -141,13 +141,14 @@ class Tables:
         index, _, what = change
         self._current.apply(change)
         if isinstance(what, AppendedBatch):
-            partition = self._current.partitions.partitions.get(what.channel)
+            channel, header = what.channel, what.header
+            partition = self._current.partitions.partitions.get(channel)
             if partition is None:
                 return
             # the tables of a leader count batches that come only now, after the log was reset
             is_counted = index <= self._base.as_of
-            if is_counted or partition.next_offset == what.header.last_offset + 1:
-                self.batches.add(what.channel, index, what.header)
+            if is_counted or partition.next_offset == header.last_offset + 1:
+                self.batches.add(channel, index, header)
 
     def _derive(self) -> None:
         self._current = self._base.copy()
@@ -355,8 +356,6 @@ class Tables:
 
     def check(self, entry: SystemEntry | ProducedBatch) -> SessionCheck:
         """Decide on a block that a leader is asked to append."""
-        if isinstance(entry, LEADERS_ENTRIES):
-            return TO_BE_APPENDED
         if isinstance(entry, ProducedBatch):
             judged = self._current.partitions.check(entry)
             before = judged.appended
@@ -365,6 +364,8 @@ class Tables:
                 return SessionCheck(judged.code, judged.text, appended)
             is_taken = judged.code is ResponseCode.SUCCESS
             return TO_BE_APPENDED if is_taken else SessionCheck(judged.code, judged.text)
+        if isinstance(entry, LEADERS_ENTRIES):
+            return TO_BE_APPENDED
         current, result = self._current, TO_BE_APPENDED
         if isinstance(entry, SessionEntry):
             result = current.sessions.check(entry)

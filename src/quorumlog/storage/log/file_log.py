@@ -94,7 +94,7 @@ class FileLog:
         self._newest_durable = PendingWrites(self.end_point)
         self._staged: deque[PendingWrites] = deque()
         self._committed_index = -1
-        self._tail, self._lock = TailCache(tail_cache_bytes), Lock()
+        self.tail, self._lock = TailCache(tail_cache_bytes), Lock()
         self.damaged = self._noted_damage = recovered.damaged
         self._runs = _found_runs(metadata, recovered, self._reader)
         configs = self._configs = ConfigEntries(recovered.config_entries)
@@ -202,7 +202,7 @@ class FileLog:
         with self._lock:
             for run, part in zip(runs, parts, strict=True):
                 of_run = records[run.start * INDEX_RECORD_SIZE : run.stop * INDEX_RECORD_SIZE]
-                self._tail.add(CachedRun(first_index + run.start, part, of_run))
+                self.tail.add(CachedRun(first_index + run.start, part, of_run))
         end_position = runs[-1].position + len(parts[-1].data)
         last_index = first_index + len(block.sizes) - 1
         self.end_point = LogPoint(last_index, end_position, chain_crc, term)
@@ -221,7 +221,7 @@ class FileLog:
     def _completed(self) -> None:
         self._newest_durable = self._staged.popleft()
         with self._lock:
-            self._tail.evict(self._durable.index)
+            self.tail.evict(self._durable.index)
         self._configs.committed(min(self._committed_index, self._durable.index))
 
     # -- removing ---------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class FileLog:
         # Memory shows the truncated log at once: the entries that replace the removed ones are
         # staged before the disk thread has carried out the cut below.
         with self._lock:
-            self._tail.truncate(from_index)
+            self.tail.truncate(from_index)
         self._runs.truncate(from_index)
         self._configs.truncate(from_index)
         self.damaged = self.damaged.within(self.before_begin_index + 1, end.index)
@@ -283,7 +283,7 @@ class FileLog:
             position, end = self._place_of(before_begin_index + 1)[0], self.end_point
         log_start = LogStart(before_begin_index, before_begin_term, position, chain_crc)
         with self._lock:
-            self._tail.drop_before(before_begin_index + 1)
+            self.tail.drop_before(before_begin_index + 1)
         if emptied:
             self._runs.clear()
             self._configs.replace(config)
@@ -336,7 +336,7 @@ class FileLog:
     def _place_of(self, index: int) -> tuple[int, int]:
         """Return where an entry starts, and its size."""
         with self._lock:
-            cached = self._tail.find(index)
+            cached = self.tail.find(index)
         if cached is not None:
             return cached.place_of(index)
         if self.damaged.range_at(index) is None and not self._reader.is_where_stated(index):
@@ -348,7 +348,7 @@ class FileLog:
 
     def is_in_memory(self, first_index: int) -> bool:
         """See `Log`."""
-        return first_index > self.before_begin_index and self._tail.find(first_index) is not None
+        return first_index > self.before_begin_index and self.tail.find(first_index) is not None
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
@@ -361,11 +361,11 @@ class FileLog:
     def _read(self, from_disk: FromDisk[R], first: int, last: int, most: int) -> EntryRun | R:
         check_holds(self, first)
         with self._lock:
-            cached = self._tail.find(first)
+            cached = self.tail.find(first)
             if cached is not None:
                 return cached.cut(first, last, most)
             # what is in the tail may not be on disk yet, or something older may be there
-            last_on_disk = self._tail.before_first(self.end_index)
+            last_on_disk = self.tail.before_first(self.end_index)
         damaged = self.damaged.next_from(first)
         if damaged == first:
             position = self._reader.place_of(first)[0]
@@ -425,7 +425,7 @@ class FileLog:
         if self.damaged.within(first, last).count != block.count:
             raise UnexpectedArgumentError(f"entries {first} to {last} are not damaged")
         following = None
-        if self._tail.find(last + 1) is not None:
+        if self.tail.find(last + 1) is not None:
             following = self.read(last + 1, last + 1, 1).block()
         elif last < self.end_point.index and self.damaged.range_at(last + 1) is None:
             following = self._reader.unchecked(last + 1)

@@ -13,6 +13,7 @@ from quorumlog.model.block import Block, Int64s
 from quorumlog.model.errors import IndexOutOfRangeError, IndexRemovedError
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.files.write_plans import Preparable, WritePlan
+from quorumlog.storage.log.tail_cache import TailCache
 from quorumlog.storage.metadata.damaged_ranges import DamagedRanges
 
 
@@ -54,6 +55,11 @@ class Log(Protocol):
     @property
     def end_chain_crc(self) -> int:
         """Chain CRC at end_index; 0 when empty."""
+        ...
+
+    @property
+    def tail(self) -> TailCache:
+        """The newest entries, in memory."""
         ...
 
     @property

@@ -35,7 +35,7 @@ class MemoryLog:
         self.before_begin_term = -1
         self._before_chain_crc = 0
         self._position = 0
-        self._tail = TailCache(None)
+        self.tail = TailCache(None)
         self._runs = TermRuns()
         self._configs = ConfigEntries()
         self._committed_index = -1
@@ -89,7 +89,7 @@ class MemoryLog:
 
     def _stage(self, block: Block, chain_crc: int) -> WritePlan:
         records = index_records(block, block.offsets + self._position)
-        self._tail.add(CachedRun(self.end_index + 1, block, records))
+        self.tail.add(CachedRun(self.end_index + 1, block, records))
         self.end_index += block.count
         self.end_chain_crc = chain_crc
         self._position += len(block.data)
@@ -100,8 +100,8 @@ class MemoryLog:
         check(self.before_begin_index < from_index <= self.end_index, "inside", from_index)
         check(from_index > self._committed_index, "committed entries stay", from_index)
         chain_crc = self.chain_crc_at(from_index - 1) or 0
-        self._position = self._tail.run_at(from_index).place_of(from_index)[0]
-        self._tail.truncate(from_index)
+        self._position = self.tail.run_at(from_index).place_of(from_index)[0]
+        self.tail.truncate(from_index)
         self._runs.truncate(from_index)
         self._configs.truncate(from_index)
         self.end_index, self.end_chain_crc = from_index - 1, chain_crc
@@ -129,8 +129,8 @@ class MemoryLog:
             check(before_begin_index <= self._committed_index, "only committed entries go")
             self._runs.remove_before(before_begin_index + 1)
             first = before_begin_index + 1
-            self._begin_position = self._tail.run_at(first).place_of(first)[0]
-        self._tail.drop_before(before_begin_index + 1)
+            self._begin_position = self.tail.run_at(first).place_of(first)[0]
+        self.tail.drop_before(before_begin_index + 1)
         self.before_begin_index, self.before_begin_term = before_begin_index, before_begin_term
         self._before_chain_crc = chain_crc
         return Plan(self, [])
@@ -148,7 +148,7 @@ class MemoryLog:
         """See `Log`: blocks of entries."""
         return [
             Segment(run.last_index, len(run.block.data), "memory")
-            for run in self._tail.oldest(SEGMENTS_MAX)
+            for run in self.tail.oldest(SEGMENTS_MAX)
             if run.last_index < self.end_index
         ]
 
@@ -183,7 +183,7 @@ class MemoryLog:
     def read(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""
         check_holds(self, first_index)
-        return self._tail.run_at(first_index).cut(first_index, last_index, bytes_max)
+        return self.tail.run_at(first_index).cut(first_index, last_index, bytes_max)
 
     def read_resident(self, first_index: int, last_index: int, bytes_max: int) -> EntryRun:
         """See `Log`."""

@@ -3,11 +3,12 @@ is not yet on disk.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from quorumlog.model.block import INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
+from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
 from quorumlog.storage.entries.entry_runs import EntryRun
 
 RUNS_MAX = 16_384
@@ -53,13 +54,17 @@ class CachedRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class TailCache:
-    """Consecutive runs, oldest evicted first; the caller holds the log's lock."""
+    """Consecutive runs, oldest evicted first; the caller holds the log's lock.
+
+    On the thread on which runs are added, `find` and `bodies` need no lock.
+    """
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max
         self._runs: list[CachedRun] = []
         self._firsts: list[int] = []
         self._evicted = 0
+        self._begin = 0
         self.size_bytes = 0
 
     def find(self, index: int) -> CachedRun | None:
@@ -69,6 +74,30 @@ class TailCache:
             return None
         run = self._runs[place]
         return run if index < run.first_index + len(run.block.sizes) else None
+
+    def bodies(self, indexes: Sequence[int]) -> list[memoryview] | None:
+        """Return the bodies of entries by index, in rising order, as they lie here.
+
+        None if any of them is not cached, or was dropped.
+        """
+        if indexes and indexes[0] < self._begin:
+            return None
+        found: list[memoryview] = []
+        place, last, firsts = self._evicted, -1, self._firsts
+        for index in indexes:
+            if index > last:
+                place = bisect_right(firsts, index, place) - 1
+                if place < self._evicted:
+                    return None
+                run = self._runs[place]
+                block, first = run.block, run.first_index
+                data, offsets, sizes = block.data, block.offsets, block.sizes
+                last = first + len(sizes) - 1
+                if index > last:
+                    return None
+            start = int(offsets[index - first])
+            found.append(data[start + HEADER_SIZE : start + int(sizes[index - first])])
+        return found
 
     def before_first(self, end_index: int) -> int:
         """Return the last index that is only on disk, given the log's end."""
@@ -111,7 +140,8 @@ class TailCache:
             self._evicted = 0
 
     def drop_before(self, index: int) -> None:
-        """Drop runs that lie wholly before an index."""
+        """Drop all entries before an index; runs that lie only partly before it stay."""
+        self._begin = max(self._begin, index)
         while self._evicted < len(self._runs):
             run = self._runs[self._evicted]
             if run.last_index >= index:
