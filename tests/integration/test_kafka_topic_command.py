@@ -7,6 +7,7 @@ import pytest
 from embedding import free_ports
 from kafka_nodes import kafka_nodes
 from quorumlog.cli.main import main
+from quorumlog.cli.topic import _note_replicas
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,10 @@ def test_a_topic_is_created_described_altered_and_deleted(topic):
     assert "  retention.ms=1000\n" in out
     assert max(map(len, out.splitlines())) <= 80
     options = ("--partitions", "3", "--config", "retention.bytes=5")
-    assert topic("alter", "a", *options, "--delete-config", "retention.ms")[0] == 0
+    assert topic("alter", "a", *options, "--delete-config", "retention.ms")[:2] == (
+        0,
+        "topic a is altered\ntopic a has 3 partitions now\n",
+    )
     described = json.loads(topic("describe", "a", "--json")[1])
     assert described["configs"] == {"retention.bytes": "5"}
     assert [one["leader"] for one in described["partitions"]] == [0, 0, 0]
@@ -65,8 +69,10 @@ def test_what_cannot_be_done_is_said_in_words(topic):
     assert "there is no topic 'none'" in topic("delete", "none")[2]
     assert topic("delete", "none", "--if-exists")[0] == 0
     assert "there is no topic 'none'" in topic("describe", "none")[2]
-    assert "no config 'retention.years'" in topic("alter", "b", "--config", "retention.years=1")[2]
-    assert "the number only rises" in topic("alter", "b", "--partitions", "1")[2]
+    (error,) = topic("alter", "b", "--config", "retention.years=1")[2].splitlines()
+    assert error == "quorumlog: topics have no config 'retention.years'"
+    (error,) = topic("alter", "b", "--partitions", "1")[2].splitlines()
+    assert error.endswith("has 4 partitions, and cannot have 1: the number only rises")
     assert topic("alter", "b")[0] == 2
 
 
@@ -74,3 +80,28 @@ def test_a_server_that_is_not_there_is_said_to_be_so(capsys):
     where = f"127.0.0.1:{free_ports(1)[0]}"
     assert main(["topic", "list", "--bootstrap-server", where, "--timeout", "1"]) == 1
     assert f"no broker answers at {where}" in capsys.readouterr().err
+
+
+def test_more_replicas_than_were_asked_for_are_told(capsys):
+    topics = [{"name": name, "error_code": 0, "replication_factor": 3} for name in ("a", "b")]
+    _note_replicas([*topics, {"name": "c", "error_code": 36}], 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"quorumlog: topic {name} has 3 replicas, not 2: as many as its partition groups have"
+        for name in ("a", "b")
+    ]
+    _note_replicas(topics, 3)
+    _note_replicas(topics, None)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("server", ["localhost", "localhost:", "127.0.0.1:9092,other", ":9092"])
+def test_a_server_has_a_port(server, capsys):
+    assert main(["topic", "list", "--bootstrap-server", server]) == 2
+    assert "is not HOST:PORT, such as" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_host_that_cannot_be_found_is_named(capsys):
+    where = "no-such-host.invalid:9092"
+    assert main(["topic", "list", "--bootstrap-server", where, "--timeout", "1"]) == 1
+    assert "host 'no-such-host.invalid' cannot be found" in capsys.readouterr().err

@@ -6,8 +6,10 @@ import sys
 from importlib.metadata import version
 
 import pytest
+import typer
 
 from quorumlog.cli.main import main
+from quorumlog.cli.target import only_group
 
 
 @pytest.fixture
@@ -18,6 +20,11 @@ def run(capsys):
         return status, captured.out, captured.err
 
     return run
+
+
+def test_a_cluster_that_has_only_groups_of_brokers_has_none_to_choose():
+    with pytest.raises(typer.BadParameter, match="no groups but those of its brokers"):
+        only_group([], None)
 
 
 def test_version(run):

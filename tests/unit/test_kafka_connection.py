@@ -114,12 +114,17 @@ async def test_thousands_of_requests_sent_at_once_are_answered_in_order(client):
         assert int.from_bytes(body[4:8], "big") == number
 
 
-async def test_a_version_that_is_not_spoken_is_refused_and_the_connection_stays(client):
+async def test_a_version_that_is_not_spoken_is_refused_and_the_connection_stays(
+    cluster, client, caplog
+):
     raw = bytearray(sent(ApiKey.API_VERSIONS, 3, VERSIONS))
     raw[6:8] = b"\0\x09"
     client.writer.write(raw)
     found = answered(RequestHeader(ApiKey.API_VERSIONS, 0, 7), await client.frame())
     assert (found.error_code, len(found.api_keys)) == (35, len(SPOKEN))
+    assert caplog.messages == [], "clients negotiate versions like this"
+    counted = cluster.nodes[0].listener.counters.requests
+    assert counted["API_VERSIONS", "UNSUPPORTED_VERSION"] == 1
     assert (await client.ask(ApiKey.API_VERSIONS, 3, **VERSIONS)).error_code == 0
 
 

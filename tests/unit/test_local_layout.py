@@ -6,6 +6,7 @@ import socket
 import msgspec
 import pytest
 
+from quorumlog.cli.cluster import _note_other_ports
 from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.cluster import _needs_help
@@ -109,6 +110,19 @@ def test_the_usual_port_is_left_to_whoever_listens_there(monkeypatch):
     assert kafka_ports(None, 2) == [taken, taken + 1]
     with socket.create_server(("127.0.0.1", taken)):
         assert taken not in kafka_ports(None, 2)
+
+
+def test_it_is_said_why_kafkas_clients_connect_to_other_ports(tmp_path, monkeypatch, capsys):
+    [taken] = free_ports(1)
+    for module in ("local.ports", "cli.cluster"):
+        monkeypatch.setattr(f"quorumlog.{module}.KAFKA_PORT", taken)
+    _note_other_ports(LocalCluster.create(tmp_path / "usual", nodes=1, topics=True), None)
+    assert capsys.readouterr().err == ""
+    with socket.create_server(("127.0.0.1", taken)):
+        cluster = LocalCluster.create(tmp_path / "other", nodes=1, topics=True)
+        _note_other_ports(cluster, None)
+    text = f"port {taken} on 127.0.0.1 is in use: Kafka's clients connect elsewhere"
+    assert capsys.readouterr().err == f"quorumlog: {text}\n"
 
 
 def test_no_port_is_given_to_a_node_twice(tmp_path, monkeypatch):

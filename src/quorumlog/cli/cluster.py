@@ -14,13 +14,16 @@ from quorumlog.cli.output import (
     flush_every_line,
     print_json,
     print_line,
+    print_note,
     print_table,
 )
 from quorumlog.cli.target import only_group
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.cluster import groups_in, leader_of
 from quorumlog.local.health import NodeHealth
+from quorumlog.local.ports import KAFKA_PORT, unusable, unusable_text
 from quorumlog.model.codes import Role
+from quorumlog.model.config import parse_address
 from quorumlog.model.wording import counted
 from quorumlog.node.machines import machine_class
 
@@ -113,12 +116,25 @@ def up_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             kafka_port=kafka_port,
             state_machine=machine or "",
         )
+        _note_other_ports(cluster, kafka_port)
     started = cluster.up(starting=None if as_json else lambda ids: _print_ports(cluster, ids))
     if as_json:
         _print_status_json(cluster)
         return
     print_line(f"started {', '.join(started)}" if started else "all nodes ran already")
     _print_ready(cluster)
+
+
+def _note_other_ports(cluster: LocalCluster, kafka_port: int | None) -> None:
+    """Say why Kafka's clients do not find the cluster where they look for it."""
+    if kafka_port is not None or not cluster.bootstrap_servers:
+        return
+    first = parse_address(cluster.bootstrap_servers.split(",")[0])[1]
+    if first == KAFKA_PORT:
+        return
+    refused = unusable(range(KAFKA_PORT, KAFKA_PORT + len(cluster.node_ids)))
+    for port, reason in list(refused.items())[:1]:
+        print_note(f"{unusable_text({port: reason})}: Kafka's clients connect elsewhere")
 
 
 def _print_ready(cluster: LocalCluster) -> None:

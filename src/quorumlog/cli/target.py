@@ -66,6 +66,11 @@ def only_group(groups: Sequence[str], wanted: str | None) -> str:
     """
     if wanted is not None:
         return wanted
+    if not groups:
+        raise typer.BadParameter(
+            "the cluster has no groups but those of its brokers; choose one of these with --group, "
+            "or make another one with quorumlog group create"
+        )
     if len(groups) != 1:
         raise typer.BadParameter(
             f"the cluster has the groups {', '.join(groups)}; choose one with --group"

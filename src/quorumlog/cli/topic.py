@@ -4,6 +4,8 @@ Options are named as those of Kafka's own tools.
 """
 
 import logging
+import re
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,14 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.local import LocalCluster
+from quorumlog.log_events import reason_of
+from quorumlog.model.config import parse_address
+from quorumlog.model.errors import ConfigError
 from quorumlog.model.wording import counted
 
 TIMEOUT_SECONDS: Final = 30.0
+_KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
+"""What kafka-python puts before a broker's words."""
 _NONE: Final = 0
 _EXISTS: Final = 36
 _UNKNOWN: Final = 3
@@ -70,7 +77,7 @@ def _admin(directory: Path | None, servers: str | None, timeout_s: float) -> Ite
         )
     except KafkaError:
         text = f"no broker answers at {found} within {timeout_s:g} s: is it kafkaListen of a node?"
-        raise CommandError(text) from None
+        raise CommandError(_unknown_hosts(found) or text) from None
     try:
         yield client
     except KafkaError as error:
@@ -83,11 +90,29 @@ def _servers(directory: Path | None, servers: str | None) -> str:
     if (directory is None) == (servers is None):
         raise typer.BadParameter("give either --dir DIR or --bootstrap-server HOST:PORT,...")
     if directory is None:
+        for address in str(servers).split(","):
+            try:
+                parse_address(address.strip())
+            except ConfigError:
+                text = f"{address!r} is not HOST:PORT, such as 127.0.0.1:9092"
+                raise typer.BadParameter(text, param_hint="--bootstrap-server") from None
         return str(servers)
     cluster = LocalCluster.open(directory)
     if not cluster.bootstrap_servers:
         raise CommandError(f"the cluster in {directory} has no topics: its nodes are no brokers")
     return cluster.bootstrap_servers
+
+
+def _unknown_hosts(servers: str) -> str:
+    """Return which hosts have no address, as far as can be found out; empty: all have one."""
+    problems = []
+    for address in servers.split(","):
+        host, port = parse_address(address.strip())
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError as error:
+            problems.append(f"host {host!r} cannot be found: {reason_of(error)}")
+    return "; ".join(problems)
 
 
 def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -101,7 +126,10 @@ def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def _finish(outcomes: Iterable[Mapping[str, Any]], done: str, allowed: int = _NONE) -> None:
-    """Say what became of topics. Raises `CommandError` if something was not done."""
+    """Say what became of topics, which are `done`, such as "created".
+
+    Raises `CommandError` if something was not done.
+    """
     failed = total = 0
     for one in outcomes:
         total += 1
@@ -151,13 +179,27 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         answer = admin.create_topics(
             dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
         )
+    created = answer["topics"]
     if as_json:
         for one in answer["topics"]:
             if one["error_code"] == _NONE:
                 fields = ("name", "num_partitions", "replication_factor")
                 print_json({key: one[key] for key in fields} | {"topic_id": str(one["topic_id"])})
         answer["topics"] = [one for one in answer["topics"] if one["error_code"] != _NONE]
-    _finish(answer["topics"], "created", _EXISTS if if_not_exists else _NONE)
+    try:
+        _finish(answer["topics"], "created", _EXISTS if if_not_exists else _NONE)
+    finally:
+        _note_replicas(created, replication_factor)
+
+
+def _note_replicas(topics: Iterable[Mapping[str, Any]], wanted: int | None) -> None:
+    """Say which topics have more replicas than was asked for."""
+    for one in topics:
+        if wanted is not None and one["error_code"] == _NONE:
+            found = one["replication_factor"]
+            if found != wanted:
+                has = f"topic {one['name']} has {counted(found, 'replica')}, not {wanted}"
+                print_note(f"{has}: as many as its partition groups have")
 
 
 @app.command(name="list")
@@ -281,15 +323,17 @@ def alter_command(
             resource = ConfigResource("TOPIC", topic, changes)
             told = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
             if told["topic"][topic] != "OK":
-                raise CommandError(told["topic"][topic])
+                raise CommandError(_KAFKA_CODE.sub("", told["topic"][topic]))
             print_line(f"topic {topic} is altered")
         if partitions is not None:
             wanted = {topic: partitions}
             answer = admin.create_partitions(
                 wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
             )
-            done = f"of {counted(partitions, 'partition')} now"
-            _finish([one.to_dict() for one in answer.results], done)
+            outcome = answer.results[0]
+            if outcome.error_code != _NONE:
+                raise CommandError(outcome.error_message or f"error {outcome.error_code}")
+            print_line(f"topic {topic} has {counted(partitions, 'partition')} now")
 
 
 @app.command(name="delete")

@@ -178,7 +178,11 @@ class RequestQueue:
         refused = refuse_version(header)
         if refused is None:
             raise RemoteProtocolError(_UNKNOWN_KEY.format(header.name))
-        request.context.note_error(ErrorCode.UNSUPPORTED_VERSION, f"{header.name} is not spoken")
+        if header.api_key == ApiKey.API_VERSIONS:  # clients try their newest one first
+            request.context.error = ErrorCode.UNSUPPORTED_VERSION
+        else:
+            text = f"{header.name} is not spoken"
+            request.context.note_error(ErrorCode.UNSUPPORTED_VERSION, text)
         request.answered([refused])
 
     def _handle(self, request: PendingRequest, message: Any) -> None:
