@@ -262,7 +262,7 @@ async def test_a_record_that_cannot_be_read_is_one_groups_and_journals_are_settl
         path.write_bytes(b"x" * path.stat().st_size)
     records = GroupFiles(OsFileSystem(), str(base), remove_tree)
     record = next(one for one in records.load(0).hosted if one.group == "gone")
-    records.delete(replace(record, state=GroupState.DELETED))
+    records.save(replace(record, state=GroupState.DELETED))
     there_when_settled = []
 
     def settle(*arguments):

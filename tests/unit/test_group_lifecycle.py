@@ -452,7 +452,7 @@ def test_each_step_of_a_deletion_may_be_repeated_after_a_failure(purge):
                 record or GroupRecord(group="g", identity=ONE, peers=PEERS),
                 state=GroupState.DELETED,
             )
-            records.delete(deleted)
+            records.save(deleted)
             for _ in range(2):
                 records.bury(deleted)
                 records.purge(replace(deleted, purged=True))

@@ -388,7 +388,7 @@ class GroupLifecycle:
             self._host.close(name, lambda: self._deleted.bury(record, ended))
 
         self._environment.run(
-            partial(self._files.delete, record),
+            partial(self._files.save, record),
             recorded,
             lambda error: self._end(name, done, code_of(error), str(error)),
         )

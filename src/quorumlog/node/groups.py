@@ -24,7 +24,7 @@ from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.node.group_executor import GroupExecutor
 from quorumlog.node.group_sync import GroupView
 from quorumlog.node.machines import machine_class, open_machine, rebuild_machine
-from quorumlog.node.replica.group_changes import end_replica, reconfigure, write_owners
+from quorumlog.node.replica.group_changes import close_replica, reconfigure
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.traced_replica import TracedReplica
 from quorumlog.node.timers import Timer
@@ -38,7 +38,7 @@ from quorumlog.storage.metadata.group_files import DELETED_NAME
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Groups", "end_replica", "reconfigure", "view_of", "write_owners"]
+__all__ = ["Groups", "HostedReplicas", "close_replica", "reconfigure"]
 
 OPENED_AT_A_TIME = 8
 """Groups that are opened or made at the same time: their fsyncs share what the disk does."""
@@ -64,20 +64,42 @@ class _OpenGroup:
             self.opened.close()
 
 
-def view_of(replica: Replica | None) -> GroupView | None:
-    """Return what a replica knows of its group; None: there is no replica."""
-    if replica is None:
-        return None
-    core = replica.core
-    return GroupView(
-        core.membership.ids,
-        core.committed_membership_index >= 0,
-        core.role is Role.LEADER and core.is_ready,
-        lambda: addresses_of(core.membership),
-    )
+class HostedReplicas:
+    """What replicas know of their groups, as `ReplicaHost` and `GroupViews` ask for it."""
+
+    def __init__(self, replicas: dict[str, Replica]) -> None:
+        self.replicas = replicas
+
+    def identity_of(self, name: str) -> bytes:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return b"" if replica is None else replica.core.identity
+
+    def peers_of(self, name: str) -> str:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return "" if replica is None else peers_text(addresses_of(replica.core.membership))
+
+    def member_ids(self, name: str) -> Collection[str]:
+        """See `ReplicaHost`."""
+        replica = self.replicas.get(name)
+        return () if replica is None else replica.core.membership.ids
+
+    def view(self, name: str) -> GroupView | None:
+        """See `GroupViews`."""
+        replica = self.replicas.get(name)
+        if replica is None:
+            return None
+        core = replica.core
+        return GroupView(
+            core.membership.ids,
+            core.committed_membership_index >= 0,
+            core.role is Role.LEADER and core.is_ready,
+            lambda: addresses_of(core.membership),
+        )
 
 
-class Groups:
+class Groups(HostedReplicas):
     """The groups of a node. `failed` maps each group whose data cannot be opened to the reason.
 
     All replicas share `environment`, but each gets a timer of its own from `new_timer`.
@@ -95,6 +117,7 @@ class Groups:
         changed: Callable[[], None],
         attachments: Mapping[str, Attachments],
     ) -> None:
+        super().__init__(replicas)
         self._catalog = catalog
         self._config = catalog.node
         self._attachments = attachments
@@ -113,7 +136,6 @@ class Groups:
         self._is_ending = False
         self.takes_part = False
         self.demand = Demand(maps=0)
-        self.replicas = replicas
         self.failed: dict[str, str] = {}
         self.being_opened: set[str] = set()
 
@@ -367,22 +389,11 @@ class Groups:
             done()
             return
         self._closing[name] = found
-        replica, environment = found.replica, self._environment
+        replica = found.replica
         del self.replicas[name]
-        environment.liveness.forget(name)
-        environment.election_throttle.over(name)
-        environment.network.update_members(name, {})
-        reason = f"group {name!r} was deleted"
-        end_replica(replica, reason)
-        waiting = list(found.executors)
+        self._environment.network.update_members(name, {})
 
-        def idle() -> None:
-            waiting.pop()
-            if not waiting:
-                environment.disk.end(write_owners(replica), replica.log.settle(), close)
-
-        def close() -> None:
-            replica.context.is_broken = True
+        def closed() -> None:
             found.timer.end()
             if not self._is_ending:
                 self._keep(close_files())
@@ -398,8 +409,7 @@ class Groups:
             self._changed()
             done()
 
-        for executor in found.executors:
-            executor.end(reason, idle)
+        close_replica(replica, found.executors, f"group {name!r} was deleted", closed)
 
     def change(self, config: GroupConfig) -> None:
         """See `ReplicaHost`."""
@@ -409,21 +419,6 @@ class Groups:
             reconfigure(replica, _with_machine(config, attached))
         self._changed()
 
-    def identity_of(self, name: str) -> bytes:
-        """See `ReplicaHost`."""
-        replica = self.replicas.get(name)
-        return b"" if replica is None else replica.core.identity
-
-    def peers_of(self, name: str) -> str:
-        """See `ReplicaHost`."""
-        replica = self.replicas.get(name)
-        return "" if replica is None else peers_text(addresses_of(replica.core.membership))
-
-    def member_ids(self, name: str) -> Collection[str]:
-        """See `ReplicaHost`."""
-        replica = self.replicas.get(name)
-        return () if replica is None else replica.core.membership.ids
-
     def why_not_open(self, name: str) -> str:
         """See `ReplicaHost`."""
         return self.failed.get(name, "")
@@ -431,10 +426,6 @@ class Groups:
     def keeps_failed(self, name: str, reason: str) -> None:
         """See `ReplicaHost`."""
         self.failed[name] = reason
-
-    def view(self, name: str) -> GroupView | None:
-        """See `GroupViews`."""
-        return view_of(self.replicas.get(name))
 
     # -- the end ------------------------------------------------------------------------------
 

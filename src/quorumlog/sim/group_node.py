@@ -4,7 +4,7 @@ Its groups share one disk worker and journal, one turn and the heartbeats betwee
 a real node do. Its connections are ordered, as TCP's are, and begin with introductions.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
@@ -12,7 +12,6 @@ from typing import Protocol
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.limits import Limits
-from quorumlog.model.membership import addresses_of, peers_text
 from quorumlog.model.messages.base import Hello, Message
 from quorumlog.model.messages.peer import Introduction
 from quorumlog.node.bootstrap import boot_state, raft_config
@@ -21,8 +20,8 @@ from quorumlog.node.environment import Environment
 from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.node.group_executor import GroupExecutor
 from quorumlog.node.group_lifecycle import GroupLifecycle
-from quorumlog.node.group_sync import GroupSync, GroupView, SyncEnvironment
-from quorumlog.node.groups import end_replica, reconfigure, view_of, write_owners
+from quorumlog.node.group_sync import GroupSync, SyncEnvironment
+from quorumlog.node.groups import HostedReplicas, close_replica, reconfigure
 from quorumlog.node.liveness import NodeLiveness
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.replica.replica import Replica
@@ -72,12 +71,12 @@ class _Hosted:
     timer: SimulatedTimer
 
 
-class GroupNode(SimulatedProcess):
+class GroupNode(SimulatedProcess, HostedReplicas):
     """A machine with any number of groups."""
 
     def __init__(self, network: GroupNetwork, config: NodeConfig) -> None:
         self.network = network
-        self.replicas: dict[str, Replica] = {}
+        HostedReplicas.__init__(self, {})
         self._hosted: dict[str, _Hosted] = {}
         self._is_up = False
         self._handlers: dict[str, PeerHandler] = {}
@@ -217,32 +216,14 @@ class GroupNode(SimulatedProcess):
             done()
             return
         del self.replicas[name]
-        replica, environment = found.replica, self._environment
-        environment.liveness.forget(name)
-        environment.election_throttle.over(name)
-        end_replica(replica, "deleted")
 
-        def idle() -> None:
-            environment.disk.end(write_owners(replica), replica.log.settle(), close)
-
-        def close() -> None:
-            replica.context.is_broken = True
+        def closed() -> None:
             found.timer.end()
             found.opened.close()
             self._groups_changed()
             done()
 
-        found.executor.end("deleted", idle)
-
-    def peers_of(self, name: str) -> str:
-        """See `ReplicaHost`."""
-        replica = self.replicas.get(name)
-        return "" if replica is None else peers_text(addresses_of(replica.core.membership))
-
-    def member_ids(self, name: str) -> Collection[str]:
-        """See `ReplicaHost`."""
-        replica = self.replicas.get(name)
-        return () if replica is None else replica.core.membership.ids
+        close_replica(found.replica, [found.executor], "deleted", closed)
 
     def change(self, config: GroupConfig) -> None:
         """See `ReplicaHost`."""
@@ -250,21 +231,12 @@ class GroupNode(SimulatedProcess):
             reconfigure(self.replicas[config.group], config)
         self._groups_changed()
 
-    def identity_of(self, name: str) -> bytes:
-        """See `ReplicaHost`."""
-        replica = self.replicas.get(name)
-        return b"" if replica is None else replica.core.identity
-
     def why_not_open(self, name: str) -> str:
         """See `ReplicaHost`: its process ends with it."""
         return ""
 
     def keeps_failed(self, name: str, reason: str) -> None:
         """See `ReplicaHost`: its process ends with it."""
-
-    def view(self, name: str) -> GroupView | None:
-        """See `GroupViews`."""
-        return view_of(self.replicas.get(name))
 
     def peers(self) -> list[str]:
         """See `GroupViews`."""

@@ -1,5 +1,8 @@
 """What a node does to a replica whose group is altered or deleted while it runs."""
 
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import StorageError
@@ -10,6 +13,14 @@ from quorumlog.node.replica.replica import Replica
 from quorumlog.raft.events import Reconfigured
 
 
+class EndingExecutor(Protocol):
+    """Runs jobs of one group until it is ended (`GroupExecutor`)."""
+
+    def end(self, reason: str, idle: Callable[[], None]) -> None:
+        """Let no job begin any more; `idle` is called once none is under way, maybe at once."""
+        ...
+
+
 def reconfigure(replica: Replica, config: GroupConfig) -> None:
     """Use a configuration from now on; keys that count from the next start only change nothing.
 
@@ -18,6 +29,35 @@ def reconfigure(replica: Replica, config: GroupConfig) -> None:
     replica.context.config = config = running(replica.context.config, config)
     replica.appends.pending.set_time_out(config.max_wait_ack_time_ms)
     replica.step(Reconfigured(reconfigured(replica.core.config, config)))
+
+
+def close_replica(
+    replica: Replica,
+    executors: Sequence[EndingExecutor],
+    reason: str,
+    closed: Callable[[], None],
+) -> None:
+    """Let a replica take part in nothing any more, and answer all that waits for it.
+
+    `closed` is called once nothing runs or writes for it, so that its files may be closed.
+    """
+    environment, group = replica.context.environment, replica.config.group
+    environment.liveness.forget(group)
+    environment.election_throttle.over(group)
+    end_replica(replica, reason)
+    running = list(executors)
+
+    def idle() -> None:
+        running.pop()
+        if not running:
+            environment.disk.end(_write_owners(replica), replica.log.settle(), ended)
+
+    def ended() -> None:
+        replica.context.is_broken = True
+        closed()
+
+    for executor in executors:
+        executor.end(reason, idle)
 
 
 def end_replica(replica: Replica, reason: str) -> None:
@@ -36,6 +76,6 @@ def end_replica(replica: Replica, reason: str) -> None:
     applier.snapshotter.end(reason)
 
 
-def write_owners(replica: Replica) -> list[WriteOwner]:
+def _write_owners(replica: Replica) -> list[WriteOwner]:
     """Return all that submit writes for a replica."""
     return [replica, replica.maintenance, replica.repairer]

@@ -170,7 +170,10 @@ class GroupFiles:
         return DualSlotFile(self._files, directory, RECORD_NAME, slot_size=SLOT_SIZE, mirrored=True)
 
     def save(self, record: GroupRecord) -> None:
-        """Make the record of a group that is here durable."""
+        """Make the record of a group that is here durable, also one that says that it is deleted.
+
+        Its files stay where they are until `bury`.
+        """
         self._write(f"{self._base}/{record.group}", record)
 
     def create(self, record: GroupRecord) -> None:
@@ -227,10 +230,6 @@ class GroupFiles:
         file.write(raw)
 
     # -- deletion -----------------------------------------------------------------------------
-
-    def delete(self, record: GroupRecord) -> None:
-        """Make it durable that a group is deleted; its files stay where they are until `bury`."""
-        self.save(record)
 
     def bury(self, record: GroupRecord) -> None:
         """Move the directory of a deleted group out of the way of a successor of that name.
