@@ -642,6 +642,21 @@ async def test_a_node_without_groups_makes_the_first_one_of_its_cluster(tmp_path
         assert set(made.members) == set(nodes)
 
 
+async def test_a_node_is_not_stopped_from_another_loop_and_goes_on(tmp_path):
+    (config,) = configs(tmp_path, count=1).values()
+
+    def elsewhere():
+        for call in (node.stop, node.wait_failed):
+            with pytest.raises(qe.UnexpectedArgumentError, match="run_coroutine_threadsafe"):
+                asyncio.run(call())
+
+    async with Node(config) as node:
+        await asyncio.to_thread(elsewhere)
+        assert (await (await Program({"n0": node}, "g").leader()).append(b"x")).index >= 0
+    async with Node(config):  # its directory was given back
+        pass
+
+
 async def test_a_node_reads_its_configuration_from_a_file(tmp_path):
     (config,) = configs(tmp_path, count=1).values()
     path = tmp_path / "n0.toml"

@@ -69,6 +69,22 @@ async def test_what_a_handler_raises_is_logged_and_the_next_change_is_told(caplo
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
+async def test_a_handler_that_waits_for_something_cancelled_is_told_the_changes_that_wait(caplog):
+    told, cancelled = [], asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+
+    async def handle(one):
+        told.append(one.term)
+        await cancelled
+
+    changes = RoleChanges("g", handle)
+    changes.changed(change(1))
+    changes.changed(change(2))
+    await changes.end()
+    assert told == [1, 2]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+
+
 async def test_a_handler_that_never_returns_does_not_keep_a_node_from_stopping(monkeypatch):
     monkeypatch.setattr(role_changes, "END_S", 0.05)
     cancelled = []

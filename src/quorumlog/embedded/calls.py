@@ -19,8 +19,8 @@ class Calls:
         self._waiting: set[asyncio.Future[Any]] = set()
         self._ended_text = ""
 
-    def check(self) -> None:
-        """Raise `RequestError` in another event loop than the node's, or if the node has ended."""
+    def check_loop(self) -> None:
+        """Raise `UnexpectedArgumentError` in another event loop than the node's."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -30,6 +30,10 @@ class Calls:
                 "a node is used in the event loop in which it was started; from another thread, "
                 "asyncio.run_coroutine_threadsafe has a coroutine run there"
             )
+
+    def check(self) -> None:
+        """Raise `RequestError` in another event loop than the node's, or if the node has ended."""
+        self.check_loop()
         if self._ended_text:
             error = self._error()
             error.outcome = Outcome.DID_NOT_HAPPEN

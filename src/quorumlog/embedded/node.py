@@ -364,6 +364,8 @@ class Node:
 
         Once a node that had not failed is stopped, it returns an empty text.
         """
+        if self._calls is not None:
+            self._calls.check_loop()
         failure = self._running.failure
         stopped = asyncio.ensure_future(self._stopped.wait())
         either: list[asyncio.Future[Any]] = [failure, stopped]
@@ -381,9 +383,13 @@ class Node:
         loop: a disk or a state machine that does not return keeps it from returning, too. A caller
         that waits no longer does not keep the node from stopping. A handler of role changes may
         call it: it is not waited for then.
+
+        Raises:
+            RequestError: it is called in another event loop than the node's.
         """
-        if self._served is None:
+        if self._served is None or self._calls is None:
             return
+        self._calls.check_loop()
         for changes in self._role_changes.values():
             changes.caller_waits()
         if self._stopping is None:

@@ -54,7 +54,11 @@ class RoleChanges:
                 returned = self._handler(change)
                 if inspect.isawaitable(returned):
                     await returned
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                # also if the handler waited for something that was cancelled: not the call was
                 text = "the handler of role changes raised"
                 reason = describe_error(error)
                 log_event(logger, logging.ERROR, text, group=self._group, reason=reason)
