@@ -617,11 +617,8 @@ def p05_a_channel_is_used_again(put):
 
 
 def p06_consumers_see_what_is_not_committed(put):
-    put(PartitionReads, "partition", _partition_at_end)
-
-
-def _partition_at_end(self, channel):
-    return self._tables.partitions_at_end.partitions.get(channel)
+    at_end = property(lambda self: self._tables.partitions_at_end.partitions)
+    put(PartitionReads, "_readable", at_end)
 
 
 def p07_producers_are_forgotten_when_a_node_starts(put):
@@ -635,13 +632,12 @@ def p07_producers_are_forgotten_when_a_node_starts(put):
 
 
 def p08_what_is_below_the_log_start_is_served(put):
-    def checked(self, read):
-        partition = self.partition(read.channel)
+    def checked(read, partition):
         if partition is None or read.offset > partition.next_offset:
             return ReadBatches(ResponseCode.UNKNOWN_PARTITION)
         return ReadBatches(high_watermark=partition.next_offset, log_start=partition.log_start)
 
-    put(PartitionReads, "_checked", checked)
+    put("quorumlog.node.replica.partition_reads", "_checked", checked)
 
 
 def p09_log_starts_are_forgotten_when_a_node_starts(put):

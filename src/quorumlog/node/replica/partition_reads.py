@@ -4,7 +4,7 @@ What may be read of a partition is what its table says as of the committed index
 offset to the high watermark. The index of batches says which entries of the log these are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -73,7 +73,12 @@ class PartitionReads:
 
     def partition(self, channel: int) -> Partition | None:
         """Return a partition as of the committed index; None: there is none on this channel."""
-        return self._tables.partitions.partitions.get(channel)
+        return self._readable.get(channel)
+
+    @property
+    def _readable(self) -> Mapping[int, Partition]:
+        """All partitions by channel, as of the committed index."""
+        return self._tables.partitions.partitions
 
     def refusal(self) -> tuple[ResponseCode, str] | None:
         """Return why this replica serves no reads now, or None: only a leader does."""
@@ -165,7 +170,7 @@ class PartitionReads:
             return
         found, room, is_first = list[ReadBatches](), bytes_max, True
         cold: list[tuple[ReadBatches, list[int], int]] = []
-        tail, partitions = self._context.log.tail, self._tables.partitions.partitions
+        tail, partitions = self._context.log.tail, self._readable
         for read in reads:
             partition = partitions.get(read.channel)
             found.append(result := _checked(read, partition))
