@@ -48,6 +48,10 @@ class Group(PartitionGroup):
         )
         return found
 
+    def sizes(self, channel):
+        retained = [node.running.partition_retention for node in self.cluster.nodes.values()]
+        return [one.known_bytes(channel) for one in retained]
+
     def log_bytes(self):
         return [node.running.log.size_bytes for node in self.cluster.nodes.values()]
 
@@ -82,6 +86,21 @@ def test_b9_records_are_deleted_on_request(group):
     assert group.delete(1, partition_retention.HIGH_WATERMARK).log_start == 10
     assert group.delete(9, 0).code is ResponseCode.UNKNOWN_PARTITION
     assert group.produce(1)[1].base_offset == 10
+
+
+def test_the_size_of_a_partition_is_known_at_all_replicas_after_its_log_start_moved(
+    group,
+):
+    group.fill(1, 10)
+    sizes = group.sizes(1)
+    assert len(set(sizes)) == 1
+    group.delete(1, 4)
+    group.wait(lambda: None not in group.sizes(1) and group.sizes(1) != sizes)
+    group.pass_(200)
+    assert set(group.sizes(1)) == {sizes[0] * 6 // 10}
+    group.delete(1, 10)
+    group.pass_(200)
+    assert set(group.sizes(1)) == {0}
 
 
 def test_only_a_leader_deletes_records(group):

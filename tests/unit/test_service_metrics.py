@@ -69,6 +69,7 @@ def test_f3_partitions_have_figures_of_their_own_up_to_a_bound(room):
     assert samples["quorumlog_replica_under_replicated", None] == 1
     assert samples.get(("quorumlog_partition_high_watermark", "1")) == (3 if count else None)
     assert samples.get(("quorumlog_partition_log_start_offset", "2")) == (0 if count else None)
+    assert samples.get(("quorumlog_partition_size_bytes", "2")) == (0 if count else None)
 
 
 def test_a_histogram_counts_each_value_in_the_first_bucket_that_holds_it():

@@ -207,6 +207,7 @@ FAMILIES: Final = (
         {
             "partition_high_watermark": "Offset after the last record that consumers may see.",
             "partition_log_start_offset": "Smallest offset that may be read.",
+            "partition_size_bytes": "Bytes of the record batches that may be read.",
             "partition_appended_bytes": "Bytes of all record batches since it was opened.",
         },
     ),

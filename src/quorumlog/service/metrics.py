@@ -187,7 +187,8 @@ def _add_partitions(page: _Page, labels: tuple[str, ...], replica: Replica, room
     """Add the partitions of a group, each by itself if there is room; return how many are shown."""
     if replica.config.kind != "partitions":
         return 0
-    partitions = list(replica.tables.partitions.partitions.values())
+    by_channel = replica.tables.partitions.partitions.copy()
+    partitions = by_channel.values()
     page.add("replica_partitions", labels, len(partitions))
     records = sum(one.next_offset - one.log_start for one in partitions)
     page.add("replica_partition_records", labels, records)
@@ -197,10 +198,15 @@ def _add_partitions(page: _Page, labels: tuple[str, ...], replica: Replica, room
     if len(partitions) > room:
         return 0
     # while a topic that was deleted is made again, both may be there
-    for one in {(one.topic, one.number): one for one in partitions}.values():
+    channels = {(one.topic, one.number): channel for channel, one in by_channel.items()}
+    for channel in channels.values():
+        one = by_channel[channel]
         key = (*labels, one.topic, str(one.number))
         page.add("partition_high_watermark", key, one.next_offset)
         page.add("partition_log_start_offset", key, one.log_start)
+        size_bytes = replica.partition_retention.known_bytes(channel)
+        if size_bytes is not None:
+            page.add("partition_size_bytes", key, size_bytes)
         page.add("partition_appended_bytes", key, one.appended_bytes)
     return len(partitions)
 

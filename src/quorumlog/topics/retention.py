@@ -49,7 +49,7 @@ class PartitionSpace:
     """What the partitions of one log take, and what of it may go.
 
     It remembers for each partition what was counted for its log start, so that asking again is
-    cheap. All methods run on the event loop's thread.
+    cheap. All methods but `known_bytes` run on the event loop's thread.
     """
 
     def __init__(self, batches: BatchIndex) -> None:
@@ -79,6 +79,17 @@ class PartitionSpace:
         if partition.log_start >= partition.next_offset:
             return 0
         return partition.appended_bytes - self._of(channel, partition).given_up_bytes
+
+    def known_bytes(self, channel: int, partition: Partition) -> int | None:
+        """Return `readable_bytes` on any thread; None: not counted since the log start moved."""
+        if partition.log_start >= partition.next_offset:
+            return 0
+        if partition.log_start == 0:
+            return partition.appended_bytes
+        known = self._known.get(channel)
+        if known is None or known.log_start != partition.log_start or known.first_index is None:
+            return None
+        return partition.appended_bytes - known.given_up_bytes
 
     def start_by(
         self, channel: int, partition: Partition, rule: RetentionRule, old_until: OldUntil

@@ -45,7 +45,10 @@ Answer: TypeAlias = Callable[[DeletedRecords], None]
 
 
 class PartitionRetention:
-    """The part of a replica that moves log starts. All methods run on the event loop's thread."""
+    """The part of a replica that moves log starts, and counts what partitions have.
+
+    All methods but `known_bytes` run on the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -80,6 +83,24 @@ class PartitionRetention:
         """Return the bytes of the batches that may be read of a partition."""
         partition = self._reads.partition(channel)
         return 0 if partition is None else self._counted().readable_bytes(channel, partition)
+
+    def known_bytes(self, channel: int) -> int | None:
+        """Return `readable_bytes` on any thread; None: it was not counted yet."""
+        partition = self._reads.partition(channel)
+        return 0 if partition is None else self._space.known_bytes(channel, partition)
+
+    def _count(self, channels: Iterator[int]) -> None:
+        """Count what partitions have, for `known_bytes`; go on in another turn."""
+        if self._context.is_broken:
+            return
+        counted = 0
+        for channel in islice(channels, PARTITIONS_PER_TURN):
+            counted += 1
+            self.readable_bytes(channel)
+        if counted == PARTITIONS_PER_TURN:
+            self._context.environment.defer(partial(self._count, channels))
+        else:
+            self._space.keep_only(set(self._tables.partitions.partitions))
 
     def _counted(self) -> PartitionSpace:
         tables = self._tables
@@ -154,6 +175,7 @@ class PartitionRetention:
 
     def _due(self, now_ms: int) -> None:
         self._timer.set(now_ms + self._context.config.clean_interval)
+        self._count(iter(list(self._tables.partitions.partitions)))
         if self._may_move() and self._rules and not self._is_moving:
             self._group_time.check()
             self._is_moving = True
