@@ -10,6 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from quorumlog.client.group_alteration import Alteration
@@ -372,7 +373,8 @@ class Groups:
         if not keys and not texts:
             raise UnexpectedArgumentError("neither settings nor unset names a key to change")
         _check_identity(identity)
-        alteration = Alteration(_name(name), texts, keys, self._alter_each, identity)
+        ask = partial(self._ask_each, kind=AlterGroupResponse)
+        alteration = Alteration(_name(name), texts, keys, ask, identity)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._requester.limit_ms(None) / 1_000
         backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
@@ -389,11 +391,6 @@ class Groups:
             if loop.time() + pause_s > deadline:
                 raise alteration.given_up()
             await asyncio.sleep(pause_s)
-
-    async def _alter_each(
-        self, members: Mapping[str, str], request: AlterGroupRequest
-    ) -> dict[str, AlterGroupResponse | RequestError]:
-        return await self._ask_each(members, request, AlterGroupResponse)
 
     # -- deleting -----------------------------------------------------------------------------
 
