@@ -51,7 +51,6 @@ from quorumlog.model.errors import (
 from quorumlog.model.group_records import IDENTITY_BYTES, Settings, text_of
 from quorumlog.model.messages.base import Request, Response
 from quorumlog.model.messages.groups import (
-    AlterGroupRequest,
     AlterGroupResponse,
     CreateGroupRequest,
     DeleteGroupRequest,
