@@ -19,6 +19,7 @@ SMALL = JournalLimits(
     groups_min=2,
     commit_bytes_max=6_000,
     group_bytes_max=1_500,
+    group_wanted_min=1,
     wanted_min=1,
     wanted_again=8,
 )

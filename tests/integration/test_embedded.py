@@ -452,7 +452,7 @@ async def fail_its_disk(config, monkeypatch, path):
 async def test_a_node_whose_disk_failed_is_started_again_in_the_same_program(
     tmp_path, monkeypatch, path
 ):
-    limits = partial(JournalLimits, segment_bytes=16_384, wanted_min=1)
+    limits = partial(JournalLimits, segment_bytes=16_384, group_wanted_min=1, wanted_min=1)
     monkeypatch.setattr(writer, "JournalLimits", limits)
     (config,) = configs(tmp_path, count=1).values()
     other = msgspec.structs.replace(config.groups[0], group="h")

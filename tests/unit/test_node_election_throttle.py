@@ -6,7 +6,7 @@ import random
 import pytest
 
 from quorumlog.model.hard_state import HardState
-from quorumlog.node.election_throttle import CAMPAIGNS_MAX, ElectionThrottle
+from quorumlog.node.election_throttle import CAMPAIGNS_MAX, WAITS_MAX, ElectionThrottle
 from raft_cluster import Cluster
 
 
@@ -77,6 +77,21 @@ def test_whoever_waits_is_woken_up_when_another_is_over_and_those_that_are_first
     assert woken == ["elected", "first", "other"]
     election_throttle.over("g4")
     assert woken == ["elected", "first", "other"], "nobody waits any more"
+
+
+def test_the_more_groups_wait_the_less_often_each_asks_again():
+    election_throttle = full()
+    pauses = []
+    for number in range(1_000):
+        election_throttle.wait(f"late{number}", lambda: True, is_first=number % 2 == 0)
+        pauses.append(election_throttle.pause_ms(500))
+    assert pauses[0] == 500
+    assert pauses == sorted(pauses)
+    assert pauses[2 * CAMPAIGNS_MAX] == 3 * 500
+    assert pauses[-1] == WAITS_MAX * 500
+    for number in range(1_000):
+        election_throttle.over(f"late{number}")
+    assert election_throttle.pause_ms(500) == 500
 
 
 @pytest.mark.parametrize("vote", [None, "n0", "n1"])

@@ -86,6 +86,25 @@ def test_groups_that_rarely_write_together_need_no_journal():
     assert node.files.is_directory(JOURNAL)
 
 
+def test_groups_that_append_once_or_twice_beside_others_do_not_begin_to_use_it():
+    """As leaders do, by the thousand: to note it takes more fsyncs than it saves."""
+    files, limits = new_disk(), msgspec.structs.replace(ROOMY, group_wanted_min=3)
+    node = JournaledNode(files, limits=limits)
+    for _ in range(2):
+        node.append(a=b"1", b=b"2")
+    assert not files.is_directory(JOURNAL)
+    node.append(a=b"1", b=b"2", c=b"3")
+    assert files.is_directory(JOURNAL)
+    node.steps.take()
+    node.append(a=b"1", b=b"2", c=b"3")  # a and b begin
+    seen = syncs_of(node, lambda: node.append(a=b"1", b=b"2"))
+    assert seen == [f"{JOURNAL}/segment.0"]
+    assert [node.groups[name].log._journaled.is_in for name in "abc"] == [True, True, False]
+    seen = syncs_of(node, lambda: node.append(a=b"1", b=b"2", c=b"3"))
+    assert f"{JOURNAL}/segment.0" in seen
+    assert node.groups["c"].log._journaled.is_in
+
+
 def test_without_room_for_it_groups_write_to_their_own_files_and_it_is_said_once(caplog):
     node = JournaledNode(new_disk(), limits=ROOMY)
     node.files.total_bytes = 40_000 + sum(c.allocated for c in node.files._names.contents())

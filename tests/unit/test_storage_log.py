@@ -100,6 +100,25 @@ def test_61_63_truncate_removes_the_entry_that_is_named(log, from_index):
     assert entries_of(log[0])[-1].body == b"after"
 
 
+def test_the_chain_where_the_log_ended_when_it_was_opened_is_known_without_reading(tmp_path):
+    """Each new leader compares there: a thousand groups that start would read a thousand files."""
+    opened = Opened(tmp_path / "g")
+    opened.append([b"a", b"b", b"c"])
+    chains = [opened.log.chain_crc_at(index) for index in range(3)]
+    opened.close()
+    opened = Opened(tmp_path / "g")
+    read = opened.log.read
+    opened.log.read = None
+    opened.append([b"d"])
+    assert opened.log.chain_crc_at(2) == chains[2]
+    opened.log.read = read
+    opened.truncate(2)
+    opened.append([b"another", b"last"])
+    assert opened.log.chain_crc_at(1) == chains[1]
+    assert opened.log.chain_crc_at(2) not in (None, chains[2])
+    opened.close()
+
+
 def test_119_truncating_what_is_committed_is_refused(log):
     append(log, [b"x"] * 10)
     log[0].note_committed(5)

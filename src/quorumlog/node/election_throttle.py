@@ -7,10 +7,12 @@ many, no vote would come back within the time-out, and all of them would start o
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CAMPAIGNS_MAX = 32
+CAMPAIGNS_MAX = 16
 """Groups of one node that may campaign at a time; others wait for one of them."""
 FAILED_MAX = CAMPAIGNS_MAX // 2
 """A group that had a slot and did not win gets another only while fewer than this are taken."""
+WAITS_MAX = 8
+"""Time-outs after which a group that waits asks again, at most."""
 RETRIES_MAX = 2
 """How often a group that has not won may try again while others wait: votes may only be late."""
 
@@ -77,6 +79,15 @@ class ElectionThrottle:
         """
         waiting = self._first if is_first else self._others
         waiting.setdefault(group, wake)
+
+    def pause_ms(self, timeout_ms: int) -> int:
+        """Return when a group that waits should ask again, unless it is woken up before.
+
+        Slots get free without a word when their time-out has passed, as many in each time-out as
+        there are: so the more groups wait, the less often each of them needs to ask.
+        """
+        waiting = len(self._first) + len(self._others)
+        return timeout_ms * min(WAITS_MAX, 1 + waiting // CAMPAIGNS_MAX)
 
     def over(self, group: str) -> None:
         """A group has stopped campaigning, and its slot is free."""

@@ -11,7 +11,7 @@ from quorumlog.model.config import GroupConfig, is_written_alike
 from quorumlog.model.errors import StorageError
 from quorumlog.model.hooks import AppendHook, RoleListener
 from quorumlog.model.messages.peer import NodeMessage, PeerMessage
-from quorumlog.node.checkpoint_pace import CheckpointPace
+from quorumlog.node.checkpoint_pace import CheckpointPace, CleaningPace
 from quorumlog.node.clock_watch import ClockWatch
 from quorumlog.node.election_throttle import ElectionThrottle
 from quorumlog.node.instruments import Tracer
@@ -179,6 +179,7 @@ class Environment:
     election_throttle: ElectionThrottle = field(default_factory=ElectionThrottle)
     clocks: ClockWatch = field(default_factory=ClockWatch)
     checkpoints: CheckpointPace = field(default_factory=CheckpointPace)
+    cleanings: CleaningPace = field(default_factory=CleaningPace)
     rebuild_machine: Callable[[StateMachine], StateMachine] | None = None
     is_same_place: Callable[[str, str], bool | None] = is_written_alike
     is_here: Callable[[str], bool] = lambda address: False

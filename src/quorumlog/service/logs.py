@@ -56,7 +56,7 @@ class LineWriter:
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._unreported_drops = 0
-        self._is_writing = False
+        self._is_writing = self._is_told = False
         self.dropped = 0
         threading.Thread(target=self._run, name="quorumlog-lines", daemon=True).start()
 
@@ -70,7 +70,9 @@ class LineWriter:
             else:
                 self._lines.append(line)
                 self._size += len(line)
-            self._changed.notify_all()
+            if not self._is_told:  # once for all lines that it finds
+                self._is_told = True
+                self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all is written, but not for longer; return whether it is."""
@@ -86,6 +88,7 @@ class LineWriter:
                 self._is_writing = False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._lines or self._unreported_drops)
+                self._is_told = False
                 piece = b"".join(self._lines)
                 self._lines.clear()
                 self._is_writing = True

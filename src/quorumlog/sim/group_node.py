@@ -41,6 +41,7 @@ JOURNAL = JournalLimits(
     segments_max=3,
     commit_bytes_max=8_192,
     group_bytes_max=2_048,
+    group_wanted_min=1,
     wanted_min=1,
     wanted_again=64,
 )

@@ -45,6 +45,7 @@ JOURNAL = JournalLimits(
     groups_min=1,
     commit_bytes_max=8_192,
     group_bytes_max=1_024,
+    group_wanted_min=1,
     wanted_min=1,
     wanted_again=64,
 )

@@ -23,7 +23,9 @@ class CoreTimer:
             self.timer.set(due_ms)
             return
         if core.is_due_to_campaign(now_ms) and not self._may_campaign(now_ms):
-            self.timer.set(now_ms + self._context.config.election_timeout_min_ms)
+            throttle = self._context.environment.election_throttle
+            pause_ms = throttle.pause_ms(self._context.config.election_timeout_min_ms)
+            self.timer.set(now_ms + pause_ms)
             return
         self._context.step(Ticked())
         if core.role is Role.LEADER:

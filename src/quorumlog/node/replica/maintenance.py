@@ -40,6 +40,8 @@ class Maintenance:
         self._clean_timer = context.timers.new(self._clean_due, is_for_writes=True)
         self._clean_timer.set(now_ms)
         self._cleaned_ms = now_ms
+        self._has_turn = False
+        """Whether the timer is set to the time that the node gave this group to clean."""
         self._pauses = 1
         # so that a thousand groups do not check at the same moment
         self._share = (zlib.crc32(self._context.config.group.encode()) % 100) / 100
@@ -60,6 +62,13 @@ class Maintenance:
         self._checkpoint_timer.set(now_ms + pause_ms)
 
     def _clean_due(self, now_ms: int) -> None:
+        if not self._has_turn:
+            at_ms = self._environment.cleanings.take(now_ms)
+            if at_ms > now_ms:
+                self._has_turn = True
+                self._clean_timer.set(at_ms)
+                return
+        self._has_turn = False
         self._cleaned_ms = now_ms
         self._clean_timer.set(now_ms + self._clean_pause_ms())
         self.space.prepare_files()
@@ -79,6 +88,8 @@ class Maintenance:
             self._checkpoint_timer.set_earlier(self._checkpointed_ms + config.check_point_interval)
         if self._pauses > 1:
             self._pauses = 1
+            if self._has_turn:
+                return
             self._clean_timer.set_earlier(self._cleaned_ms + config.clean_interval)
 
     def _clean_pause_ms(self) -> int:

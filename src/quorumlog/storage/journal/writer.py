@@ -8,7 +8,7 @@ so durably before its first record is written: so a crash leaves one run of reco
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
@@ -57,6 +57,9 @@ class JournalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """So are more bytes for each group on average."""
     enters_max: int = 4
     """Groups that begin to use the journal in one commit: each has to note it durably."""
+    group_wanted_min: int = 8
+    """A group begins to use it in the commit that is the so-many-th in which it would have been of
+    use: noting that, and that it is over, takes as many fsyncs. Leaders begin with one append."""
     wanted_min: int = 64
     """The journal is made after so many commits that it would have been of use to."""
     wanted_again: int = 4_096
@@ -99,6 +102,7 @@ class NodeJournal:
         self._number = 0
         self._next_sequence = 1
         self._entered: dict[JournaledGroup, None] = {}
+        self._asked: Counter[JournaledGroup] = Counter()
         self._current: Segment | None = None
         self._free: deque[Segment] = deque()
         self._settling: list[Segment] = []
@@ -125,6 +129,9 @@ class NodeJournal:
         size_bytes = sum(plan.size_bytes for of_group in appends for plan in of_group)
         if size_bytes > min(limits.commit_bytes_max, limits.group_bytes_max * len(appends)):
             return []
+        appends = [of_group for of_group in appends if self._is_busy(of_group)]
+        if len(appends) < limits.groups_min:
+            return []
         items = sum(len(plan.steps) for of_group in appends for plan in of_group)
         if items > ITEMS_MAX:
             return []
@@ -142,6 +149,14 @@ class NodeJournal:
             if group.is_in:
                 chosen.append(of_group)
         return chosen if len(chosen) >= limits.groups_min else []
+
+    def _is_busy(self, of_group: Sequence[Plan]) -> bool:
+        """Count that the journal would be of use to a group; whether it was often enough by now."""
+        group = of_group[0].appended.group if of_group[0].appended else None
+        if group is None or group in self._entered:
+            return group is not None
+        self._asked[group] += 1
+        return self._asked[group] >= self._limits.group_wanted_min
 
     def _has_room(self, size: int) -> bool:
         """Whether a record of this size can be written now; if not, see that later ones can."""
@@ -210,6 +225,7 @@ class NodeJournal:
     def forget(self, group: JournaledGroup) -> None:
         """See `Journal`."""
         self._entered.pop(group, None)
+        self._asked.pop(group, None)
 
     # -- beside the writing -------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class FileLog:
         self._newest_durable = PendingWrites(self.end_point)
         self._staged: deque[PendingWrites] = deque()
         self._committed_index = -1
-        self.tail, self._lock = TailCache(tail_cache_bytes), Lock()
+        self.tail, self._lock = TailCache(tail_cache_bytes, self.end_point), Lock()
         self.damaged = self._noted_damage = recovered.damaged
         self._runs = _found_runs(metadata, recovered, self._reader)
         configs = self._configs = ConfigEntries(recovered.config_entries)
@@ -380,12 +380,12 @@ class FileLog:
 
     def chain_crc_at(self, index: int) -> int | None:
         """See `Log`."""
-        known: int | None = None
+        known = None if self.damaged else self.tail.opened_chain(index)
         if index == self.end_index:
             known = self.end_point.chain_crc
         elif index <= self.before_begin_index:
             known = self._log_start.chain_crc if index == self.before_begin_index else UNKNOWN_CRC
-        else:
+        elif known is None:
             try:
                 known = int.from_bytes(self.read(index, index, 1).data[36:40], "big")
             except CorruptionError:

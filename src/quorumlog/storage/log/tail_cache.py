@@ -10,6 +10,7 @@ import numpy as np
 
 from quorumlog.model.block import HEADER_SIZE, INDEX_RECORD_DTYPE, INDEX_RECORD_SIZE, Block
 from quorumlog.storage.entries.entry_runs import EntryRun
+from quorumlog.storage.metadata.checkpoint import UNKNOWN_CRC, LogPoint
 
 RUNS_MAX = 16_384
 """Blocks kept at most (beside those not yet durable), however small they are."""
@@ -57,9 +58,13 @@ class TailCache:
     """Consecutive runs, oldest evicted first; the caller holds the log's lock.
 
     On the thread on which runs are added, `find` and `bodies` need no lock.
+
+    `opened` is the end of the log when it was opened: what is appended first is compared there, by
+    leaders and followers.
     """
 
-    def __init__(self, bytes_max: int | None) -> None:
+    def __init__(self, bytes_max: int | None, opened: LogPoint | None = None) -> None:
+        self._opened = opened
         self._bytes_max = bytes_max
         self._runs: list[CachedRun] = []
         self._firsts: list[int] = []
@@ -98,6 +103,12 @@ class TailCache:
             start = int(offsets[index - first])
             found.append(data[start + HEADER_SIZE : start + int(sizes[index - first])])
         return found
+
+    def opened_chain(self, index: int) -> int | None:
+        """Return the chain CRC of an entry if the log ended with it when it was opened."""
+        opened = self._opened
+        is_known = opened is not None and opened.index == index and opened.chain_crc != UNKNOWN_CRC
+        return opened.chain_crc if opened is not None and is_known else None
 
     def before_first(self, end_index: int) -> int:
         """Return the last index that is only on disk, given the log's end."""
@@ -152,6 +163,8 @@ class TailCache:
 
     def truncate(self, from_index: int) -> None:
         """Drop from_index and everything after it."""
+        if self._opened is not None and from_index <= self._opened.index:
+            self._opened = None
         while len(self._runs) > self._evicted and self._runs[-1].last_index >= from_index:
             run = self._runs.pop()
             self._firsts.pop()
