@@ -20,6 +20,7 @@ from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.machines import KEY_VALUES
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
+from quorumlog.storage.metadata.dual_slot_file import COPY
 from quorumlog.topics.retention import RetentionRule
 
 SCENE_MS = 20_000
@@ -88,7 +89,7 @@ def recovered(cluster, rests_ms=0):
 def r02_no_disk_takes_a_vote():
     cluster, leader, followers = founded()
     for node in followers:
-        node.files.fail_next(STATE_NAME, "EIO")
+        node.files.fail_next(STATE_NAME + COPY, "EIO")  # it is written first
     leader.stop(power=False)
     wait(cluster, 5_000)
     recovered(cluster)
