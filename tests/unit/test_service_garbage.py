@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.model.block import encode_block, parse_block
-from quorumlog.service.garbage import COLLECT_S, GarbageCollection
+from quorumlog.service.garbage import COLLECT_S, YOUNG_OBJECTS, GarbageCollection
 from quorumlog.storage.log.tail_cache import CachedRun
 
 
@@ -53,6 +53,17 @@ def test_a_full_collection_runs_only_once_a_minute(collection):
     assert seen() is None
     assert len(collection._loop.scheduled) == 2, "and again a minute later"
     assert len(kept) == 200_000
+
+
+def test_young_objects_are_left_alone_for_longer_than_python_does(collection):
+    gc.collect(0)
+    knot = Knot()
+    seen = weakref.ref(knot)
+    del knot
+    kept = [[] for _ in range(YOUNG_OBJECTS // 2)]
+    assert seen() is not None, "Python itself would have looked at it after 700"
+    kept += [[] for _ in range(2 * YOUNG_OBJECTS)]
+    assert seen() is None
 
 
 def test_what_a_node_keeps_of_an_entry_is_not_tracked_by_the_collector():
