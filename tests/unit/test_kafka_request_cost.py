@@ -34,6 +34,7 @@ CALLS_PER_PRODUCE_MAX = 175
 CALLS_PER_COMMIT_MAX = 170
 CALLS_PER_FETCH_MAX = 165
 CALLS_PER_PARTITION_MAX = 16
+CALLS_PER_WAITING_PARTITION_MAX = 8
 PARTITIONS = 10, 1_000, 10_000
 GROWTH_MAX = 1.3
 SIZE = 300
@@ -156,9 +157,11 @@ class Client:
         return min(found)
 
 
-def fetch(name: str, partitions: int, *, bytes_max: int = SIZE) -> bytes:
+def fetch(name: str, partitions: int, *, bytes_max: int = SIZE, wait_ms: int = 0) -> bytes:
     """Return a Fetch of the first batch of the first partitions of a topic."""
-    head = struct.pack(">iiiibiiih", -1, 0, 1, 1 << 24, 0, 0, -1, 1, len(name)) + name.encode()
+    head = (
+        struct.pack(">iiiibiiih", -1, wait_ms, 1, 1 << 24, 0, 0, -1, 1, len(name)) + name.encode()
+    )
     rows = b"".join(struct.pack(">iiqqi", one, -1, 0, -1, bytes_max) for one in range(partitions))
     body = head + struct.pack(">i", partitions) + rows + struct.pack(">ih", 0, 0)
     return bench.framed(ApiKey.FETCH, 11, body)
@@ -181,6 +184,7 @@ def metadata(name: str) -> bytes:
 async def test_the_calls_of_a_produce_and_of_a_fetch_are_bounded(tmp_path):
     async with kafka_cluster(tmp_path) as cluster:
         await cluster.create_topic("t", 100)
+        await cluster.create_topic("empty", 100)
         client = Client(cluster.nodes[await cluster.leader()].listener)
         await client.ask(*(produce("t", number) for number in range(100)))
 
@@ -194,6 +198,11 @@ async def test_the_calls_of_a_produce_and_of_a_fetch_are_bounded(tmp_path):
         assert alone <= CALLS_PER_FETCH_MAX
         together = await client.calls(fetch("t", 100))
         assert (together - alone) / 99 <= CALLS_PER_PARTITION_MAX
+
+        await client.ask(fetch("empty", 1, wait_ms=1))
+        alone = await client.calls(fetch("empty", 1, wait_ms=1))
+        together = await client.calls(fetch("empty", 100, wait_ms=1))
+        assert (together - alone) / 99 <= CALLS_PER_WAITING_PARTITION_MAX
 
 
 @pytest.fixture

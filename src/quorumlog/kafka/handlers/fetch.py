@@ -179,19 +179,9 @@ class _Fetching:
             reads = replica.partition_reads
             if reads.refusal() is not None:
                 return True
-            for one in asked:
-                read = one.read
-                known = reads.partition(read.channel)
-                if known is None or not known.log_start <= read.offset <= known.next_offset:
-                    return True
-                if read.offset < known.next_offset:
-                    if wanted <= 1:
-                        return True
-                    bytes_max = min(read.bytes_max, wanted)
-                    most = PartitionRead(read.channel, read.offset, bytes_max)
-                    wanted -= reads.available(most)
-                    if wanted <= 0:
-                        return True
+            wanted = reads.missing([one.read for one in asked], wanted)
+            if wanted <= 0:
+                return True
         return False
 
     def _wait(self, wait_ms: int) -> None:

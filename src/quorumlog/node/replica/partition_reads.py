@@ -145,13 +145,25 @@ class PartitionReads:
         for number in sorted(calls):
             calls[number]()
 
-    def available(self, read: PartitionRead) -> int:
-        """Return how many bytes a read would give, as far as that can be told without a disk."""
-        partition = self.partition(read.channel)
-        if partition is None or read.offset >= partition.next_offset:
-            return 0
-        batches = self._placed(read, partition, read.bytes_max, at_least=True)
-        return sum(batch.size_bytes for batch in batches)
+    def missing(self, reads: Iterable[PartitionRead], wanted: int) -> int:
+        """Return how many of some bytes these reads would not give yet, without a disk.
+
+        0: they give enough, or one of them would be refused.
+        """
+        partitions = self._readable
+        for read in reads:
+            known, offset = partitions.get(read.channel), read.offset
+            if known is None or not known.log_start <= offset <= known.next_offset:
+                return 0
+            if offset < known.next_offset:
+                if wanted <= 1:
+                    return 0
+                most = min(read.bytes_max, wanted)
+                batches = self._placed(read, known, most, at_least=True)
+                wanted -= sum(batch.size_bytes for batch in batches)
+                if wanted <= 0:
+                    return 0
+        return wanted
 
     # -- reading ------------------------------------------------------------------------------
 
