@@ -13,11 +13,16 @@ from quorumlog.model.block import block_from_index_records
 from quorumlog.model.errors import CorruptionError, StorageError
 from quorumlog.model.hard_state import HardState
 from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.storage.metadata.dual_slot_file import SLOT_SIZE
 from store_access import Opened, entries_of, stored_block
 
 SIZES = {"data_file": 1_000, "index_file": 32 * 6}
 DIRECTORY = "/node/g"
 FLIP_PARTS = 4
+SLOT_FILES = ("quorumlog.checkpoint", "quorumlog.state", "quorumlog.state.copy")
+SLOT_USED = 128
+"""More bytes than are used of a slot of these files."""
+FILLING_STEP = 61
 
 
 class EventHistory:
@@ -227,12 +232,16 @@ def small_store():
 
 
 def every_byte(files):
+    """Yield each byte that is used; of the zeros that fill slots up, and of the reserve, some."""
     for room in ("", "/data", "/index"):
         for name in files.names(DIRECTORY + room):
             path = f"{DIRECTORY}{room}/{name}"
             if name not in ("data", "index"):
                 step = 64 * 1024 if name == "quorumlog.reserve" else 1  # nobody reads that
-                yield from ((path, offset) for offset in range(0, files.open(path).size(), step))
+                for offset in range(0, files.open(path).size(), step):
+                    is_filling = name in SLOT_FILES and offset % SLOT_SIZE >= SLOT_USED
+                    if not is_filling or offset % FILLING_STEP == 0:
+                        yield path, offset
 
 
 def read_all(log):
