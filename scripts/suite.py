@@ -1,7 +1,8 @@
 """Runs all tests, in parts side by side, and says at the end what failed and how long each took.
 
-Tests that start processes mostly wait for them. Beside them run, giving way, the simulated ones and
-then those with Kafka's clients, and all others. Usage: `scripts/test.sh`.
+Tests that start processes mostly wait for them: beside them run those with Spark and with Kafka's
+clients. All others give way to these. Unit tests come in two parts, so that two processors have
+work until the end. Usage: `scripts/test.sh`.
 """
 
 import os
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Final, TextIO
 
 PYTEST: Final = ".venv/bin/pytest"
-STARTED: Final = ("tests/integration", "tests/compat", "tests/spark")
+STARTED: Final = ("tests/integration",)
+SPARK: Final = ("tests/compat", "tests/spark")
 SIMULATED: Final = ("tests/mutants", "tests/properties")
+UNIT: Final = "tests/unit"
 CLIENTS: Final = ("test_kafka_*.py", "test_brokers.py", "test_topics.py")
 """Tests with Kafka's clients, in `tests/integration`."""
 PROGRAMS: Final = ("tests/clients",)
@@ -84,13 +87,16 @@ class Part:
 def main() -> int:
     """Run all parts. Return 0 if all passed, else 1."""
     clients = [str(path) for name in CLIENTS for path in sorted(Path(STARTED[0]).glob(name))]
-    ignored = [f"--ignore={path}" for path in (*STARTED, *SIMULATED, *PROGRAMS)]
+    half = [str(path) for path in sorted(Path(UNIT).glob("test_*.py"))[::2]]
+    ignored = [f"--ignore={path}" for path in (*STARTED, *SPARK, *SIMULATED, *PROGRAMS, *half)]
     started = Part("started", 0, [*STARTED, *(f"--ignore={path}" for path in clients)])
-    simulated = Part("simulated", GIVING_WAY, SIMULATED)
-    others = Part("others", GIVING_WAY, ignored)
-    rows = [[simulated], [others]]
+    beside = [Part("with Spark", 0, SPARK)]
     if clients:
-        rows[0].append(Part("with Kafka's clients", 0, clients))
+        beside.append(Part("with Kafka's clients", 0, clients))
+    beside.append(Part("simulated", GIVING_WAY, SIMULATED))
+    if half:
+        beside.append(Part("half of the unit tests", GIVING_WAY, half))
+    rows = [beside, [Part("others", GIVING_WAY, ignored)]]
     parts = [started, *(part for row in rows for part in row)]
 
     def end(number: int, _: object) -> None:

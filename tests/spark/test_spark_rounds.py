@@ -43,8 +43,6 @@ DRIVER, ANY_NODE = "driver", "any node"
 VICTIMS = (DRIVER, DRIVER, "leader of in", "leader of out", ANY_NODE)
 MARK = "QUORUMLOG_TEST_DRIVER"
 """A variable in the environment of a driver and all its children, whatever group they are in."""
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For processes that do not live long: a third less processor time for a start."""
 
 PROGRAM = """
 import sys, threading
@@ -139,7 +137,7 @@ class Driver:
         environment = {
             MARK: self._mark,
             "TMPDIR": str(temporary),
-            "SPARK_SUBMIT_OPTS": f"{QUICK_JAVA} -Djava.io.tmpdir={temporary}",
+            "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} -Djava.io.tmpdir={temporary}",
         }
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

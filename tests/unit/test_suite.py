@@ -62,22 +62,29 @@ def calls(lines):
 
 def test_every_test_is_in_one_part_or_run_by_test_clients(tree):
     kafka, other = "tests/integration/test_kafka_x.py", "tests/integration/test_x.py"
-    (tree / kafka).touch()
-    (tree / other).touch()
+    half, rest = "tests/unit/test_a.py", "tests/unit/test_b.py"
+    (tree / "tests" / "unit").mkdir()
+    for path in (kafka, other, half, rest):
+        (tree / path).touch()
     status, lines = run(tree)
     assert status == 0
-    folders = ["tests/integration", "tests/compat", "tests/spark"]
+    integration, spark = "tests/integration", ["tests/compat", "tests/spark"]
     computed = ["tests/mutants", "tests/properties"]
+    elsewhere = [integration, *spark, *computed, "tests/clients", half]
     assert calls(lines) == [
-        [*folders, f"--ignore={kafka}"],
-        computed,
+        [integration, f"--ignore={kafka}"],
+        spark,
         [kafka],
-        [f"--ignore={name}" for name in (*folders, *computed, "tests/clients")],
+        computed,
+        [half],
+        [f"--ignore={name}" for name in elsewhere],
     ]
-    assert [line.split(" in ")[0] for line in lines[-4:]] == [
+    assert [line.split(" in ")[0] for line in lines[-6:]] == [
         "started: passed",
-        "simulated: passed",
+        "with Spark: passed",
         "with Kafka's clients: passed",
+        "simulated: passed",
+        "half of the unit tests: passed",
         "others: passed",
     ]
 
@@ -105,7 +112,7 @@ def test_clients_that_cannot_be_had_are_named_and_left_out_but_in_ci(tree, user,
 
 def test_nothing_is_missed_if_there_are_no_tests_with_kafkas_clients(tree):
     status, lines = run(tree)
-    assert (status, len(calls(lines))) == (0, 3)
+    assert (status, len(calls(lines))) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +131,8 @@ def test_a_part_that_fails_fails_all_and_is_named_at_the_end(tree, failing):
     mark.touch()
     status, lines = run(tree)
     assert status == 1
-    assert f"FAILED {failing}::test_it - it failed" in lines[-5:]
-    assert [": passed" in line for line in lines[-5:]].count(True) == 3
+    assert f"FAILED {failing}::test_it - it failed" in lines[-6:]
+    assert [": passed" in line for line in lines[-6:]].count(True) == 4
 
 
 def test_a_signal_ends_what_runs(tree):
