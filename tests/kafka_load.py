@@ -302,7 +302,8 @@ class Seen:
         ]
 
 
-def _consumer(servers, topic, partitions):
+def consumer_of(servers, topic, partitions):
+    """Return librdkafka's consumer of all partitions of a topic, from the beginning on."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -320,7 +321,7 @@ def _consumer(servers, topic, partitions):
 
 def consume_by_confluent(servers, records, seen, stopping):
     """Read all partitions until told to stop."""
-    consumer = _consumer(servers, records.topic, records.partitions)
+    consumer = consumer_of(servers, records.topic, records.partitions)
     while not stopping.is_set():
         _consume_some(consumer, seen)
     consumer.close()
@@ -356,9 +357,9 @@ async def _consume_by_aiokafka(servers, records, seen, stopping):
 
 def read_all(servers, topic, partitions, seconds):
     """Return the values of each partition, from the beginning to the high watermark."""
-    consumer = _consumer(servers, topic, partitions)
+    consumer = consumer_of(servers, topic, partitions)
     seen, deadline = Seen("final reader", partitions), time.monotonic() + seconds
-    ends = {one: _ends(consumer, topic, one, deadline) for one in range(partitions)}
+    ends = {one: ends_of(consumer, topic, one, deadline) for one in range(partitions)}
     if any(begin for begin, _ in ends.values()):
         raise AssertionError(f"not all partitions begin at 0: {ends}")
     while any(len(seen.values[one]) < end for one, (_, end) in ends.items()):
@@ -370,7 +371,7 @@ def read_all(servers, topic, partitions, seconds):
     return seen.values
 
 
-def _ends(consumer, topic, partition, deadline):
+def ends_of(consumer, topic, partition, deadline):
     """Return the log start offset and the high watermark, once the leader tells them."""
     while True:
         try:

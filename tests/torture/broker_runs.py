@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -45,7 +44,6 @@ from torture.brokers import (
 from torture.nemesis import USUAL, Nemesis
 from torture.topic_jobs import Retained, renew_topic
 
-OWN_MOUNTS = "TORTURE_OWN_MOUNTS"
 LOST_EVERY = 50
 """One of so many answers to producers is lost."""
 FILES_LEFT = 3
@@ -67,7 +65,6 @@ class Plan:
     faults: tuple[str, ...] = USUAL
     kill_pauses: tuple[float, float] = (2, 4)
     is_retained: bool = False
-    has_small_disks: bool = False
     heals_s: float = SETTLE_S
     quiet_s: float = 0
     settings: tuple[tuple[str, object], ...] = ()
@@ -198,13 +195,7 @@ def check_taken(before, after):
 
 async def run(directory, network, options, plan):
     """Start nodes, hurt them under load, and judge what became of it."""
-    brokers = Brokers(
-        directory,
-        options.nodes,
-        network,
-        has_small_disks=plan.has_small_disks,
-        settings=dict(plan.settings),
-    )
+    brokers = Brokers(directory, options.nodes, network, settings=dict(plan.settings))
     places = {brokers.advertised[one]: brokers.kafka[one] for one in brokers.ids}
     try:
         with losing_answers(places, LOST_EVERY) as loss:
@@ -308,10 +299,6 @@ def main(text, plan, *, seconds=60, records=20_000, nodes=3):
     parser.add_argument("--quiet", type=float, default=plan.quiet_s, metavar="SECONDS")
     options = parser.parse_args()
     plan = replace(plan, quiet_s=options.quiet)
-    if plan.has_small_disks and OWN_MOUNTS not in os.environ:
-        # disks are mounted for this process and its nodes alone, and go with them
-        command = ["unshare", "-m", sys.executable, "-u", *sys.argv]
-        os.execvpe(command[0], command, {**os.environ, OWN_MOUNTS: "1"})
     directory = (options.dir or Path(tempfile.mkdtemp(prefix="torture-"))).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     for library in ("aiokafka", "kafka"):

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,30 +32,25 @@ KAFKA_PORT = 9_092
 ENTRY_BYTES_MAX = 512 << 10
 DATA_FILE_BYTES = 1 << 20
 TINY = {**SMALL_SETTINGS, "mappedFileSizeForEntryData": DATA_FILE_BYTES, "cleanInterval": 500}
-DISK_BYTES = 512 << 20
-REPLICAS = 3
 
 
 class Brokers:
     """Node processes whose disks can lose power and whose clocks can be wrong.
 
-    `settings` are those of partition groups, by their keys in configuration files. `advertised`
-    are the addresses that clients connect to, by node; those of the nodes themselves otherwise.
-    With `has_small_disks` each node has a file system of its own in memory.
+    `settings` are those of partition groups, by their keys in configuration files. Clients are told
+    the addresses `advertised`, where proxies must listen if it `has_proxies`.
     """
 
-    def __init__(self, directory, count, network, *, has_small_disks=False, settings=None):
+    def __init__(self, directory, count, network, *, has_proxies=True, settings=None):
         self.directory = directory
         self.network = network
         self.ids = [f"n{number}" for number in range(count)]
         self.addresses, self.kafka, self.advertised = self._places()
+        if not has_proxies:
+            self.advertised = self.kafka
         self.processes = {}
         self.log_sizes = {}
-        self._mounts = []
-        for node_id in self.ids:
-            self._disk(node_id).mkdir()
-            if has_small_disks:
-                self._mount(node_id)
+        self._faults = {node_id: [0] for node_id in self.ids}
         self._configure({**TINY, **(settings or {})})
 
     def _places(self):
@@ -77,7 +71,7 @@ class Brokers:
         for node_id in self.ids:
             config = NodeConfig(
                 self_id=node_id,
-                store_base_dir=str(self._disk(node_id) / "data"),
+                store_base_dir=str(self.directory / node_id),
                 cluster=PREFIX,
                 groups=[group],
                 kafka_listen=self.kafka[node_id],
@@ -87,7 +81,7 @@ class Brokers:
                 limits=Limits(entry_bytes_max=ENTRY_BYTES_MAX),
             )
             (self.directory / f"{node_id}.toml").write_bytes(dump_config(config))
-            self.wrong_by(node_id, 0)
+            self._tell(node_id)
 
     @property
     def servers(self):
@@ -107,7 +101,7 @@ class Brokers:
         return [f"pg-{number}" for number in range(len(self.ids))]
 
     def store(self, node_id, group):
-        return self._disk(node_id) / "data" / group
+        return self.directory / node_id / group
 
     def members(self, group):
         """Return the nodes that have a replica of a group."""
@@ -121,7 +115,7 @@ class Brokers:
     def start(self, node_id):
         where = self.directory
         program = [sys.executable, "-m", "torture.node", self._journal(node_id)]
-        serve = [where / f"{node_id}.clock", SERVICE, where / f"{node_id}.toml"]
+        serve = [where / f"{node_id}.faults", SERVICE, where / f"{node_id}.toml"]
         space = [] if self.network is None else ["ip", "netns", "exec"]
         space += [] if self.network is None else [self.network.namespace(node_id)]
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
@@ -176,44 +170,38 @@ class Brokers:
             ended()
 
     def end(self):
-        """End all, whatever they do, and give back their disks."""
+        """End all, whatever they do."""
         for process in self.processes.values():
             process.kill()
             process.wait()
         self.processes.clear()
-        for mount in self._mounts:
-            subprocess.run(["umount", mount], check=False)
 
     # -- disks and clocks -----------------------------------------------------------------------
 
-    def _disk(self, node_id):
-        return self.directory / node_id
-
     def _journal(self, node_id):
-        return self._disk(node_id) / "journal"
-
-    def _mount(self, node_id):
-        disk = self._disk(node_id)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk]
-        subprocess.run(command, check=True)
-        self._mounts.append(disk)
+        return self.directory / f"{node_id}.journal"
 
     def lose_power(self, node_id, generator):
         """Undo some of what a killed node had not made durable."""
         return lose_power(self._journal(node_id), generator)
 
+    def wrong_by(self, node_id, seconds):
+        """Set a node's wall clock."""
+        self._faults[node_id][:1] = [seconds]
+        self._tell(node_id)
+
     def fill_disk(self, node_id, left):
-        """Leave so many bytes of a small disk."""
-        disk = self._disk(node_id)
-        with (disk / "ballast").open("wb", buffering=0) as ballast:
-            while (room := shutil.disk_usage(disk).free - left) > 0:
-                ballast.write(bytes(min(room, 1 << 20)))
+        """Leave so many bytes of a node's disk."""
+        self._faults[node_id][1:] = [left]
+        self._tell(node_id)
 
     def empty_disk(self, node_id):
-        (self._disk(node_id) / "ballast").unlink(missing_ok=True)
+        self._faults[node_id][1:] = []
+        self._tell(node_id)
 
-    def wrong_by(self, node_id, seconds):
-        (self.directory / f"{node_id}.clock").write_text(str(seconds))
+    def _tell(self, node_id):
+        text = " ".join(map(str, self._faults[node_id]))
+        (self.directory / f"{node_id}.faults").write_text(text)
 
 
 @contextlib.contextmanager
@@ -255,7 +243,7 @@ def create_topics(brokers, topics):
 async def caught_up(brokers, seconds=SETTLE_S):
     """Wait until all replicas are equal, by their chain CRCs, and whole."""
     async with asyncio.timeout(seconds):
-        for group in brokers.groups:
+        for group in filter(brokers.members, brokers.groups):
             members = brokers.members(group)
             servers = ",".join(brokers.addresses[one] for one in members)
             async with Client(servers, group, timeout_ms=10_000) as client:

@@ -2,10 +2,10 @@
 
     python tests/torture/kafka_chaos.py --seconds 1800 --records 600000 --seed 1
 
-As kafka_records.py and kafka_retention.py; besides, each node has a small disk that is full at
-times, bits flip in its data files, links are slow, and all nodes are restarted one after the other.
-All must be well within a minute after the last fault, and nodes take no more memory and files than
-in the quiet time before the first one. Needs root.
+As kafka_records.py and kafka_retention.py; besides, disks are full at times, bits flip in data
+files, links are slow, and all nodes are restarted one after the other. All must be well within a
+minute after the last fault, and nodes take no more memory and files than in the quiet time before
+the first one. As root nodes are in network namespaces.
 """
 
 import sys
@@ -21,7 +21,6 @@ PLAN = Plan(
     faults=ALL,
     kill_pauses=(4, 12),
     is_retained=True,
-    has_small_disks=True,
     heals_s=60,
     quiet_s=60,
     settings=(("scrubIntervalHours", 0.005),),

@@ -13,7 +13,7 @@ import struct
 import threading
 from pathlib import Path
 
-from quorumlog.storage.files.os_files import OsFile, OsFileSystem
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem, Space, storage_error
 
 PAGE = 4_096
 SECTOR = 512
@@ -50,12 +50,8 @@ class Journal:
         self._file = file
 
     def _write(self, file, record):
-        content = pickle.dumps(record)
-        data, at = _LENGTH.pack(len(content)) + content, file.tell()
-        if file.write(data) < len(data):  # the disk is full: nothing may be changed
-            file.truncate(at)
-            file.seek(at)
-            raise OSError(errno.ENOSPC, "no room for the journal of what is not durable")
+        data = pickle.dumps(record)
+        file.write(_LENGTH.pack(len(data)) + data)
 
     def _note(self, *record):
         self._write(self._file, record)
@@ -116,23 +112,46 @@ class Journal:
         return str(link)
 
 
+class Room:
+    """What is left of a disk, in bytes; None: as much as there is. Used by one thread at a time."""
+
+    def __init__(self):
+        self.left = None
+
+    def take(self, path, count):
+        """A file grows. Raises `StorageError` if the disk is full."""
+        if self.left is not None and count > 0:
+            if count > self.left:
+                text = "No space left on device, as this run says"
+                raise storage_error(path, "write", OSError(errno.ENOSPC, text))
+            self.left -= count
+
+    def give(self, count):
+        """So many bytes are not used any more."""
+        if self.left is not None:
+            self.left += count
+
+
 class LossyFile(OsFile):
     """A file whose changes can be undone until it is synced."""
 
-    def __init__(self, path, descriptor, journal):
+    def __init__(self, path, descriptor, journal, room):
         super().__init__(path, descriptor)
         self._journal = journal
+        self._room = room
         self._inode = os.fstat(descriptor).st_ino
 
     def write_at(self, buffers, offset):
         length = sum(memoryview(buffer).nbytes for buffer in buffers)
         with self._journal.lock:
+            self._room.take(self.path, offset + length - os.fstat(self._descriptor).st_size)
             self._journal.before_write(self._descriptor, self._inode, offset, offset + length)
             super().write_at(buffers, offset)
 
     def resize(self, size):
         with self._journal.lock:
             before = os.fstat(self._descriptor).st_size
+            self._room.take(self.path, size - before)
             self._journal.before_resize(self._descriptor, self._inode)
             if size < before:
                 self._journal.before_write(self._descriptor, self._inode, size, before)
@@ -148,6 +167,7 @@ class LossyFileSystem(OsFileSystem):
     """The operating system's files, with a journal of what is not durable."""
 
     journal: Journal
+    room = Room()
 
     def open(self, path, *, create=False, writable=True):
         with self.journal.lock:
@@ -157,7 +177,7 @@ class LossyFileSystem(OsFileSystem):
             file = super().open(path, create=create, writable=writable)
             if writable:
                 self.journal.keep(path)
-            lossy = LossyFile(path, os.dup(file._descriptor), self.journal)
+            lossy = LossyFile(path, os.dup(file._descriptor), self.journal, self.room)
             file.close()
             return lossy
 
@@ -166,14 +186,25 @@ class LossyFileSystem(OsFileSystem):
             super().sync_directory(path)
             self.journal.directory_synced(path.rstrip("/"))
 
+    def space(self, path):
+        found = super().space(path)
+        left = self.room.left
+        return found if left is None else Space(found.total_bytes, left)
+
     def replace(self, source, target):
         with self.journal.lock:
+            self._give(target)
             saved = self.journal.save(target)
             self.journal.renamed(os.path.dirname(target), ("rename", target, source, saved))
             super().replace(source, target)
 
+    def _give(self, path):
+        if os.path.exists(path):
+            self.room.give(os.path.getsize(path))
+
     def remove(self, path):
         with self.journal.lock:
+            self._give(path)
             saved = self.journal.save(path)
             if saved is not None:
                 self.journal.renamed(os.path.dirname(path), ("restore", path, saved))

@@ -13,11 +13,9 @@ HOUR_S = 3_600
 USUAL = ("freeze", "transfer", "transfer", "clocks", "cut", "cut")
 """What happens beside kills, by the names of methods of `Nemesis`; twice: it is as frequent."""
 ALL = (*USUAL, "flap", "flap", "fill", "flip", "roll")
-SMALL_DISKS = {"fill"}
 NETWORKS = {"cut", "flap"}
-LEFT_BYTES = (24 << 20, 8 << 20, 2 << 20)
-"""What is left of a disk that is filled, all less than the reserve; the journal of what is not
-durable, which real disks do not have, needs some room, too."""
+LEFT_BYTES = (24 << 20, 8 << 20, 64 << 10, 0)
+"""What is left of a disk that is full, all less than the reserve that nodes keep."""
 FLAP_S = (0.05, 0.2)
 
 

@@ -1,9 +1,10 @@
-"""A node whose disk can lose power and whose wall clock steps.
+"""A node whose disk can lose power and be full, and whose wall clock steps.
 
-Usage: node.py JOURNAL CLOCK quorumlog.service FILE
+Usage: node.py JOURNAL FAULTS quorumlog.service FILE
 
-CLOCK is a file with the seconds by which the wall clock is wrong; it may change at any time. The
-arguments end as those of every node that is started for a run do, so that a guard knows it.
+FAULTS is a file with the seconds by which the wall clock is wrong, and maybe the bytes that are
+left of the disk; it may change at any time. The arguments end as those of every node that is
+started for a run do, so that a guard knows it.
 """
 
 import importlib
@@ -16,11 +17,13 @@ from torture.lossy_files import Journal, LossyFileSystem
 LOOK_SECONDS = 0.05
 
 
-class WrongClock:
-    """Replaces the functions of `time` that tell the calendar's time."""
+class Faults:
+    """Does what a file says; replaces the functions of `time` that tell the calendar's time."""
 
-    def __init__(self, path):
+    def __init__(self, path, room):
         self._path = path
+        self._room = room
+        self._told = None
         self._wrong_s = 0
         self._time, self._time_ns = time.time, time.time_ns
         self._localtime = time.localtime
@@ -37,9 +40,13 @@ class WrongClock:
     def _look(self):
         try:
             with open(self._path) as file:
-                self._wrong_s = int(file.read() or 0)
+                told = [int(word) for word in file.read().split()]
         except (OSError, ValueError):
-            pass  # it is being written
+            return  # it is being written
+        if told and told != self._told:
+            self._told = told
+            self._wrong_s = told[0]
+            self._room.left = told[1] if told[1:] else None
 
     def _watch(self):
         while True:
@@ -48,12 +55,12 @@ class WrongClock:
 
 
 def main():
-    journal, clock, module, config = sys.argv[1:]
+    journal, faults, module, config = sys.argv[1:]
     from quorumlog.storage.files import os_files as files  # noqa: PLC0415  (the first to take it)
 
     LossyFileSystem.journal = Journal(journal)
     files.OsFileSystem = LossyFileSystem
-    WrongClock(clock).install()
+    Faults(faults, LossyFileSystem.room).install()
     sys.argv = [module, config]
     sys.exit(importlib.import_module(f"{module}.__main__").main())
 
