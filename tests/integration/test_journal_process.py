@@ -186,7 +186,8 @@ async def test_a_lone_replica_goes_on_without_its_lost_journal_if_told_to(tmp_pa
         remove_journal(cluster, "n0")
         assert main(settle) == 1
         refused = capsys.readouterr().err
-        assert f"the journal that {directory} used is gone" in refused
+        assert f"{directory}: " in refused
+        assert "the journal that this group used is gone" in refused
         assert f"{directory} has no other member; with --discard it goes on" in refused
         assert "is given up permanently" in refused
         assert main([*settle, "--discard"]) == 0

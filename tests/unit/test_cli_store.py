@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from quorumlog.cli.main import main
-from quorumlog.storage.log.layout import Identity
+from quorumlog.storage.files.os_files import OsFileSystem
+from quorumlog.storage.log.layout import Identity, note_unsettled
 from store_access import Opened
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -346,3 +347,17 @@ def test_settle_refuses_a_directory_that_is_no_node_and_changes_nothing_in_it(tm
         "segment.txt",
     ]
     assert main(["store", "settle", str(node)]) == 0
+
+
+def test_settle_says_once_why_several_groups_cannot_be_settled(tmp_path, capsys):
+    """The text was there for each group, in the log and in one line of thousands of characters."""
+    node, names = tmp_path / "n0", [f"g{number:02}" for number in range(10)]
+    for name in names:
+        Opened(node / name).group.close()
+        note_unsettled(OsFileSystem(), str(node / name), "", 7, [])
+    assert main(["store", "settle", str(node)]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.count("is gone") == 1
+    assert f"{node / 'g00'}, {node / 'g01'}, " in error
+    assert f"{node / 'g07'} and 2 more: " in error

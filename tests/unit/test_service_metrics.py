@@ -1,5 +1,7 @@
 """Metrics have names by Prometheus' conventions, and /metrics is what Prometheus reads."""
 
+import errno
+import importlib.metadata
 import re
 
 import pytest
@@ -131,3 +133,13 @@ def test_every_metric_that_a_page_names_exists():
         if name not in names | parts
     }
     assert unknown == set()
+
+
+def test_no_file_is_read_for_the_version_when_a_node_starts(monkeypatch):
+    """A node that had no descriptor free just then ended."""
+
+    def no_descriptor(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", no_descriptor)
+    assert metrics.NodeMetrics(None)._build[0] == metrics.VERSION

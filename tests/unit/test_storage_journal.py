@@ -388,6 +388,20 @@ def test_a_group_that_is_closed_while_the_node_runs_needs_the_journal_no_more(no
     assert again.bodies("b")[-1] == b"more"
 
 
+@pytest.mark.parametrize("is_in", [True, False])
+def test_the_files_of_a_group_that_is_closed_while_the_node_runs_stay_whole(node, is_in):
+    for number in range(20):
+        node.append(**{"a": b"%d" % number} | ({"b": b"more"} if is_in else {}))
+    node.plans.append(node.log("a").settle())
+    node.commit()
+    node.groups["a"].close()
+    node.names = ("b", "c")
+    again = after_power_loss(node)
+    report = verify_store(again.files, f"{NODE}/a")
+    assert report.findings == []
+    assert report.end_index >= 19
+
+
 def test_the_journal_forgets_groups_that_are_gone(node):
     def known():
         gc.collect()
@@ -446,7 +460,7 @@ def test_a_journal_that_is_gone_is_missed(node):
     for name in node.files.names(JOURNAL):
         node.files.remove(f"{JOURNAL}/{name}")
     failed = settle_node(node.files, NODE).failed
-    assert "the journal that /node/a used is gone" in str(failed[f"{NODE}/a"])
+    assert "the journal that this group used is gone" in str(failed[f"{NODE}/a"])
     with pytest.raises(UnsettledError):
         node.open("a")
 

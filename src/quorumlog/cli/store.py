@@ -36,6 +36,8 @@ from quorumlog.storage.offline.verify import StoreReport, magic_names, verify_st
 PREVIEW_CHARACTERS = 60
 HINTS_MAX = 9
 """Groups' directories named to who gave one above them: one each of a local cluster's nodes."""
+PATHS_SHOWN = 8
+"""Groups' directories named before a reason that all of them have."""
 EPOCHS_SHOWN = 3
 """The newest leader epochs of a partition that the table of partitions shows."""
 PARTITION_COLUMNS = (
@@ -349,7 +351,20 @@ def settle_command(
         if not settled.groups and not settled.failed:
             print_line(f"{directory}: nothing to settle, the groups' files hold everything")
     if failed:
-        raise CommandError("; ".join(failed.values()))
+        raise CommandError(_reasons(failed))
+
+
+def _reasons(failed: dict[str, str]) -> str:
+    """Return each reason once, after the directories of the groups that cannot be settled by it."""
+    paths_of: dict[str, list[str]] = {}
+    for path, text in failed.items():
+        paths_of.setdefault(text, []).append(path)
+    reasons = []
+    for text, paths in paths_of.items():
+        more = len(paths) - PATHS_SHOWN
+        shown = ", ".join(paths[:PATHS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        reasons.append(f"{shown}: {text}")
+    return "; ".join(reasons)
 
 
 def _losses(

@@ -171,6 +171,10 @@ class Groups(HostedReplicas):
         base = str(Path(self._config.store_base_dir))
         settled = settle_node(self._files, base, self._config.journal_path)
         self._unsettled = settled.failed
+        known = {self._directory_of(group) for group in self._catalog.configs.values()}
+        for directory in settled.failed.keys() - known:  # opening says it of those that are known
+            text = str(settled.failed[directory])
+            log_event(logger, logging.ERROR, "group not settled", directory=directory, text=text)
         for directory, written in settled.groups.items():
             log_event(logger, logging.INFO, "journal settled", directory=directory, bytes=written)
 

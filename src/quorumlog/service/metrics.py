@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import accumulate, islice
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -33,6 +34,8 @@ from quorumlog.service.logs import dropped_lines
 from quorumlog.service.metric_families import FAMILIES, STATUS_GAUGES, Family
 from quorumlog.storage.files.os_files import SPARES
 
+VERSION: Final = version("quorumlog")
+"""Read from a file, so once, when the process begins: later there may be no descriptor for it."""
 GROUPS_WITH_HISTOGRAMS_MAX = 100
 """Groups of a node with histograms of their own; those of all further ones are added up."""
 PARTITIONS_SHOWN_MAX = 1_000
@@ -104,7 +107,7 @@ class NodeMetrics(Collector):
     def __init__(self, node: Node, kafka: KafkaCounters | None = None) -> None:
         self._node = node
         self._kafka = kafka
-        self._build = (version("quorumlog"), platform.python_version())
+        self._build = (VERSION, platform.python_version())
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)

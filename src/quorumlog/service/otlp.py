@@ -8,14 +8,13 @@ of its own reads and sends; a receiver that is away, slow or hostile delays noth
 import logging
 import threading
 import time
-from importlib.metadata import version
 from typing import Any
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.instruments import NodeInstruments
-from quorumlog.service.metrics import NodeMetrics
+from quorumlog.service.metrics import VERSION, NodeMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class OtlpExporter:
                 "service.name": "quorumlog",
                 "service.namespace": config.cluster,
                 "service.instance.id": config.self_id,
-                "service.version": version("quorumlog"),
+                "service.version": VERSION,
             }
         )
         self._started_ns = time.time_ns()

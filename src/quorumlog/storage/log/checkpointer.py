@@ -122,9 +122,14 @@ class Checkpointer:
         return Plan(self._owner, [Action(remove)], done=done, removes=self._metadata.void_journal)
 
     def plan_settling(self, group: JournaledGroup) -> Plan:
-        """Return the write after which a journal is not needed for the log."""
+        """Return the write after which a journal is not needed for the log.
+
+        Its index is durable then, too: whoever looks into the files of a deleted group opens no
+        log, which would make lost index records again.
+        """
 
         def settle() -> None:
+            sync_made(self._index.files_over(0, NO_END))
             if group.is_in:
                 sync_made(self._data.files_over(0, NO_END))
                 with suppress(NoSpaceError):  # then a journal is asked for if it is opened again

@@ -4,7 +4,6 @@ This happens before any group is opened. Afterwards a group's files hold everyth
 them needs to know nothing of a journal.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,8 +30,6 @@ from quorumlog.storage.log.layout import LOCK_NAME as NODE_LOCK_NAME
 from quorumlog.storage.metadata.advice import EMPTYING_IS_SAFE_WHEN, ONLY_MEMBER
 from quorumlog.storage.metadata.checkpoint import CHECKPOINT_NAME, DURABLE_NAME, LogPoint
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -118,8 +115,8 @@ def _settle_groups(
                 content[number] = read_journal(files, path, number)
             if not content[number].number:
                 raise CorruptionError(
-                    f"{path}: the journal that {directory} used is gone, and with it entries that "
-                    f"may have been acknowledged. Bring it back, or empty {directory}. "
+                    f"{path}: the journal that this group used is gone, and with it entries that "
+                    f"may have been acknowledged. Bring it back, or empty the group's directory. "
                     f"{EMPTYING_IS_SAFE_WHEN}. {ONLY_MEMBER}",
                     path,
                     0,
@@ -132,7 +129,6 @@ def _settle_groups(
             result.failed[directory] = error
             if isinstance(error, CorruptionError) and not is_read:
                 result.lost.append(directory)
-            logger.error("%s cannot be settled: %s", directory, error)
 
 
 class _Replay:
