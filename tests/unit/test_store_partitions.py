@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 
 import pytest
 from isal.isal_zlib import crc32
@@ -15,6 +16,10 @@ from quorumlog.topics.entries import LogStartsMoved, PartitionClosed, PartitionO
 from record_batches import batch_of
 from store_access import Opened
 
+DLEDGER_HEADER = 48
+BLANK = -1
+"""Magic of what is left empty at the end of a data file."""
+
 
 class Store:
     """A group's directory, written as a leader writes it."""
@@ -26,6 +31,7 @@ class Store:
         self.tables = Tables(self.log, -1, None)
         self.log.keep_tables(self.tables.to_save)
         self.term = 1
+        self.sent = []
 
     def append(self, block):
         first = self.log.end_index + 1
@@ -42,6 +48,7 @@ class Store:
     def batch(self, channel, count, *, offset=None, epoch=None, damage=0):
         raw = bytearray(batch_of(range(count), value=bytes(300)))
         raw[-1] ^= damage
+        self.sent.append(bytes(raw))
         _, block = prepared(channel, memoryview(raw))
         following = self.tables.partitions_at_end.partitions[channel].next_offset
         body = block.data[48:]
@@ -70,6 +77,40 @@ def store(tmp_path):
 def run(capsys, command, directory, *more):
     status = main(["store", command, str(directory), *more])
     return status, capsys.readouterr().out
+
+
+def entries_as_dledger_reads_them(directory):
+    """Yield (index, channel, body) of all entries, found by DLedger's rules alone."""
+    position = 0
+    for path in sorted((directory / "data").iterdir()):
+        data, start = path.read_bytes(), int(path.name)
+        while position < start + len(data):
+            magic, size = struct.unpack_from(">ii", data, position - start)
+            if magic == BLANK:
+                position = start + len(data)
+            elif not magic:
+                return
+            else:
+                header = struct.unpack_from(">iiqqqiiii", data, position - start)
+                _, _, index, _, stated, channel, _, _, length = header
+                assert (magic, size, stated) == (1, DLEDGER_HEADER + length, position)
+                body = position - start + DLEDGER_HEADER
+                yield index, channel, data[body : body + length]
+                position += size
+
+
+def test_b12_dledger_finds_every_entry_and_batches_as_they_were_sent(store):
+    store.checkpoint()
+    store.close()
+    found = list(entries_as_dledger_reads_them(store.directory))
+    assert [index for index, _, _ in found] == list(range(store.log.end_index + 1))
+    batches = [body for _, channel, body in found if channel in (1, 2, 3)]
+    assert [without_stamp(one) for one in batches] == [without_stamp(one) for one in store.sent]
+
+
+def without_stamp(batch):
+    """Leave out the base offset and the leader epoch, which the leader of the partition writes."""
+    return batch[8:12], batch[16:]
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
