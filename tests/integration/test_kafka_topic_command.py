@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from kafka.errors import RequestTimedOutError
 
 from embedding import free_ports
 from kafka_nodes import kafka_nodes
 from quorumlog.cli.main import main
 from quorumlog.cli.topic import _note_replicas
+from quorumlog.local import LocalCluster
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,23 @@ def test_a_server_that_is_not_there_is_said_to_be_so(capsys):
     where = f"127.0.0.1:{free_ports(1)[0]}"
     assert main(["topic", "list", "--bootstrap-server", where, "--timeout", "1"]) == 1
     assert f"no broker answers at {where}" in capsys.readouterr().err
+
+
+def test_a_local_cluster_that_does_not_run_is_said_to_be_so_at_once(tmp_path, capsys):
+    LocalCluster.create(tmp_path / "c", nodes=1, topics=True)
+    assert main(["topic", "list", "--dir", str(tmp_path / "c")]) == 1
+    assert f"no node of the cluster in {tmp_path / 'c'} runs" in capsys.readouterr().err
+
+
+def test_a_broker_that_does_not_answer_in_time_is_no_python_error(topic, monkeypatch):
+    def late(*_arguments, **_options):
+        raise RequestTimedOutError("Request timed out after 1000 ms")
+
+    monkeypatch.setattr("kafka.KafkaAdminClient.delete_topics", late)
+    status, _, error = topic("delete", "a", "--timeout", "1")
+    assert status == 1
+    assert "did not answer within 1 s; what was asked for may have been done" in error
+    assert "Error" not in error
 
 
 def test_more_replicas_than_were_asked_for_are_told(capsys):

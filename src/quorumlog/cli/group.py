@@ -36,6 +36,8 @@ CREATE_SECONDS = 60.0
 DELETED = "DELETED"
 REPORT_SECONDS = 2.0
 """Pause between two reports of how far it has come."""
+_SOURCES = {"runtime": "run time"}
+"""What tables call where a group, or a value of it, is from, if not as JSON and messages do."""
 
 app = typer.Typer(
     help="Groups of a cluster: create, list, describe, alter and delete them while nodes run.",
@@ -205,7 +207,7 @@ def _print_groups(summaries: Sequence[GroupSummary]) -> None:
                 _leader_cell(one),
                 "-" if one.term < 0 else str(one.term),
                 "-" if one.end_index < 0 else str(one.end_index),
-                "file" if one.is_from_file else "run time",
+                "file" if one.is_from_file else _SOURCES["runtime"],
                 " ".join(f"{key}={value}" for key, value in one.settings.items()),
             ]
             for one in found
@@ -304,7 +306,7 @@ def _print_settings(
             [
                 key,
                 _value_text({node: _value_of(one) for node, one in at.items()}),
-                "/".join(sorted({one.source for one in at.values()})),
+                "/".join(sorted({_SOURCES.get(one.source, one.source) for one in at.values()})),
                 keys[key].default,
                 _applies_text(at),
             ]

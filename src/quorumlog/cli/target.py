@@ -50,13 +50,18 @@ def find_servers(directory: Path | None, servers: str | None) -> str:
         raise typer.BadParameter("give either --dir DIR or --servers HOST:PORT,...")
     if directory is None:
         return str(servers)
+    return running_cluster(directory).servers
+
+
+def running_cluster(directory: Path) -> LocalCluster:
+    """Return the local cluster in a directory. Raises `LocalClusterError` if no node of it runs."""
     cluster = LocalCluster.open(directory)
     if not cluster.running():
         raise LocalClusterError(
             f"no node of the cluster in {directory} runs; "
             f"'quorumlog cluster up --dir {directory}' starts them"
         )
-    return cluster.servers
+    return cluster
 
 
 def only_group(groups: Sequence[str], wanted: str | None) -> str:

@@ -16,7 +16,7 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
-from quorumlog.local import LocalCluster
+from quorumlog.cli.target import running_cluster
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
@@ -64,7 +64,7 @@ def _admin(directory: Path | None, servers: str | None, timeout_s: float) -> Ite
     """Yield kafka-python's admin client. Raises `CommandError` for whatever it raises."""
     # here, since no other command needs it and it takes 0.1 s
     from kafka import KafkaAdminClient  # noqa: PLC0415
-    from kafka.errors import KafkaError  # noqa: PLC0415
+    from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError  # noqa: PLC0415
 
     found = _servers(directory, servers)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -80,6 +80,11 @@ def _admin(directory: Path | None, servers: str | None, timeout_s: float) -> Ite
         raise CommandError(_unknown_hosts(found) or text) from None
     try:
         yield client
+    except (KafkaTimeoutError, RequestTimedOutError):
+        raise CommandError(
+            f"{found} did not answer within {timeout_s:g} s; what was asked for may have been "
+            "done, or be done later: 'quorumlog topic list' shows it"
+        ) from None
     except KafkaError as error:
         raise CommandError(f"{type(error).__name__}: {error}") from None
     finally:
@@ -97,7 +102,7 @@ def _servers(directory: Path | None, servers: str | None) -> str:
                 text = f"{address!r} is not HOST:PORT, such as 127.0.0.1:9092"
                 raise typer.BadParameter(text, param_hint="--bootstrap-server") from None
         return str(servers)
-    cluster = LocalCluster.open(directory)
+    cluster = running_cluster(directory)
     if not cluster.bootstrap_servers:
         raise CommandError(f"the cluster in {directory} has no topics: its nodes are no brokers")
     return cluster.bootstrap_servers
