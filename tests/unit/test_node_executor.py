@@ -8,6 +8,7 @@ import pytest
 
 from quorumlog.node import executor
 from quorumlog.node.executor import ThreadExecutor
+from quorumlog.node.group_executor import GroupExecutor
 from scripted_cluster import SOON_S
 
 
@@ -161,3 +162,28 @@ async def test_results_that_the_loop_has_not_taken_yet_hold_up_the_next_jobs(hel
     assert started == []
     held.run("last", "a")
     await held.let()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_group_is_idle_once_its_last_job_has_ended_also_if_the_client_has_left(leaves):
+    """A group that is deleted closes its files then: it would never be gone otherwise."""
+    threads = ThreadExecutor(asyncio.get_running_loop(), threads=1)
+    group, idle = GroupExecutor(threads), asyncio.Event()
+    told, entered, gate = [], threading.Event(), threading.Event()
+
+    def work():
+        entered.set()
+        gate.wait(SOON_S)
+
+    group.run(work, told.append, told.append, "a")
+    assert entered.wait(SOON_S)
+    if leaves:
+        threads.forget("a")
+    group.end("deleted", idle.set)
+    assert not idle.is_set()
+    gate.set()
+    async with asyncio.timeout(SOON_S):
+        await idle.wait()
+    threads.stop()
+    threads.join()
+    assert told == ([] if leaves else [None])

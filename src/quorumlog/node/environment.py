@@ -78,6 +78,10 @@ class Network(Protocol):
         ...
 
 
+def unheard() -> None:
+    """Nobody has to hear of it."""
+
+
 class Executor(Protocol):
     """Runs what may block (reads of cold files) on a thread of its own."""
 
@@ -87,10 +91,13 @@ class Executor(Protocol):
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
+        dropped: Callable[[], None] = unheard,
     ) -> None:
         """Run `work`; call `done` or `failed` on the owner's thread.
 
-        Jobs of clients take turns, and all of them with jobs of the node itself (None).
+        Jobs of clients take turns, and all of them with jobs of the node itself (None). Of a client
+        that has left, jobs that have not begun are forgotten, and `dropped` is called instead of
+        `done` for those that have.
         """
         ...
 

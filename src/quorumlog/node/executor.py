@@ -12,6 +12,7 @@ import msgspec
 from quorumlog.log_events import describe_error
 from quorumlog.model.errors import LeaderPendingFullError
 from quorumlog.model.fair_queue import FairQueue
+from quorumlog.node.environment import unheard
 
 T = TypeVar("T")
 
@@ -26,13 +27,15 @@ ends, and one turn of the loop takes the results of a few only: each may be larg
 class _Job(msgspec.Struct, eq=False):
     """A call for a thread, and those that the loop makes with its outcome.
 
-    `is_dropped`: nobody wants the result any more; a failure is still reported.
+    `is_dropped`: nobody wants the result any more, so `dropped` is called instead of `done`; a
+    failure is still reported.
     """
 
     work: Callable[[], Any]
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
     client: object
+    dropped: Callable[[], None]
     is_dropped: bool = False
 
 
@@ -65,11 +68,13 @@ class ThreadExecutor:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
+        dropped: Callable[[], None] = unheard,
     ) -> None:
         """Run `work` on a thread, then `done` or `failed` on the loop; none of it after `stop`.
 
         What is no `Exception`, such as a `SystemExit` of a state machine, is a failure as well.
-        `client`: for whom, compared by identity or `__eq__`; None: for the node itself.
+        `client`: for whom, compared by identity or `__eq__`; None: for the node itself. `dropped`
+        is called instead of `done` if the client has left while `work` ran.
         """
         if self._is_stopped:
             return
@@ -77,7 +82,7 @@ class ThreadExecutor:
         if waiting >= WAITING_MAX:
             failed(LeaderPendingFullError("too much waits for threads; try again later"))
             return
-        job = _Job(work, done, failed, client)
+        job = _Job(work, done, failed, client, dropped)
         if client is None:
             self._own.append(job)
         else:
@@ -108,7 +113,9 @@ class ThreadExecutor:
         error = future.exception()
         try:
             if error is None:
-                if not job.is_dropped:
+                if job.is_dropped:
+                    job.dropped()
+                else:
                     job.done(future.result())
             elif isinstance(error, Exception):
                 job.failed(error)

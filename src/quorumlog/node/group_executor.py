@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from quorumlog.model.errors import UnknownGroupError
-from quorumlog.node.environment import Executor
+from quorumlog.node.environment import Executor, unheard
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ class GroupExecutor:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
+        dropped: Callable[[], None] = unheard,
     ) -> None:
         """See `Executor`."""
         has_begun = False
@@ -57,7 +58,13 @@ class GroupExecutor:
             finally:
                 self._finish(has_begun=True)
 
-        self._executor.run(guarded, has_finished, has_failed, client)
+        def was_dropped() -> None:
+            try:
+                dropped()
+            finally:
+                self._finish(has_begun=True)
+
+        self._executor.run(guarded, has_finished, has_failed, client, was_dropped)
 
     def _finish(self, *, has_begun: bool) -> None:
         """A job has ended, and its callback was called."""
