@@ -259,6 +259,21 @@ def test_a_promise_to_a_client_that_died_does_not_keep_a_member_from_learning():
     assert machine.host.open_groups["g"][0].clean_interval == 60
 
 
+def test_settings_that_were_only_learned_do_not_count_against_a_later_promise():
+    """The client that has the promise does not know them: it would undo a change that was done."""
+    one, other = {"cleanInterval": "60"}, {"retentionBytes": "70"}
+    low, high = next_revision(0, one), next_revision(1 << 32, other)
+    machine = Machine()
+    machine.create()
+    assert machine.alter(one, low, prepares=True, replaces=0) is ResponseCode.SUCCESS
+    assert machine.alter(other, high, prepares=True, replaces=0) is ResponseCode.SUCCESS
+    news = GroupRecord(group="g", identity=ONE, settings=one, revision=low)
+    machine.lifecycle.learn(news, lambda code, text: None)  # another member had taken them
+    assert machine.catalog.records["g"].revision == low
+    assert machine.alter(one, low) is ResponseCode.CHANGE_IN_PROGRESS
+    assert machine.alter(other, high) is ResponseCode.SUCCESS
+
+
 def test_newer_settings_that_a_member_cannot_take_over_are_said_once_and_until_it_can(caplog):
     machine = Machine()
     machine.create()

@@ -246,7 +246,9 @@ class GroupLifecycle:
         is_late = revision < max(record.revision, record.promised) or (
             request.prepares and request.replaces < record.revision
         )
-        if not request.prepares and revision == record.revision:
+        # what was learned from a member does not count if another client was promised more
+        is_there = revision == record.revision and revision >= record.promised
+        if is_there and not request.prepares:
             done(ResponseCode.SUCCESS, "")  # it is asked for again
         elif is_late:
             text = f"somebody else changes the settings of group {name!r}, too"
