@@ -78,10 +78,6 @@ class Network(Protocol):
         ...
 
 
-def unheard() -> None:
-    """Nobody has to hear of it."""
-
-
 class Executor(Protocol):
     """Runs what may block (reads of cold files) on a thread of its own."""
 
@@ -91,7 +87,7 @@ class Executor(Protocol):
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
-        dropped: Callable[[], None] = unheard,
+        dropped: Callable[[], None] | None = None,
     ) -> None:
         """Run `work`; call `done` or `failed` on the owner's thread.
 

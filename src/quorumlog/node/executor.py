@@ -12,7 +12,6 @@ import msgspec
 from quorumlog.log_events import describe_error
 from quorumlog.model.errors import LeaderPendingFullError
 from quorumlog.model.fair_queue import FairQueue
-from quorumlog.node.environment import unheard
 
 T = TypeVar("T")
 
@@ -35,7 +34,7 @@ class _Job(msgspec.Struct, eq=False):
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
     client: object
-    dropped: Callable[[], None]
+    dropped: Callable[[], None] | None
     is_dropped: bool = False
 
 
@@ -68,7 +67,7 @@ class ThreadExecutor:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
-        dropped: Callable[[], None] = unheard,
+        dropped: Callable[[], None] | None = None,
     ) -> None:
         """Run `work` on a thread, then `done` or `failed` on the loop; none of it after `stop`.
 
@@ -113,10 +112,10 @@ class ThreadExecutor:
         error = future.exception()
         try:
             if error is None:
-                if job.is_dropped:
-                    job.dropped()
-                else:
+                if not job.is_dropped:
                     job.done(future.result())
+                elif job.dropped is not None:
+                    job.dropped()
             elif isinstance(error, Exception):
                 job.failed(error)
             else:  # as it is, it would end the event loop

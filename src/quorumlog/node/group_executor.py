@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from quorumlog.model.errors import UnknownGroupError
-from quorumlog.node.environment import Executor, unheard
+from quorumlog.node.environment import Executor
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class GroupExecutor:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
-        dropped: Callable[[], None] = unheard,
+        dropped: Callable[[], None] | None = None,
     ) -> None:
         """See `Executor`."""
         has_begun = False
@@ -60,7 +60,8 @@ class GroupExecutor:
 
         def was_dropped() -> None:
             try:
-                dropped()
+                if dropped is not None:
+                    dropped()
             finally:
                 self._finish(has_begun=True)
 

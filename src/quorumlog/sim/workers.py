@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from quorumlog.model.config import JOURNAL_NAME
 from quorumlog.model.errors import StorageError
 from quorumlog.node.disk import Barrier, Submission, report_commit
-from quorumlog.node.environment import WriteOwner, unheard
+from quorumlog.node.environment import WriteOwner
 from quorumlog.node.turn import Turn
 from quorumlog.sim.disk import SimulatedFileSystem
 from quorumlog.storage.files.write_plans import WritePlan
@@ -208,7 +208,7 @@ class SimulatedExecutor:
         done: Callable[[T], None],
         failed: Callable[[Exception], None],
         client: object = None,
-        dropped: Callable[[], None] = unheard,
+        dropped: Callable[[], None] | None = None,
     ) -> None:
         """See `Executor`; no client leaves."""
 
