@@ -79,6 +79,10 @@ class BrokerOfTest:
     def registered(self):
         return self.brokers
 
+    @property
+    def replicas_at_least(self):
+        return len(self._known.kafka)
+
     def in_sync_of(self, group):
         return tuple(self._known.kafka)
 

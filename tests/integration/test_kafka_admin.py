@@ -182,6 +182,23 @@ def test_a_topic_without_numbers_gets_the_defaults_and_one_that_asks_for_less_is
     assert len(found["partitions"][0]["replica_nodes"]) == 3
 
 
+def test_more_replicas_than_partition_groups_have_are_refused(tmp_path):
+    """A client that asks for two replicas would not look whether its topic has only one."""
+    with kafka_nodes(tmp_path, 2) as nodes:
+        admin = KafkaAdminClient(bootstrap_servers=nodes.servers.split(","))
+        change = {"default.replication.factor": "1"}
+        admin.alter_configs([PythonResource("BROKER", "0", change)])
+        refused_so = "groups have 1 replica; ask for no more"
+        two = {"two": {"replication_factor": 2}}
+        with pytest.raises(InvalidReplicationFactorError, match=refused_so):
+            admin.create_topics(two)  # before there are partition groups
+        admin.create_topics({"one": {"replication_factor": 1}})
+        with pytest.raises(InvalidReplicationFactorError, match=refused_so):
+            admin.create_topics(two)
+        assert admin.list_topics() == ["one"]
+        admin.close()
+
+
 def test_what_is_only_validated_is_not_created(admin, python_admin):
     done(admin.create_topics([NewTopic("checked", 1, 3)], validate_only=True))
     with pytest.raises(InvalidReplicationFactorError):

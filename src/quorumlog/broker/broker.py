@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
-from quorumlog.broker.controller import DEFAULT_SETTINGS
+from quorumlog.broker.controller import DEFAULT_SETTINGS, replicas_at_least
 from quorumlog.broker.running import Running
 from quorumlog.machine.base import StateMachine
 from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
@@ -136,6 +136,11 @@ class Broker:
             return NO_LEADER
         known = self._parts.leaders.of(group)
         return GroupLeader(self._id_of(known.node_id), known.term)
+
+    @property
+    def replicas_at_least(self) -> int:
+        """How many replicas a new partition has at least."""
+        return replicas_at_least(self._view, self._running.voters())
 
     def replicas_of(self, group: str) -> tuple[int, ...]:
         """Return the brokers that have a partition group, the preferred leader first."""

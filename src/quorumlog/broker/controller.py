@@ -75,6 +75,21 @@ class _Held:
     go: Go
 
 
+def replicas_of_new_groups(view: ClusterView, voters: int) -> int:
+    """Return how many replicas new partition groups get, if so many nodes vote in `__cluster`."""
+    wanted = int(cluster_default(REPLICATION_DEFAULT, view.defaults))
+    return max(1, min(wanted, voters))
+
+
+def replicas_at_least(view: ClusterView, voters: int) -> int:
+    """Return how many replicas a new partition has at least: as its partition group, now or soon.
+
+    There are no groups before the first topic.
+    """
+    members = [len(group.members) for group in view.groups.values()]
+    return min(members) if members else replicas_of_new_groups(view, voters)
+
+
 class Controller:
     """The duties of the leader of `__cluster`. All methods run on the event loop's thread."""
 
@@ -104,8 +119,7 @@ class Controller:
         return len(self._live()) >= self._factor()
 
     def _factor(self) -> int:
-        wanted = int(cluster_default(REPLICATION_DEFAULT, self._node.view().defaults))
-        return max(1, min(wanted, self._node.voters()))
+        return replicas_of_new_groups(self._node.view(), self._node.voters())
 
     def _live(self) -> list[int]:
         """Return the brokers that are alive, as far as is known here."""

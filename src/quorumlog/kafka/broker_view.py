@@ -132,6 +132,11 @@ class BrokerView(Protocol):
         """The configs of the cluster that were set."""
         ...
 
+    @property
+    def replicas_at_least(self) -> int:
+        """How many replicas a new partition has at least."""
+        ...
+
     def in_sync_of(self, group: str) -> tuple[int, ...]:
         """Return the brokers whose replica of a group is in sync."""
         ...

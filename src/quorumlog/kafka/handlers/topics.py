@@ -24,6 +24,7 @@ from quorumlog.machine.cluster.topics import problem_of_name
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
+from quorumlog.model.wording import counted
 
 TIMEOUT_MS_MIN: Final = 1_000
 """Least time to carry out a request, also for clients that state less."""
@@ -40,6 +41,10 @@ CONFIGS_MAX: Final = 256
 _FIRST_WITH_STATES: Final = 6
 _UNASSIGNABLE: Final = (
     "replicas cannot be assigned: a partition is where its partition group is; leave them out"
+)
+_LESS: Final = (
+    "ask for no more (default.replication.factor counts when the first topic is created, and for "
+    "the groups of brokers that join later)"
 )
 _NAMED_TWICE: Final = "the request names this topic more than once"
 Item = TypeVar("Item")
@@ -122,7 +127,7 @@ async def handle_create_topics(context: RequestContext, request: Any) -> Answer:
     repeated = _repeated([one.name for one in request.topics])
     created = []
     async for place, one in context.in_turns(enumerate(request.topics)):
-        problem = _problem_of(one, repeated)
+        problem = _problem_of(context, one, repeated)
         if problem is not None:
             outcomes.refuse(place, *problem)
             continue
@@ -142,7 +147,9 @@ async def handle_create_topics(context: RequestContext, request: Any) -> Answer:
     }
 
 
-def _problem_of(asked: Any, repeated: set[object]) -> tuple[ErrorCode, str] | None:
+def _problem_of(
+    context: RequestContext, asked: Any, repeated: set[object]
+) -> tuple[ErrorCode, str] | None:
     """Return why a topic of a request is not created, as far as that is known here."""
     if asked.name in repeated:
         return ErrorCode.INVALID_REQUEST, _NAMED_TWICE
@@ -150,6 +157,11 @@ def _problem_of(asked: Any, repeated: set[object]) -> tuple[ErrorCode, str] | No
         return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
     if asked.assignments:
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _UNASSIGNABLE
+    broker = context.broker
+    if broker.replicas_at_least < asked.replication_factor <= len(broker.registered):
+        least = counted(broker.replicas_at_least, "replica")
+        text = f"replication factor {asked.replication_factor}: partition groups have {least}"
+        return ErrorCode.INVALID_REPLICATION_FACTOR, f"{text}; {_LESS}"
     if len(asked.configs) > CONFIGS_MAX:
         return ErrorCode.INVALID_CONFIG, f"a topic has at most {CONFIGS_MAX} configs"
     without = [config.name for config in asked.configs if config.value is None]
