@@ -18,7 +18,7 @@ from quorumlog.cli.output import (
 from quorumlog.cli.status import answered, answering, leader_lags
 from quorumlog.cli.target import Target, find_target
 from quorumlog.client import SyncClient
-from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.config import CLUSTER_GROUP, check_name, parse_address
 from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.messages.client import StatusResponse
 from quorumlog.model.wording import entries_text
@@ -189,11 +189,23 @@ def remove_command(
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
-    """Remove a member; stop its process afterwards. A leader transfers leadership first."""
+    """Remove a member; stop its process afterwards. A leader transfers leadership first.
+
+    From the group that brokers share topics in, only a member that does not run is removed.
+    """
     target = find_target(directory, servers, group, timeout)
     with target.client() as client:
+        if target.group == CLUSTER_GROUP and _answers(client, node):
+            raise CommandError(
+                f"{node} runs: it would go on to tell Kafka's clients which topics and leaders "
+                f"there were when it left {CLUSTER_GROUP}; stop its process first"
+            )
         client.admin.remove_member(node)
     print_line(f"{node} is no member of {target.group} any more")
+
+
+def _answers(client: SyncClient, node: str) -> bool:
+    return any(status.node_id == node and answered(status) for status in client.status())
 
 
 def transfer_command(
