@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -374,8 +374,7 @@ class LocalCluster:
             if waiting and (is_in_vain or time.monotonic() > deadline):
                 how_long = "" if is_in_vain else f"after {timeout_s:.0f} s "
                 raise LocalClusterError(
-                    f"{how_long}not ready: "
-                    f"{'; '.join(_complaint(node_id, health[node_id]) for node_id in waiting)}; "
+                    f"{how_long}not ready: {_complaints(waiting, health)}; "
                     f"see the .log files in {self.directory}"
                 )
             time.sleep(pause)
@@ -419,10 +418,18 @@ def _needs_help(own: NodeHealth | None, health: dict[str, NodeHealth | None]) ->
     )
 
 
-def _complaint(node_id: str, health: NodeHealth | None) -> str:
+def _complaints(waiting: Iterable[str], health: Mapping[str, NodeHealth | None]) -> str:
+    """Return what ails nodes; what ails several of them is said once."""
+    nodes: dict[str, list[str]] = {}
+    for node_id in waiting:
+        nodes.setdefault(_complaint(health[node_id]), []).append(node_id)
+    return "; ".join(f"{', '.join(ids)} ({text})" for text, ids in nodes.items())
+
+
+def _complaint(health: NodeHealth | None) -> str:
     if health is None:
-        return f"{node_id} does not answer"
+        return "no answer"
     troubles = [
         f"{name}: {group.first_line}" for name, group in health.groups.items() if not group.healthy
     ]
-    return f"{node_id} ({', '.join(troubles)})"
+    return ", ".join(troubles)
