@@ -308,3 +308,14 @@ async def test_groups_that_only_brokers_make_cannot_be_expected(memory_path):
     with pytest.raises(qe.ConfigError, match="group pg-7 is the brokers' own"):
         node.expect_group("pg-7")
     node.expect_group("pg-seven")
+
+
+async def test_the_journal_leaves_free_what_the_groups_of_now_reserve(memory_path):
+    reserve = 40 << 20
+    async with Node(one_node(memory_path)) as node:
+        assert node._inside._free_bytes_min() < reserve
+        wanted = {**SMALL_SETTINGS, "diskReserveBytes": reserve}
+        await node.create_group("later", replicas=1, settings=wanted)
+        assert node._inside._free_bytes_min() == reserve
+        await node.delete_group("later")
+        assert node._inside._free_bytes_min() < reserve

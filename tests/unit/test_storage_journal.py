@@ -12,7 +12,8 @@ from journal_access import JOURNAL, NODE, SMALL, JournaledNode, after_power_loss
 from quorumlog.model.errors import CorruptionError, StorageError, UnsettledError
 from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.storage.journal.reader import read_journal
-from quorumlog.storage.journal.writer import JournalLimits
+from quorumlog.storage.journal.writer import JournalLimits, NodeJournal
+from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.storage.log.layout import Identity
 from quorumlog.storage.log.settle import settle_node
 from quorumlog.storage.log.unsettled import GroupInJournal
@@ -47,12 +48,36 @@ def syncs_of(node, work):
     return seen
 
 
+def segments_of(node):
+    return [name for name in node.files.names(JOURNAL) if name.startswith("segment")]
+
+
 # -- which way --------------------------------------------------------------------------------
 
 
 def test_what_several_groups_append_at_a_time_takes_one_fsync(node):
     seen = syncs_of(node, lambda: node.append(a=b"1", b=b"2", c=b"3"))
     assert seen == [f"{JOURNAL}/segment.0"]
+
+
+def test_no_segment_takes_what_is_to_stay_free_now():
+    """The bound is asked for each time: what groups reserve may be altered while nodes run."""
+    node, free_bytes_min = JournaledNode(new_disk(), limits=ROOMY), 1 << 60
+    node.journal = NodeJournal(
+        node.files, JOURNAL, node.steps, limits=ROOMY, free_bytes_min=lambda: free_bytes_min
+    )
+    node.store = GroupStore(node.journal, None)
+
+    def append_often():
+        for _ in range(2 * ROOMY.wanted_again):
+            node.append(a=b"1", b=b"2", c=b"3")
+            node.steps.take()
+
+    append_often()
+    assert not segments_of(node)
+    free_bytes_min = 0
+    append_often()
+    assert segments_of(node)
 
 
 def test_one_group_alone_writes_to_its_own_file(node):

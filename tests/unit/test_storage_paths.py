@@ -104,3 +104,19 @@ def test_one_name_in_two_paths_is_refused(tmp_path, paths):
 def test_at_least_one_path_must_be_writable():
     with pytest.raises(ConfigError, match="all of dataStorePath is in readOnlyDataStoreDirs"):
         config(data_store_path="/x,/y", read_only_data_store_dirs="/y,/x")
+
+
+def test_an_altered_ratio_counts_for_new_files_once_the_disks_were_looked_at(
+    tmp_path, paths, monkeypatch
+):
+    used = {"a": 60, "b": 10, "c": 70}
+    monkeypatch.setattr(
+        OsFileSystem,
+        "space",
+        lambda files, path: Space(100, 100 - used.get(path.rsplit("/", 1)[-1], 0)),
+    )
+    opened = Opened(tmp_path / "g", **settings(paths))
+    opened.group.disk_state(config(disk_space_ratio_to_force_clean=0.5, data_file=2_000))
+    fill(opened, 20)
+    assert {name for name, starts in held(paths).items() if starts} == {"b"}
+    opened.close()

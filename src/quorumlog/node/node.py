@@ -206,9 +206,7 @@ class Node:
             OsFileSystem(),
             self.config.journal_path,
             SettlerThread(self._settler_failed),
-            free_bytes_min=max(
-                (group.disk_reserve_bytes for group in self.config.groups), default=0
-            ),
+            free_bytes_min=self._free_bytes_min,
         )
         return DiskWorker(
             GroupStore(journal, monotonic_ms),
@@ -218,6 +216,11 @@ class Node:
             sync_interval_ms=sync_interval_ms(self.config.groups),
             at_end=self.turn.at_end,
         )
+
+    def _free_bytes_min(self) -> int:
+        """Return what the journal leaves free, as groups are configured now; on any thread."""
+        configs = list(self.catalog.configs.values())
+        return max((config.disk_reserve_bytes for config in configs), default=0)
 
     def _configured_addresses(self) -> dict[str, str]:
         known: dict[str, str] = {}

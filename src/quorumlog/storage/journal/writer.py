@@ -81,7 +81,8 @@ class Settler(Protocol):
 class NodeJournal:
     """The journal of one node. Used on the disk thread; only steps run beside it.
 
-    `path` is its directory. It is not made while less than `free_bytes_min` would be left free.
+    `path` is its directory. No segment is made that would leave fewer bytes free than
+    `free_bytes_min` returns.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class NodeJournal:
         settler: Settler,
         *,
         limits: JournalLimits | None = None,
-        free_bytes_min: int = 0,
+        free_bytes_min: Callable[[], int] = lambda: 0,
     ) -> None:
         self._files = files
         self._path = path
@@ -281,7 +282,7 @@ class NodeJournal:
         except StorageError as error:  # nothing relies on it yet
             logger.warning("there is no journal, groups write to their own files: %s", error)
             return False
-        if free_bytes - self._limits.segment_bytes < self._free_bytes_min:
+        if free_bytes - self._limits.segment_bytes < self._free_bytes_min():
             text = "%s gets no segment: only %s bytes are free; groups write to their own files"
             logger.warning(text, self._path, free_bytes)
             return False

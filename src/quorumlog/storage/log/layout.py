@@ -104,7 +104,7 @@ class DataDirectories:
     """The directories that data files are spread over (spec 20 section 14).
 
     File number n goes to `sorted(available)[n mod count]`; available are those neither read-only
-    nor fuller than `ratio_max`, and if there is none, those not read-only.
+    nor fuller than `ratio_max`, which may be set, and if there is none, those not read-only.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class DataDirectories:
     ) -> None:
         self._files = files
         self._writable = sorted(set(paths) - set(read_only))
-        self._ratio_max = ratio_max
+        self.ratio_max = ratio_max
         self.all = list(dict.fromkeys([*paths, *read_only]))
 
     def directory_for(self, number: int) -> str:
@@ -124,7 +124,7 @@ class DataDirectories:
         available = self._writable
         if len(available) > 1:
             emptier = [
-                path for path in available if used_ratio(self._files.space(path)) <= self._ratio_max
+                path for path in available if used_ratio(self._files.space(path)) <= self.ratio_max
             ]
             available = emptier or available
         return available[number % len(available)]

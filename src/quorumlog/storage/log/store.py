@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, NoSpaceError
@@ -58,7 +57,8 @@ __all__ = ["GroupStore", "OpenedGroup", "open_group", "open_memory_group"]
 class OpenedGroup:
     """An open group. `committed_index` is a lower bound remembered from before.
 
-    `disk_state` reads how full its disks are, by the bounds of a configuration; on any thread.
+    `disk_state` reads how full its disks are, by the bounds of a configuration; on any thread. New
+    data files are spread over directories by the last one that it was given.
     `incarnation` numbers the data directory: an emptied one gets another.
     """
 
@@ -146,7 +146,10 @@ def open_group(
         with locks:
             log.close()
 
-    disk_state = partial(read_disk_state, files, directory, directories.all)
+    def disk_state(config: GroupConfig) -> DiskState:
+        directories.ratio_max = config.disk_space_ratio_to_force_clean
+        return read_disk_state(files, directory, directories.all, config)
+
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     lost = saved.has_lost_tables and log.before_begin_index >= 0
