@@ -115,6 +115,18 @@ def test_members_make_what_is_to_be_made_once_and_others_nothing(host):
     assert host.reconcile() == [("make", "pg-1")]
 
 
+def test_why_groups_could_not_be_made_is_forgotten_with_them(host):
+    """A full disk would have one more group given up each half minute."""
+    host.reconcile()
+    for name in ("pg-0", "pg-1"):
+        host.end("make", name, ResponseCode.GROUP_REFUSED)
+    host.reconcile()
+    assert host.keeper._said.keys() == {"pg-0", "pg-1"}
+    host.do(ReplaceGroup("pg-0", NewGroup([1, 2], "peers", {"kind": "partitions"})))
+    host.reconcile()
+    assert host.keeper._said.keys() == {"pg-1"}
+
+
 def test_a_group_that_could_not_be_made_is_tried_again_later(host):
     host.reconcile()
     host.end("make", "pg-0", ResponseCode.GROUP_REFUSED)

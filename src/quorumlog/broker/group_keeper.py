@@ -57,6 +57,11 @@ class GroupKeeper:
         """Begin to make what is missing here, and to delete what was given up."""
         now_ms = self._now_ms()
         self._retry_ms = {name: due for name, due in self._retry_ms.items() if due > now_ms}
+        self._said = {
+            name: text
+            for name, text in self._said.items()
+            if name in view.groups or name in self._hosted
+        }
         for group in view.groups.values():
             if group.phase == "making" and broker_id in group.members:
                 self._make(view.cluster_id, group)
