@@ -270,3 +270,12 @@ def test_it_survives_every_change_of_members_and_older_entries_have_none():
         assert changed.identity == begun.identity
     older = bytes([0x94]) + begun.encode()[1:-19]  # an array without its last two fields
     assert Membership.decode(older).identity == b""
+
+
+async def test_no_name_is_looked_up_after_the_end():
+    """A task of it would go on in the program around the node."""
+    places = Places(Names(a=["10.0.0.1"], b=["10.0.0.1"]), lambda: None)
+    await places.stop()
+    before = asyncio.all_tasks()
+    assert places.is_same("a:1", "b:1") is None
+    assert asyncio.all_tasks() == before

@@ -36,6 +36,7 @@ class Places:
         self._is_known = asyncio.Event()
         self._asked: set[tuple[str, str]] = set()
         self._forgetting: asyncio.TimerHandle | None = None
+        self._is_stopped = False
 
     def is_same(self, one: str, other: str) -> bool | None:
         """Return whether two addresses lead to the same place; None: a name is not resolved yet.
@@ -52,6 +53,8 @@ class Places:
             if len(self._tasks) >= PAIRS_MAX:
                 self._forget_later()
                 return False
+            if self._is_stopped:
+                return None
             self._tasks[pair] = asyncio.create_task(self._resolve(pair), name=f"where is {one}")
         self._asked.add(pair)
         return self._known.get(pair)
@@ -84,7 +87,8 @@ class Places:
                     await self._is_known.wait()
 
     async def stop(self) -> None:
-        """Stop resolving names."""
+        """Stop resolving names; none is resolved any more."""
+        self._is_stopped = True
         if self._forgetting is not None:
             self._forgetting.cancel()
         tasks = list(self._tasks.values())
