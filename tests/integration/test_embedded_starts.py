@@ -11,6 +11,7 @@ import pytest
 import quorumlog.errors as qe
 from embedding import Program, configs
 from quorumlog import GroupConfig, Node, Role
+from quorumlog.embedded import node as embedded_node
 from quorumlog.embedded import role_changes
 from quorumlog.local.ports import free_ports
 from quorumlog.machine import StateMachine
@@ -319,3 +320,25 @@ async def test_the_journal_leaves_free_what_the_groups_of_now_reserve(memory_pat
         assert node._inside._free_bytes_min() == reserve
         await node.delete_group("later")
         assert node._inside._free_bytes_min() < reserve
+
+
+async def test_what_is_expected_has_a_bound_and_deleted_groups_make_room(memory_path, monkeypatch):
+    monkeypatch.setattr(embedded_node, "EXPECTED_MAX", 2)
+    async with Node(one_node(memory_path)) as node:
+        node.expect_group("one", on_role_change=lambda change: None)
+        node.expect_group("two")
+        with pytest.raises(qe.ConfigError, match="2 groups are added or expected already"):
+            node.expect_group("three")
+        for _ in range(2):  # what is expected is for a successor of that name, too
+            await node.create_group("one", replicas=1, settings=SMALL_SETTINGS)
+            with pytest.raises(qe.ConfigError, match="2 groups are added or expected already"):
+                node.expect_group("three")
+            await node.delete_group("one", purge=True)
+        node.expect_group("one")  # for a successor, which is still to come
+        with pytest.raises(qe.ConfigError, match="2 groups are added or expected already"):
+            node.expect_group("three")
+        await node.create_group("one", replicas=1, settings=SMALL_SETTINGS)
+        await node.delete_group("one", purge=True)
+        node.expect_group("three")
+        assert node._attachments.keys() == {"two", "three"}
+        assert not node._role_changes

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -39,6 +39,10 @@ from quorumlog.node.attachments import Attachments
 from quorumlog.node.replica.replica import Replica
 from quorumlog.service.kafka_clients import load_kafka
 from quorumlog.service.served_node import ServedNode
+
+
+EXPECTED_MAX: Final = 4_096
+"""Groups that a program has something for; those that were deleted make room for others."""
 
 
 class Node:
@@ -142,8 +146,8 @@ class Node:
             on_role_change: see `add_group`.
 
         Raises:
-            ConfigError: the node hosts the group already, or it has been added; or no group that is
-                made while nodes run has that name.
+            ConfigError: the node hosts the group already, or it has been added; no group that is
+                made while nodes run has that name; or too many are expected (`EXPECTED_MAX`).
         """
         check_name("group", name)
         if name == CLUSTER_GROUP:
@@ -162,6 +166,8 @@ class Node:
                 f"the node is opening group {name}, with what was expected of it before: expect "
                 "it before it is made, or before the node is started"
             )
+        if name not in self._attachments:
+            self._make_room()
         # once the node has started: of a group of this name that was deleted
         before = None if self._inside is None else self._attachments.pop(name, None)
         try:
@@ -171,6 +177,21 @@ class Node:
                 self._attachments[name] = before
             raise
         self._attachments[name] = attached
+
+    def _make_room(self) -> None:
+        """Forget what was for deleted groups once there is much. Raises `ConfigError`."""
+        if len(self._attachments) < EXPECTED_MAX:
+            return
+        for name in [] if self._inside is None else self._inside.hosting.groups.over():
+            changes = self._role_changes.get(name)
+            if changes is None or changes.is_idle:
+                self._role_changes.pop(name, None)
+                del self._attachments[name]
+        if len(self._attachments) >= EXPECTED_MAX:
+            raise ConfigError(
+                f"{EXPECTED_MAX} groups are added or expected already; a program has something for "
+                "no more"
+            )
 
     @takes(timeout_s=seconds)
     async def create_group(

@@ -36,6 +36,11 @@ class RoleChanges:
         self._told: RoleChange | None = None
         self._caller_waits = asyncio.Event()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the handler has returned, and no change waits for it."""
+        return self._task is None or self._task.done()
+
     def changed(self, change: RoleChange) -> None:
         """See `RoleListener`."""
         if len(self._waiting) >= WAITING_MAX:
@@ -43,7 +48,7 @@ class RoleChanges:
             text = "the handler of role changes has not returned, and the oldest change is skipped"
             log_event(logger, logging.WARNING, text, group=self._group, term=skipped.term)
         self._waiting.append(change)
-        if self._task is None or self._task.done():
+        if self.is_idle:
             self._task = asyncio.get_running_loop().create_task(self._pass_on())
 
     async def _pass_on(self) -> None:

@@ -131,7 +131,7 @@ class Groups(HostedReplicas):
         self._unsettled: dict[str, StorageError] = {}
         self._slots = asyncio.Semaphore(OPENED_AT_A_TIME)
         self._used: dict[str, Attachments] = {}
-        """Those of present machine objects, which a group of that name has had."""
+        """What the program has for groups, and a group of that name has had."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ending = False
         self.takes_part = False
@@ -239,7 +239,7 @@ class Groups(HostedReplicas):
             self._used = {
                 name: used
                 for name, used in {**self._used, group.group: attached}.items()
-                if isinstance(used.machine, StateMachine) and self._attachments.get(name) is used
+                if self._attachments.get(name) is used
             }
             return True
 
@@ -414,6 +414,15 @@ class Groups(HostedReplicas):
             done()
 
         close_replica(replica, found.executors, f"group {name!r} was deleted", closed)
+
+    def over(self) -> list[str]:
+        """Return groups that were here with what the program has for them, and are gone."""
+        present = {*self._open, *self._closing, *self.being_opened}
+        return [
+            name
+            for name, used in self._used.items()
+            if name not in present and self._attachments.get(name) is used
+        ]
 
     def change(self, config: GroupConfig) -> None:
         """See `ReplicaHost`."""
