@@ -40,7 +40,6 @@ from quorumlog.node.replica.replica import Replica
 from quorumlog.service.kafka_clients import load_kafka
 from quorumlog.service.served_node import ServedNode
 
-
 EXPECTED_MAX: Final = 4_096
 """Groups that a program has something for; those that were deleted make room for others."""
 

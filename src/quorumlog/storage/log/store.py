@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import CorruptionError, NoSpaceError
@@ -146,14 +147,19 @@ def open_group(
         with locks:
             log.close()
 
-    def disk_state(config: GroupConfig) -> DiskState:
-        directories.ratio_max = config.disk_space_ratio_to_force_clean
-        return read_disk_state(files, directory, directories.all, config)
-
+    disk_state = partial(_disk_state, files, directory, directories)
     number = incarnation_number(identity.incarnation)
     base = (log, hard_state, hard_states, committed, report, disk_state, close)
     lost = saved.has_lost_tables and log.before_begin_index >= 0
     return OpenedGroup(*base, number, snapshots, _batches(files, directory, config), tables, lost)
+
+
+def _disk_state(
+    files: FileSystem, directory: str, directories: DataDirectories, config: GroupConfig
+) -> DiskState:
+    """Return how full the disks of a group are; new data files are spread by that bound, too."""
+    directories.ratio_max = config.disk_space_ratio_to_force_clean
+    return read_disk_state(files, directory, directories.all, config)
 
 
 def _known_hard_states(files: FileSystem, directory: str) -> HardStateStore:
