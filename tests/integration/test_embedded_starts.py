@@ -342,3 +342,40 @@ async def test_what_is_expected_has_a_bound_and_deleted_groups_make_room(memory_
         node.expect_group("three")
         assert node._attachments.keys() == {"two", "three"}
         assert not node._role_changes
+
+
+async def test_a_handler_of_a_deleted_group_ends_with_its_node(memory_path, monkeypatch):
+    monkeypatch.setattr(role_changes, "END_S", 0.05)
+    told, never = asyncio.Event(), asyncio.Event()
+
+    async def hang(change):
+        told.set()
+        await never.wait()
+
+    async with Node(one_node(memory_path)) as node:
+        node.expect_group("later", on_role_change=hang)
+        await node.create_group("later", replicas=1, settings=SMALL_SETTINGS)
+        await told.wait()
+        (hanging,) = (one._task for one in node._role_changes.values())
+        await node.delete_group("later", purge=True)
+        node.expect_group("later", on_role_change=lambda change: None)
+    async with asyncio.timeout(WITHIN_S):
+        await asyncio.wait([hanging])
+    assert hanging.cancelled()
+
+
+async def test_who_waits_for_a_failure_hears_of_a_stop_that_raises(memory_path, monkeypatch):
+    node = Node(one_node(memory_path))
+    await node.start()
+    stop = node._served.stop
+
+    async def stops():
+        await stop()
+        raise RuntimeError("of the outlets")
+
+    monkeypatch.setattr(node._served, "stop", stops)
+    waiting = asyncio.ensure_future(node.wait_failed())
+    with pytest.raises(RuntimeError, match="of the outlets"):
+        await node.stop()
+    async with asyncio.timeout(WITHIN_S):
+        assert await waiting == ""

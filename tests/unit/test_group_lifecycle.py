@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from group_machine import ONE, PEERS, TWO, Later, Machine
+from group_machine import ONE, PEERS, TWO, Later, Machine, Now
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import GroupConfig
-from quorumlog.model.errors import ConfigError, StorageError
+from quorumlog.model.errors import ConfigError, LeaderPendingFullError, StorageError
 from quorumlog.model.group_records import GroupRecord, GroupState, config_of, next_revision
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.groups import GroupNews, GroupsAnswer, Knowledge
@@ -227,6 +227,16 @@ def test_a_node_without_room_refuses_and_keeps_nothing():
     machine.restart()
     assert machine.hosted == {}
     assert machine.create() is ResponseCode.SUCCESS
+
+
+def test_a_change_for_which_no_thread_has_room_may_be_asked_for_again():
+    class Busy(Now):
+        def run(self, work, done, failed, client=None):
+            failed(LeaderPendingFullError("too much waits for threads; try again later"))
+
+    machine = Machine(executor=Busy())
+    assert machine.create() is ResponseCode.LEADER_PENDING_FULL
+    assert machine.hosted == {}
 
 
 def test_of_two_changes_at_the_same_time_the_later_is_told_that_it_lost_also_after_a_restart():

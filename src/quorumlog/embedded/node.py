@@ -65,6 +65,8 @@ class Node:
         load_kafka(self._config)
         self._attachments: dict[str, Attachments] = {}
         self._role_changes: dict[str, RoleChanges] = {}
+        self._former: list[RoleChanges] = []
+        """Those of deleted groups whose handler has not returned yet."""
         self._calls: Calls | None = None
         self._inside: inside.Node | None = None
         self._served: ServedNode | None = None
@@ -182,15 +184,17 @@ class Node:
         if len(self._attachments) < EXPECTED_MAX:
             return
         for name in [] if self._inside is None else self._inside.hosting.groups.over():
-            changes = self._role_changes.get(name)
-            if changes is None or changes.is_idle:
-                self._role_changes.pop(name, None)
-                del self._attachments[name]
+            self._forget_role_changes(name)
+            del self._attachments[name]
         if len(self._attachments) >= EXPECTED_MAX:
             raise ConfigError(
                 f"{EXPECTED_MAX} groups are added or expected already; a program has something for "
                 "no more"
             )
+
+    def _forget_role_changes(self, name: str) -> None:
+        found = self._role_changes.pop(name, None)
+        self._former = [one for one in (*self._former, found) if one and not one.is_idle]
 
     @takes(timeout_s=seconds)
     async def create_group(
@@ -294,6 +298,7 @@ class Node:
             return Attachments(machine, append_hook)
         _check_function("on_role_change", on_role_change)
         changes = RoleChanges(name, on_role_change)
+        self._forget_role_changes(name)
         self._role_changes[name] = changes
         return Attachments(machine, append_hook, changes.changed)
 
@@ -410,16 +415,19 @@ class Node:
         if self._served is None or self._calls is None:
             return
         self._calls.check_loop()
-        for changes in self._role_changes.values():
+        for changes in (*self._role_changes.values(), *self._former):
             changes.caller_waits()
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop(self._served))
         await asyncio.shield(self._stopping)
 
     async def _stop(self, served: ServedNode) -> None:
-        await served.stop()
-        await asyncio.gather(*(changes.end() for changes in self._role_changes.values()))
-        self._stopped.set()
+        try:
+            await served.stop()
+        finally:
+            handlers = (*self._role_changes.values(), *self._former)
+            await asyncio.gather(*(changes.end() for changes in handlers))
+            self._stopped.set()
 
     async def __aenter__(self) -> "Node":
         await self.start()

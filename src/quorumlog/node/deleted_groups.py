@@ -15,7 +15,7 @@ from quorumlog.log_events import log_event
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import HOUR_MS
-from quorumlog.model.errors import NoSpaceError, StorageError
+from quorumlog.model.errors import NoSpaceError, RequestError, StorageError
 from quorumlog.model.group_records import GroupRecord
 from quorumlog.node.environment import Executor
 from quorumlog.node.group_catalog import GroupCatalog
@@ -243,6 +243,8 @@ def code_of(error: Exception) -> ResponseCode:
         return ResponseCode.DISK_FULL
     if isinstance(error, OccupiedError):
         return ResponseCode.GROUP_REFUSED
+    if isinstance(error, RequestError):
+        return error.code  # as of threads that have no room now
     return (
         ResponseCode.DISK_ERROR if isinstance(error, StorageError) else ResponseCode.INTERNAL_ERROR
     )
