@@ -210,8 +210,15 @@ GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
         ),
         (
             f"{HEAD}{GROUP}flushFileInterval = 'x'\n",
-            "Expected `int`, got `str` - at `$.groups[0].flushFileInterval`",
+            "group g: flushFileInterval is a whole number, not 'x'",
         ),
+        (
+            f"{HEAD}logLevel = 'X'\n{GROUP}",
+            "logLevel is one of 'DEBUG', 'INFO', 'WARNING', 'ERROR', not 'X'",
+        ),
+        (f"{HEAD}[[groups]]\npeers = 7\n", "[[groups]], number 1: peers is text in quotes, as in"),
+        (f"{HEAD}{GROUP}[limits]\ngroupsMax = 'a'\n", "[limits]: groupsMax is a whole number"),
+        (f"{HEAD}listen = 7101\n{GROUP}", 'listen is text in quotes, as in "text", not 7101'),
         (f"{HEAD}groups = 7\n", "Expected `array`, got `int` - at `$.groups`"),
     ],
 )

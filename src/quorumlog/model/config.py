@@ -19,6 +19,7 @@ from quorumlog.model.config_keys import (
     TOP,
     quotes_advice,
     unknown_keys,
+    wrong_value_in,
 )
 from quorumlog.model.config_ranges import check_numbers
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
@@ -521,13 +522,18 @@ class NodeConfig(
         return self.listen or self.groups[0].members[self.self_id]
 
 
-def known_keys() -> dict[str, set[str]]:
-    """Return the keys of each table of a configuration file."""
+def _types() -> dict[str, dict[str, object]]:
+    """Return the keys of each table of a configuration file, and the types of their values."""
     tables: dict[str, type[msgspec.Struct]] = {TOP: NodeConfig, GROUPS: GroupConfig, LIMITS: Limits}
     return {
-        table: {field.encode_name for field in msgspec.structs.fields(kind)}
+        table: {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
         for table, kind in tables.items()
     }
+
+
+def known_keys() -> dict[str, set[str]]:
+    """Return the keys of each table of a configuration file."""
+    return {table: set(keys) for table, keys in _types().items()}
 
 
 msgspec.json.Decoder(NodeConfig)
@@ -549,9 +555,16 @@ def load_config(path: str | Path) -> NodeConfig:
         unknown = unknown_keys(document, known_keys())
         if unknown:
             raise ConfigError(unknown)
-        return msgspec.convert(document, NodeConfig)
+        return _converted(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}{quotes_advice(str(error))}") from error
+
+
+def _converted(document: Mapping[str, object]) -> NodeConfig:
+    try:
+        return msgspec.convert(document, NodeConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(wrong_value_in(str(error), document, _types())) from error
 
 
 def dump_config(config: NodeConfig) -> bytes:

@@ -1,7 +1,9 @@
-"""Advice for unknown keys of a configuration, and for values that are not valid TOML."""
+"""Advice for unknown keys of a configuration, for values of wrong types, and for invalid TOML."""
 
 import difflib
+import re
 from collections.abc import Mapping
+from typing import Final, Literal, get_args, get_origin
 
 from quorumlog.model.dledger_keys import REFUSED
 
@@ -11,6 +13,17 @@ ALIKE = 0.75
 """A key is taken for a misspelt one if they are so alike, as `difflib` measures it."""
 _QUOTES = ("Invalid value", "Expected newline or end of document after a statement")
 """How the decoder speaks of a string without quotes."""
+
+_KINDS: Final = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: 'text in quotes, as in "text"',
+}
+_WRONG: Final = re.compile(
+    r"(?:Expected `|Invalid enum value ).* - at `\$(?:\.(groups)\[(\d+)\]|\.(limits))?\.(\w+)`"
+)
+"""How the decoder speaks of a value of a wrong type, and where it stands."""
 
 
 def key_of(name: str) -> str:
@@ -51,6 +64,41 @@ def _unknown_key(key: str, where: str, table: str, tables: Mapping[str, set[str]
             place = "" if name == table else f" (in {name})"
             return f"{text}; did you mean {near[0]}{place}?"
     return text
+
+
+def wrong_value(key: str, wanted: object, value: object) -> str:
+    """Return what a value should be, if it is not of the wanted type; "" if that has no name."""
+    if get_origin(wanted) is Literal:
+        choices = ", ".join(repr(choice) for choice in get_args(wanted))
+        return f"{key} is one of {choices}, not {value!r}"
+    kind = _KINDS.get(wanted) if isinstance(wanted, type) else None
+    return "" if kind is None else f"{key} is {kind}, not {value!r}"
+
+
+def wrong_value_in(
+    reason: str, document: Mapping[str, object], types: Mapping[str, Mapping[str, object]]
+) -> str:
+    """Return what is wrong with a value of a file in its own words; `reason` if they have none.
+
+    `reason` is the decoder's. `types`: for TOP, GROUPS and LIMITS the types of all keys.
+    """
+    found = _WRONG.fullmatch(reason)
+    if found is None:
+        return reason
+    in_groups, number, in_limits, key = found.groups()
+    table: object = document
+    name, where = TOP, ""
+    if in_groups:
+        groups = document["groups"]
+        table = groups[int(number)] if isinstance(groups, list) else None
+        name, where = GROUPS, f"{GROUPS}, number {int(number) + 1}: "
+        if isinstance(table, Mapping) and isinstance(group := table.get("group"), str):
+            where = f"group {group}: "
+    elif in_limits:
+        table, name, where = document["limits"], LIMITS, f"{LIMITS}: "
+    value = table.get(key) if isinstance(table, Mapping) else None
+    text = wrong_value(key, types[name].get(key), value)
+    return f"{where}{text}" if text else reason
 
 
 def quotes_advice(reason: str) -> str:

@@ -5,14 +5,14 @@ changed of a group's configuration, and which groups were deleted (decision 0040
 import zlib
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Annotated, Final, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from quorumlog.model.bounds import IdentityBytes, Name, Number
 from quorumlog.model.config import GroupConfig, known_keys, parse_peers
-from quorumlog.model.config_keys import key_of, unknown_keys
+from quorumlog.model.config_keys import key_of, unknown_keys, wrong_value
 from quorumlog.model.errors import ConfigError
 
 IDENTITY_BYTES: Final = 16
@@ -175,13 +175,7 @@ def _said(error: msgspec.ValidationError, fields: Mapping[str, object], kind: ty
     """Return what is wrong with a value, in words for those who gave it as text."""
     key = str(error).rpartition("$.")[2].rstrip("`")
     wanted = next((f.type for f in msgspec.structs.fields(kind) if f.encode_name == key), None)
-    if get_origin(wanted) is Literal:
-        choices = ", ".join(repr(choice) for choice in get_args(wanted))
-        return f"{key} is one of {choices}, not {fields[key]!r}"
-    kinds = {int: "a whole number", float: "a number", bool: "true or false"}
-    if wanted in kinds:
-        return f"{key} is {kinds[wanted]}, not {fields[key]!r}"
-    return str(error)
+    return wrong_value(key, wanted, fields.get(key)) or str(error)
 
 
 def check_settings(group: str, settings: Settings) -> None:
