@@ -421,8 +421,8 @@ class Groups:
         if purge and former and not identity:
             raise UnexpectedArgumentError(
                 f"there is a group {name!r} (identity {', '.join(sorted(live))}), and the files of "
-                f"a deleted one of that name (identity {', '.join(former)}); say which with its "
-                "identity"
+                f"a deleted one of that name (identity {', '.join(former)}); say which by its "
+                "identity (--identity of `quorumlog group delete`)"
             )
         found = hosting(nodes, name, identity)
         for info in found.values():
@@ -494,6 +494,8 @@ def _too_few(
         text += f"; {'; '.join(f'{at}: {why}' for at, why in silent.items())}"
     if is_default:
         text += f". Start more nodes, or say replicas={found} if fewer shall do"
+    elif wanted > found:
+        text += ". Ask for no more, or name nodes that have no group yet among the servers"
     if found < wanted <= found + len(silent):  # it may be possible once they answer
         failed = NetworkError(text)
         failed.outcome = Outcome.DID_NOT_HAPPEN
@@ -554,7 +556,7 @@ def _check_identity(identity: object) -> None:
     if identity and not (isinstance(identity, str) and IDENTITY.fullmatch(identity)):
         raise UnexpectedArgumentError(
             f"an identity is {digits} hexadecimal digits, as `quorumlog group describe` and "
-            f"`group list --json` show it, not {identity!r}"
+            f"`group list --deleted` show it, not {identity!r}"
         )
 
 
