@@ -1,7 +1,6 @@
 """The command line against three real processes (scenario 159: every command, exit statuses)."""
 
 import base64
-import json
 import os
 import signal
 import socket
@@ -11,30 +10,13 @@ import sys
 import pytest
 
 from default_signals import default_signals
+from integration.command_line import command, objects
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.guard import node_pids
 from quorumlog.local.ports import free_ports, unusable
 from quorumlog.model.errors import ConfigError
 
 pytestmark = pytest.mark.processes
-
-
-def command(*arguments, stdin=None):
-    """Run the command as a user would; returns (exit status, stdout, stderr)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "quorumlog", *map(str, arguments)],
-        input=stdin if stdin is not None else b"",
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-def objects(*arguments, stdin=None):
-    status, out, err = command(*arguments, "--json", stdin=stdin)
-    assert (status, err) == (0, "")
-    return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.fixture(scope="module")

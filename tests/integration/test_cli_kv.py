@@ -1,7 +1,6 @@
 """Keys, values and snapshots on the command line, against three real processes."""
 
 import base64
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import pytest
 
 from default_signals import default_signals
+from integration.command_line import command, objects
 from quorumlog import Compare, Put, SyncClient, SyncKV
 from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster
@@ -19,28 +19,11 @@ from quorumlog.model.errors import UnexpectedArgumentError
 processes = pytest.mark.processes
 
 
-def command(*arguments, **options):
-    """Run the command as a user would; returns (exit status, stdout, stderr)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "quorumlog", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
 def printed(*arguments):
     """Return the lines that a command prints; it succeeds and complains of nothing."""
     status, out, err = command(*arguments)
     assert (status, err) == (0, ""), (arguments, err)
     return out.splitlines()
-
-
-def objects(*arguments):
-    return [json.loads(line) for line in printed(*arguments, "--json")]
 
 
 @pytest.fixture(scope="module")
@@ -214,14 +197,15 @@ class Broken(StateMachine):
 
 
 @processes
-def test_153_status_shows_the_first_line_of_why_a_machine_failed(tmp_path):
+def test_153_status_shows_the_first_line_of_why_a_machine_failed(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text(BROKEN)
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    options = {"env": {**os.environ, "PYTHONPATH": path}}
+    monkeypatch.setenv("PYTHONPATH", path)  # of the node
+    monkeypatch.syspath_prepend(tmp_path)  # of the command
     where = ("--dir", tmp_path / "c")
     up = ("cluster", "up", "--nodes", "1", "--machine", "broken:Broken", "--no-topics", *where)
     try:
-        assert command(*up, **options)[0] == 0
+        assert command(*up)[0] == 0
         assert command("append", "x", "--timeout", "1", *where)[0] == 1
         status, out, _ = command("status", *where)
         assert (status, len(out.splitlines())) == (0, 3)

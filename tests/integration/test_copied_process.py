@@ -3,23 +3,16 @@
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 
+from integration.command_line import command
 from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import WrongClusterError
 
 pytestmark = pytest.mark.processes
-
-
-def command(*arguments, stdin=b""):
-    """Run the command as a user would; returns (exit status, stdout, stderr)."""
-    words = [sys.executable, "-m", "quorumlog", *map(str, arguments)]
-    done = subprocess.run(words, input=stdin, capture_output=True, timeout=60, check=False)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 def bodies(cluster):
@@ -37,7 +30,8 @@ def copy_of(cluster, directory):
     subprocess.run(["cp", "-a", cluster.directory, directory], check=True)
     before = [cluster.address(node_id) for node_id in cluster.node_ids]
     before += [cluster.admin_address(node_id) for node_id in cluster.node_ids]
-    after = [f"127.0.0.1:{port}" for port in free_ports(len(before))]
+    taken = [int(address.rpartition(":")[2]) for address in before]
+    after = [f"127.0.0.1:{port}" for port in free_ports(len(before), besides=taken)]
     for path in (directory / "cluster.json", *directory.glob("*.toml")):
         text = path.read_text().replace(str(cluster.directory), str(directory))
         for old, new in zip(before, after, strict=True):
