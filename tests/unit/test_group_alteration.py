@@ -277,6 +277,24 @@ class Asked:
         }
 
 
+async def test_an_attempt_after_one_that_reached_a_member_does_not_say_that_nothing_is_changed():
+    rival = error_for(ResponseCode.CHANGE_IN_PROGRESS, "somebody else")
+    lost = NetworkError("it does not answer")
+    rounds = [[None] * 3, [None, rival, rival], [None, lost, lost]]
+
+    async def ask(members, request):
+        told = rounds.pop(0)
+        return {one: why or AlterGroupResponse() for one, why in zip(IDS, told, strict=True)}
+
+    nodes = [info(node_id, ADDRESSES) for node_id in IDS]
+    alteration = Alteration("g", {"retentionBytes": "7"}, (), ask)
+    assert await alteration.attempt(nodes) is None
+    with pytest.raises(NetworkError) as refused:
+        await alteration.attempt(nodes)
+    assert "some members may have the new settings" in str(refused.value)
+    assert "nothing is changed" not in str(refused.value)
+
+
 async def test_the_members_are_those_that_the_newest_term_knows_not_the_newest_settings():
     """n0 was removed while it was away, with the newest settings; n3 took its place."""
     former = dict(ADDRESSES)

@@ -7,11 +7,12 @@ whoever made them; a member that missed one learns it from the others.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from quorumlog.client.group_answers import (
+    NOTHING_IS_CHANGED,
     GroupChange,
     NodeGroups,
     best_known,
@@ -35,6 +36,7 @@ from quorumlog.model.messages.groups import AlterGroupRequest, AlterGroupRespons
 Answers: TypeAlias = dict[str, AlterGroupResponse | RequestError]
 Ask: TypeAlias = Callable[[Mapping[str, str], AlterGroupRequest], Awaitable[Answers]]
 """Asks nodes, given as node id → address, at the same time."""
+_PARTLY_CHANGED: Final = "some members may have the new settings"
 
 
 class Alteration:
@@ -74,11 +76,12 @@ class Alteration:
             replaces=newest.revision,
         )
         promises = await self._ask(members, request)
-        _check_settings(promises)
+        so_far = _PARTLY_CHANGED if self.is_in_doubt else NOTHING_IS_CHANGED
+        _check_settings(promises, so_far)
         if not has_majority(known, promises):
             if _has_rival(promises):
                 return None
-            require_majority(known, promises)
+            require_majority(known, promises, so_far)
         self.is_in_doubt = True
         answers = await self._ask(members, msgspec.structs.replace(request, prepares=False))
         if not has_majority(known, answers):
@@ -125,11 +128,11 @@ def _has_rival(answers: Answers) -> bool:
     return any(map(_is_rival, answers.values()))
 
 
-def _check_settings(answers: Answers) -> None:
+def _check_settings(answers: Answers, so_far: str) -> None:
     """Raise `RequestError` if a member finds the settings wrong: it could never take them.
 
     One that cannot take anything now, as its disk is full or it has no replica, learns them later.
     """
     for node, answer in answers.items():
         if isinstance(answer, UnexpectedArgumentError):
-            raise error_for(answer.code, f"{node}: {answer}; nothing is changed")
+            raise error_for(answer.code, f"{node}: {answer}; {so_far}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -176,15 +177,25 @@ def has_majority(info: GroupInfo, answers: Mapping[str, Response | RequestError]
     )
 
 
-def require_majority(info: GroupInfo, answers: Mapping[str, Response | RequestError]) -> None:
-    """Raise `RequestError` unless a majority of the voters has done what it was asked for."""
+NOTHING_IS_CHANGED: Final = "nothing is changed"
+
+
+def require_majority(
+    info: GroupInfo,
+    answers: Mapping[str, Response | RequestError],
+    so_far: str = NOTHING_IS_CHANGED,
+) -> None:
+    """Raise `RequestError` unless a majority of the voters has done what it was asked for.
+
+    `so_far` says what is changed then.
+    """
     if has_majority(info, answers):
         return
     failed = {node: one for node, one in answers.items() if isinstance(one, RequestError)}
     refused = [error for error in failed.values() if not isinstance(error, NetworkError)]
     code = refused[0].code if refused else ResponseCode.NETWORK_ERROR
     what = "can do it" if refused else "answers"
-    text = f"no majority of group {info.group!r} {what}, nothing is changed: {said(failed)}"
+    text = f"no majority of group {info.group!r} {what}, {so_far}: {said(failed)}"
     error = error_for(code, text)
     error.outcome = Outcome.DID_NOT_HAPPEN
     raise error
