@@ -18,6 +18,7 @@ from quorumlog.kafka.handlers.fetch import GATHERED_BYTES_MAX, gathered
 from quorumlog.kafka.requests import ApiKey, RequestHeader
 from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.limits import Limits
+from quorumlog.node.replica.partition_reads import BATCHES_PER_READ_MAX
 from quorumlog.records.batch import batch_header
 from quorumlog.topics.produced_batch import block_around
 from record_batches import batch_of
@@ -163,6 +164,32 @@ async def test_a_fetch_waits_for_the_bytes_that_it_wants(cluster, client):
     assert len((await waiting).records) == 2 * len(batch)
 
 
+async def test_a_fetch_ends_its_wait_with_the_batch_that_goes_beyond_what_it_wants(cluster, client):
+    batch = batch_of(range(2))
+    for offset, wanted in ((0, len(batch) + 1), (4, 2 * len(batch) - 1)):
+        fields = {"wait_ms": 300_000, "bytes_min": wanted}
+        waiting = asyncio.create_task(client.fetch(offset, **fields))
+        async for other in connected(cluster):
+            for _ in range(2):
+                await other.produce(batch)
+        assert len((await waiting).records) == 2 * len(batch)
+
+
+async def test_a_fetch_that_wants_more_than_an_answer_has_ends_with_a_full_answer(client):
+    batch = batch_of(range(2))
+    await client.produce(batch)
+    size = len(batch)
+    found = await client.fetch(0, wait_ms=300_000, bytes_min=1 << 30, bytes_max=size)
+    assert len(found.records) == size
+
+
+async def test_a_fetch_that_wants_more_batches_than_an_answer_has_ends_with_these(client):
+    for _ in range(BATCHES_PER_READ_MAX):
+        await client.produce(batch_of(range(1)))
+    found = await client.fetch(0, wait_ms=300_000, bytes_min=1 << 20)
+    assert len(found.records) == BATCHES_PER_READ_MAX * len(batch_of(range(1)))
+
+
 async def test_a_fetch_without_news_is_answered_when_its_wait_is_over(client):
     found = await client.fetch(0, wait_ms=20)
     assert (found.error_code, bytes(found.records)) == (0, b"")
@@ -172,7 +199,8 @@ async def test_a_fetch_has_one_batch_at_least_and_otherwise_what_fits(client):
     for _ in range(3):
         await client.produce(batch_of(range(2)))
     size = len(batch_of(range(2)))
-    assert len((await client.fetch(0, bytes_max=1)).records) == size
+    for least in (1, 0, -1):
+        assert len((await client.fetch(0, bytes_max=least)).records) == size
     assert len((await client.fetch(0, partition_bytes_max=1)).records) == size
     assert len((await client.fetch(1, bytes_max=2 * size)).records) == 2 * size
     assert len((await client.fetch(3)).records) == 2 * size

@@ -154,6 +154,18 @@ def test_c3_a_batch_that_cannot_be_unpacked_is_answered_as_a_whole(group, monkey
         assert (newest.offset, newest.timestamp) == (1 + number, 5_000 + number)
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_c3_a_timestamp_beyond_64_bits_is_answered_with_what_its_batch_states(group, first, second):
+    batch = batch_of([first, second])
+    base, stated = (1 << 63) - 1, (1 << 63) - 1
+    if second < first:
+        base, stated = -1 << 63, 7_000
+    batch[27:35], batch[35:43] = (number.to_bytes(8, signed=True) for number in (base, stated))
+    group.produce(1, batch)
+    found = group.find(1, MAX_TIMESTAMP)
+    assert (found.code, found.offset, found.timestamp) == (OK, 0, stated)
+
+
 def test_c3_a_look_up_reads_a_bounded_number_of_batches(group, monkeypatch):
     monkeypatch.setattr(partition_times, "BATCHES_SEARCHED_MAX", 3)
     for _ in range(5):

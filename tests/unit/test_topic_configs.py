@@ -37,6 +37,9 @@ def test_every_default_is_a_value_that_is_taken(definitions):
     [
         ("retention.ms", "-2", "-2 is not between -1 and"),
         ("retention.ms", "soon", "'soon' is no whole number"),
+        ("retention.ms", "1_000", "'1_000' is no whole number"),
+        ("retention.ms", " 5 ", "' 5 ' is no whole number"),
+        ("retention.ms", "١٢", "is no whole number"),
         ("max.message.bytes", "4194257", "is not between 0 and 4194256"),
         ("cleanup.policy", "delete,forget", "'forget' is none of delete, compact"),
         ("message.timestamp.type", "Never", "is none of CreateTime, LogAppendTime"),

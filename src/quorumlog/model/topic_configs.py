@@ -4,6 +4,7 @@ A topic has the configs that were set for it; for the others the defaults of the
 which have names of their own (`log.retention.ms` for `retention.ms`) and can be set, too.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, TypeAlias
 
@@ -16,6 +17,8 @@ MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024 - 48
 VALUE_LENGTH_MAX: Final = 1_024
 """Characters of one value."""
 _DAY_MS: Final = 86_400_000
+_WHOLE_NUMBER: Final = re.compile("[+-]?[0-9]+")
+"""What every client that reads a config takes for a number: Python's `1_000` is none."""
 
 ConfigType: TypeAlias = Literal["boolean", "string", "int", "long", "double", "list"]
 Check: TypeAlias = Callable[[str], str]
@@ -40,10 +43,9 @@ class ConfigDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 def _whole(least: int, most: int) -> Check:
     def check(value: str) -> str:
-        try:
-            number = int(value)
-        except ValueError:
+        if _WHOLE_NUMBER.fullmatch(value) is None:
             return f"{value!r} is no whole number"
+        number = int(value)
         return "" if least <= number <= most else f"{number} is not between {least} and {most}"
 
     return check

@@ -23,6 +23,7 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 """What snappy data in blocks starts with, as the Java client writes it."""
 _XERIAL_HEADER: Final = 16
 _VARINT_BITS_MAX: Final = 63
+_TIMESTAMP_END: Final = 1 << 63
 
 Found: TypeAlias = tuple[int, int]
 """Offset and timestamp of a record."""
@@ -76,7 +77,10 @@ def _records(batch: memoryview) -> Iterator[Found]:
             raise _unreadable(f"a record of {size} bytes ends before its fields do")
         if not 0 <= offset_delta <= header.last_offset_delta:
             raise _unreadable(f"a record with the offset delta {offset_delta}")
-        yield header.base_offset + offset_delta, header.first_timestamp + time_delta
+        timestamp = header.first_timestamp + time_delta
+        if not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
+            raise _unreadable(f"a record with the timestamp {timestamp}, of more than 64 bits")
+        yield header.base_offset + offset_delta, timestamp
         place += size
 
 

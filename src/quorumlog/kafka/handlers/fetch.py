@@ -172,7 +172,7 @@ class _Fetching:
 
     def _has_enough(self) -> bool:
         """Whether the answer has the bytes that the client wants, or cannot have any."""
-        wanted = self._parsed.bytes_min
+        wanted = min(self._parsed.bytes_min, self._bytes_max())
         if wanted <= 0:
             return True
         for replica, asked in self._asked.items():
@@ -225,10 +225,15 @@ class _Fetching:
 
     # -- reading ----------------------------------------------------------------------------
 
+    def _bytes_max(self) -> int:
+        """Return the most bytes of the answer: 1 and more, so that its first batch is given."""
+        return max(
+            1, min(self._parsed.bytes_max, self._request.context.services.answer_bytes_max())
+        )
+
     def _read(self) -> None:
         """Read from one group after the other, and answer."""
-        most = self._request.context.services.answer_bytes_max()
-        self._room = max(0, min(self._parsed.bytes_max, most))
+        self._room = self._bytes_max()
         self._read_next(
             (replica, asked[first : first + ELEMENTS_PER_TURN])
             for replica, asked in list(self._asked.items())

@@ -158,12 +158,27 @@ class PartitionReads:
             if offset < known.next_offset:
                 if wanted <= 1:
                     return 0
-                most = min(read.bytes_max, wanted)
-                batches = self._placed(read, known, most, at_least=True)
-                wanted -= sum(batch.size_bytes for batch in batches)
+                wanted -= self._available(read, known, wanted)
                 if wanted <= 0:
                     return 0
         return wanted
+
+    def _available(self, read: PartitionRead, partition: Partition, wanted: int) -> int:
+        """Return how many bytes a read would give, counted no further than to `wanted`.
+
+        It is `wanted`, too, if there are more batches than an answer has: waiting brings no more.
+        """
+        most, available = min(read.bytes_max, wanted), 0
+        batches = self._tables.batches.batches_from(read.channel, read.offset)
+        for number, batch in enumerate(batches, 1):
+            if batch.last_offset >= partition.next_offset:
+                break
+            available += batch.size_bytes
+            if available >= most:
+                break
+            if number == BATCHES_PER_READ_MAX:
+                return wanted
+        return available
 
     # -- reading ------------------------------------------------------------------------------
 
