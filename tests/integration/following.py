@@ -16,9 +16,9 @@ from quorumlog.machine.kv_commands import Put, Transaction, decode_command, enco
 
 TIMEOUT_MS = 60_000
 """Beyond every outage of the tests, also on a busy machine."""
-COUNT = 400
+COUNT = 800
 """Entries in all: some before, some during and some after what a test does."""
-PAUSE_S = 0.01
+PAUSE_S = 0.005
 """Between two entries; it spreads them over what a test does, nothing waits for it."""
 END_S = 60.0
 

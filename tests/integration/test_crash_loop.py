@@ -11,7 +11,7 @@ from quorumlog.local import LocalCluster
 
 pytestmark = pytest.mark.processes
 
-ROUNDS = 20
+ROUNDS = 10
 ACKNOWLEDGED_BETWEEN_KILLS = 300
 BODY_BYTES = 1_024
 
@@ -72,7 +72,7 @@ async def until_identical(client):
 
 
 @pytest.mark.timeout(280)
-async def test_73_twenty_kills_under_load_lose_nothing(tmp_path):
+async def test_73_ten_kills_under_load_lose_nothing(tmp_path):
     generator = random.Random(20131)
     cluster = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=16 << 20)
     await asyncio.to_thread(cluster.up)

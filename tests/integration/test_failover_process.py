@@ -9,7 +9,7 @@ from integration.workload import Workload
 
 pytestmark = pytest.mark.processes
 
-KILLS = 4
+KILLS = 3
 FAILOVER_SECONDS = 5.0
 BETWEEN_KILLS = 50
 

@@ -58,18 +58,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return a plan that shows that everything works rather than how fast it is."""
         return msgspec.structs.replace(
             self,
-            seconds=0.5,
+            seconds=0.2,
             rounds=1,
-            read_entries=20_000,
-            read_mib=16,
+            read_entries=5_000,
+            read_mib=4,
             losses=1,
-            catch_up_mib=32,
-            restart_mib=64,
-            idle_seconds=2.0,
+            catch_up_mib=16,
+            restart_mib=16,
+            idle_seconds=1.0,
             client_counts=(5,),
             group_counts=(5,),
-            lengths_gib=(0.03125,),
-            steady_seconds=2.0,
+            lengths_gib=(0.015625,),
+            steady_seconds=1.0,
         )
 
 
