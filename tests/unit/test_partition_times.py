@@ -177,6 +177,16 @@ def test_c3_a_look_up_reads_a_bounded_number_of_batches(group, monkeypatch):
     assert (found.offset, found.timestamp) == (2, 9_000)
 
 
+def test_c3_a_look_up_walks_through_a_bounded_number_of_records(group, monkeypatch):
+    monkeypatch.setattr(partition_times, "RECORDS_SEARCHED_MAX", 4)
+    for _ in range(5):
+        batch = batch_of([1_000, 1_000])
+        batch[35:43] = (9_000).to_bytes(8)  # a client that states more than its records have
+        group.produce(1, batch)
+    found = group.find(1, 9_000)
+    assert (found.offset, found.timestamp) == (2, 9_000)
+
+
 # -- leader epochs ------------------------------------------------------------------------------
 
 

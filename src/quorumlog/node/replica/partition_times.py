@@ -32,6 +32,9 @@ MAX_TIMESTAMP: Final = -3
 BATCHES_SEARCHED_MAX: Final = 8
 """Batches that one look-up reads. It needs a second one only if the records of the first that are
 new enough lie before the log start, or a client stated a newer time than its records have."""
+RECORDS_SEARCHED_MAX: Final = 1_000_000
+"""Records after which a look-up reads no further batch: clients who state newer times than their
+records have would have it walk through as many in each batch."""
 NOTHING: Final = -1
 
 
@@ -139,13 +142,16 @@ class PartitionTimes:
     # -- on a thread --------------------------------------------------------------------------
 
     def _first_in(self, batches: Sequence[PlacedBatch], start: int, time_ms: int) -> FoundOffset:
+        walked = 0
         for number, batch in enumerate(batches, 1):
             data = self._read(batch)
+            walked += batch_header(data).count
             try:
                 found = first_since(data, start, time_ms)
             except RecordBatchError:
                 found = max(batch.base_offset, start), batch.newest_time
-            if found is None and number == BATCHES_SEARCHED_MAX:
+            is_last = number == BATCHES_SEARCHED_MAX or walked >= RECORDS_SEARCHED_MAX
+            if found is None and is_last:
                 found = max(batch.base_offset, start), batch.newest_time
             if found is not None:
                 return FoundOffset(
