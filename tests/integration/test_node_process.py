@@ -20,6 +20,17 @@ pytestmark = pytest.mark.processes
 EXIT_SECONDS = 20
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A cluster for tests that neither stop a node nor hurt one; one of them appends."""
+    made = LocalCluster.create(
+        tmp_path_factory.mktemp("shared") / "cluster", groups=("g",), data_file_bytes=8 << 20
+    )
+    made.up()
+    yield made
+    made.down()
+
+
 def config_of(cluster, node_id):
     (path,) = cluster.directory.rglob(f"{node_id}.toml")
     return path
@@ -57,16 +68,16 @@ def metrics(cluster, node_id):
     }
 
 
-def test_a_directory_in_use_is_refused(cluster):
-    status, said = serve(config_of(cluster, "n0"))
+def test_a_directory_in_use_is_refused(shared):
+    status, said = serve(config_of(shared, "n0"))
     assert status == 1
     assert "in use by another process" in said
     assert "Traceback" not in said
 
 
-def test_a_port_in_use_is_refused(cluster, tmp_path):
-    text = config_of(cluster, "n0").read_text()
-    directory = str(cluster.group_directory("n0", "g").parent)
+def test_a_port_in_use_is_refused(shared, tmp_path):
+    text = config_of(shared, "n0").read_text()
+    directory = str(shared.group_directory("n0", "g").parent)
     config = tmp_path / "other.toml"
     config.write_text(text.replace(directory, str(tmp_path / "elsewhere")))
     status, said = serve(config)
@@ -114,12 +125,12 @@ def test_sigterm_is_a_clean_stop_and_opening_reads_nothing(cluster):
         assert opened["report"]["scanned_entries"] == 0
 
 
-def test_166_metrics_and_health_tell_the_truth(cluster):
-    with SyncClient(cluster.servers, "g") as client:
+def test_166_metrics_and_health_tell_the_truth(shared):
+    with SyncClient(shared.servers, "g") as client:
         client.append_batch([b"x" * 100] * 50)
         client.get(client.bounds()[1])
-    leader = cluster.leader("g")
-    values = metrics(cluster, leader)
+    leader = shared.leader("g")
+    values = metrics(shared, leader)
     assert values["quorumlog_replica_is_leader"] == 1
     assert values["quorumlog_service_append_entries_total"] == 50
     assert values["quorumlog_service_append_bytes_total"] == 50 * 148
@@ -128,15 +139,15 @@ def test_166_metrics_and_health_tell_the_truth(cluster):
     assert values["quorumlog_disk_commit_seconds_count"] > 0
     assert values["quorumlog_replica_committed_index"] == 50
     assert values["quorumlog_service_fetch_entries_total"] == 1
-    status, text = page(cluster, leader, "/health")
+    status, text = page(shared, leader, "/health")
     health = json.loads(text)
     assert (status, health["healthy"], health["groups"]["g"]["role"]) == (200, True, "LEADER")
-    assert page(cluster, leader, "/nothing")[0] == 404
+    assert page(shared, leader, "/nothing")[0] == 404
 
 
-async def test_an_idle_group_is_reported_to_rest(cluster, until):
-    for node_id in cluster.node_ids:
-        await until(lambda node_id=node_id: metrics(cluster, node_id)["quorumlog_groups_quiescent"])
+async def test_an_idle_group_is_reported_to_rest(shared, until):
+    for node_id in shared.node_ids:
+        await until(lambda node_id=node_id: metrics(shared, node_id)["quorumlog_groups_quiescent"])
 
 
 def test_without_a_majority_health_says_so(cluster, until):
