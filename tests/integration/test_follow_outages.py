@@ -23,21 +23,37 @@ FREEZE_S = 6.0
 """A leader that stands still for longer than its followers, and a client's connection, wait."""
 
 
-@pytest.fixture
-def kv_cluster(tmp_path):
+@contextlib.contextmanager
+def kv_cluster_in(directory, groups):
     made = LocalCluster.create(
-        tmp_path / "cluster",
-        groups=("g",),
+        directory,
+        groups=groups,
         state_machine="kv",
         data_file_bytes=DATA_FILE_BYTES,
         index_file_bytes=SMALL_FILES["mapped_file_size_for_entry_index"],
         limits=Limits(**SMALL_LIMITS),
     )
     made.up()
-    yield made
-    for node_id in made.running():
-        made.resume(node_id)
-    made.down()
+    try:
+        yield made
+    finally:
+        for node_id in made.running():
+            made.resume(node_id)
+        made.down()
+
+
+@pytest.fixture
+def kv_cluster(tmp_path):
+    with kv_cluster_in(tmp_path / "cluster", ("g",)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A cluster that has a group for each outage."""
+    directory = tmp_path_factory.mktemp("shared") / "cluster"
+    with kv_cluster_in(directory, tuple(outage.__name__ for outage in OUTAGES)) as made:
+        yield made
 
 
 async def gone(cluster, node_ids, seconds=OUTAGE_S):
@@ -49,29 +65,29 @@ async def gone(cluster, node_ids, seconds=OUTAGE_S):
         await asyncio.to_thread(cluster.start, node_id)
 
 
-async def all_killed(cluster):
+async def all_killed(cluster, group):
     await gone(cluster, cluster.node_ids)
 
 
-async def leader_killed(cluster):
-    await gone(cluster, [await asyncio.to_thread(cluster.leader, "g")])
+async def leader_killed(cluster, group):
+    await gone(cluster, [await asyncio.to_thread(cluster.leader, group)])
 
 
-async def majority_killed(cluster):
-    leader = await asyncio.to_thread(cluster.leader, "g")
+async def majority_killed(cluster, group):
+    leader = await asyncio.to_thread(cluster.leader, group)
     other = next(node_id for node_id in cluster.node_ids if node_id != leader)
     await gone(cluster, [leader, other])
 
 
-async def leader_frozen(cluster):
-    leader = await asyncio.to_thread(cluster.leader, "g")
+async def leader_frozen(cluster, group):
+    leader = await asyncio.to_thread(cluster.leader, group)
     cluster.pause(leader)
     await asyncio.sleep(FREEZE_S)
     cluster.resume(leader)
 
 
-async def followers_frozen(cluster):
-    leader = await asyncio.to_thread(cluster.leader, "g")
+async def followers_frozen(cluster, group):
+    leader = await asyncio.to_thread(cluster.leader, group)
     others = [node_id for node_id in cluster.node_ids if node_id != leader]
     for node_id in others:
         cluster.pause(node_id)
@@ -80,29 +96,28 @@ async def followers_frozen(cluster):
         cluster.resume(node_id)
 
 
-async def killed_behind_snapshots(cluster):
+async def killed_behind_snapshots(cluster, group):
     """What was applied is in snapshots only, when all nodes come back."""
-    async with Client(cluster.servers, "g", timeout_ms=TIMEOUT_MS) as client:
+    async with Client(cluster.servers, group, timeout_ms=TIMEOUT_MS) as client:
         await client.admin.save_snapshot()
-    await all_killed(cluster)
+    await all_killed(cluster, group)
 
 
-@pytest.mark.parametrize(
-    "outage",
-    [
-        all_killed,
-        leader_killed,
-        majority_killed,
-        leader_frozen,
-        followers_frozen,
-        killed_behind_snapshots,
-    ],
-    ids=lambda outage: outage.__name__,
+OUTAGES = (
+    all_killed,
+    leader_killed,
+    majority_killed,
+    leader_frozen,
+    followers_frozen,
+    killed_behind_snapshots,
 )
-async def test_followers_ride_out(kv_cluster, outage):
-    async with Following(kv_cluster.servers) as load:
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.__name__)
+async def test_followers_ride_out(shared, outage):
+    async with Following(shared.servers, outage.__name__) as load:
         await load.under_way()
-        await outage(kv_cluster)
+        await outage(shared, outage.__name__)
         await load.verify()
 
 
@@ -146,7 +161,7 @@ async def test_a_follower_whose_entries_are_removed_is_told(kv_cluster):
             with contextlib.suppress(UnexpectedArgumentError):  # it leads already
                 await client.admin.transfer(node_id)
             await removed(client, kv, first.index + 1)
-        await all_killed(kv_cluster)
+        await all_killed(kv_cluster, "g")
         with pytest.raises(IndexRemovedError, match="below the first index kept"):
             await asyncio.wait_for(anext(client.read(first.index + 1)), 60)
         # what was fetched before is still good; behind it comes the error, not a later entry
