@@ -78,20 +78,33 @@ def test_a_cluster_that_is_there_is_only_loaded(tmp_path):
         cluster.down()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
-def test_whatever_ends_it_leaves_no_node_and_no_file(number, tmp_path):
-    """Also while a case has a second cluster."""
+LOADED = (("append", "--sizes", "256"), "append, 1 in flight", 3)
+GROWN = (("groups",), "5 groups, all led after", 6)
+"""A case has a second cluster then."""
+
+
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [
+        (signal.SIGTERM, GROWN),
+        (signal.SIGHUP, LOADED),
+        (signal.SIGINT, LOADED),
+        (signal.SIGKILL, GROWN),
+    ],
+)
+def test_whatever_ends_it_leaves_no_node_and_no_file(number, when, tmp_path):
+    arguments, figure, nodes = when
     with default_signals():
         process = subprocess.Popen(
-            [sys.executable, "-m", "quorumlog", "bench", "--quick", "--json", "groups"],
+            [sys.executable, "-m", "quorumlog", "bench", "--quick", "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"TMPDIR": str(tmp_path)},
         )
     cases = (json.loads(line)["case"] for line in process.stdout)
-    assert any(case == "5 groups, all led after" for case in cases)
+    assert any(case == figure for case in cases)
     (directory,) = tmp_path.iterdir()
-    assert len(node_pids(str(directory))) == 6
+    assert len(node_pids(str(directory))) == nodes
     process.send_signal(number)
     process.communicate(timeout=60)
     if number == signal.SIGINT:
