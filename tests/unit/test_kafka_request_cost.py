@@ -28,7 +28,7 @@ from quorumlog.transport.stream import StreamConnection
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60
-REPEATS = 3
+REPEATS = 6
 TOGETHER = 33
 CALLS_PER_PRODUCE_MAX = 175
 CALLS_PER_COMMIT_MAX = 170
