@@ -86,7 +86,7 @@ async def test_f99_early_levels_need_no_majority_and_the_others_do(make_cluster)
                     await client.append(b"late", level=level)
             deaf.unplug()
             assert (await client.append(b"all", level="all")).level == "all"
-            assert leader.appends._requests == 0
+            assert leader.appends._waiting() == (0, 0)
 
 
 async def test_f99_all_waits_for_every_voter_and_says_who_is_late(make_cluster):

@@ -184,11 +184,11 @@ def test_f99_committed_entries_that_not_all_have_are_said_to_be_committed(ends_b
 def test_f99_what_waits_for_all_counts_among_what_waits():
     leader = Leader()
     leader.propose(ALL, count=2)
-    waiting = leader.appends._size_bytes
+    _, waiting = leader.appends._waiting()
     leader.commits(1)
-    assert (leader.appends._requests, leader.appends._size_bytes) == (1, waiting)
+    assert leader.appends._waiting() == (1, waiting)
     leader.all_have(1)
-    assert (leader.appends._requests, leader.appends._size_bytes) == (0, 0)
+    assert leader.appends._waiting() == (0, 0)
 
 
 def test_f99_each_append_waits_for_all_until_its_own_deadline():
