@@ -82,6 +82,16 @@ async function records(topic) {
   await producer.disconnect();
 }
 
+// Asks until the answer is true, for at most 30 s: a broker hears of a change after another one.
+async function until(ask) {
+  const end = Date.now() + 30_000;
+  while (!(await ask())) {
+    if (Date.now() > end) return false;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  return true;
+}
+
 async function administer(topic) {
   const admin = kafka.admin();
   const topics = [topic];
@@ -132,7 +142,7 @@ async function administer(topic) {
   const offsetsAfterDeletion = await admin.fetchTopicOffsets(topic);
   const listed = await admin.listTopics();
   await admin.deleteTopics({ topics });
-  const listedAfterDeletion = await admin.listTopics();
+  const isGone = await until(async () => !(await admin.listTopics()).includes(topic));
   await admin.disconnect();
   return {
     created,
@@ -146,7 +156,7 @@ async function administer(topic) {
     fromTime,
     offsetsAfterDeletion,
     isListed: listed.includes(topic),
-    isListedAfterDeletion: listedAfterDeletion.includes(topic),
+    isGone,
   };
 }
 

@@ -80,4 +80,4 @@ def test_kafkajs_makes_describes_alters_and_deletes_a_topic(cluster, kafkajs):
     assert {one["partition"]: one["offset"] for one in found["fromTime"]}[1] == "1"
     lows = {one["partition"]: one["low"] for one in found["offsetsAfterDeletion"]}
     assert lows == {0: "0", 1: "2", 2: "0"}
-    assert (found["isListed"], found["isListedAfterDeletion"]) == (True, False)
+    assert (found["isListed"], found["isGone"]) == (True, True)
