@@ -17,23 +17,31 @@ def cluster(tmp_path_factory):
     made = LocalCluster.create(tmp_path_factory.mktemp("clients") / "c", topics=True, kafka_port=0)
     made.up()
     try:
-        settle(made)
+        create_topic(made, "first", 16)
         yield made
     finally:
         made.down()
 
 
-def settle(cluster):
-    """Have partition groups made, and wait until each broker says that preferred leaders lead.
+@pytest.fixture
+def topic(cluster, request):
+    """A topic of one partition, which is named after the test; every broker knows of it."""
+    name = request.node.name.replace("[", "-").rstrip("]")
+    create_topic(cluster, name, 1)
+    return name
 
-    Before that a leader hands over, of which clients complain.
+
+def create_topic(cluster, name, partitions):
+    """Create a topic, and wait until each broker says that preferred leaders lead.
+
+    A broker hears of a topic after another, and leaders of new partition groups hand over: clients
+    complain of either.
     """
     servers, deadline = cluster.bootstrap_servers.split(","), time.monotonic() + SECONDS
-    first = NewTopic("first", 16)
     admin = AdminClient({"bootstrap.servers": servers[0]})
-    admin.create_topics([first])[first.topic].result(SECONDS)
+    admin.create_topics([NewTopic(name, partitions)])[name].result(SECONDS)
     for server in servers:
-        while not is_led_as_preferred(server, first.topic):
+        while not is_led_as_preferred(server, name):
             assert time.monotonic() < deadline, f"{server}: others than the preferred leaders lead"
             time.sleep(0.1)
 
@@ -42,7 +50,7 @@ def is_led_as_preferred(server, topic):
     """Whether this broker, which a new client asks, says so of all partitions."""
     known = AdminClient({"bootstrap.servers": server}).list_topics(topic, timeout=SECONDS)
     partitions = known.topics[topic].partitions.values()
-    return bool(partitions) and all(one.leader == one.replicas[0] for one in partitions)
+    return bool(partitions) and all(one.replicas[:1] == [one.leader] for one in partitions)
 
 
 @pytest.fixture

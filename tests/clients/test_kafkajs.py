@@ -54,8 +54,7 @@ def kafkajs(cluster):
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 @pytest.mark.parametrize("codec", ["None", "GZIP"])
-def test_what_kafkajs_produces_is_read_back_by_kcat(cluster, kcat, kafkajs, codec):
-    topic = f"kafkajs-{codec}"
+def test_what_kafkajs_produces_is_read_back_by_kcat(kcat, kafkajs, codec, topic):
     kcat("-P", "-t", topic, "-p", 0, given="before\n")
     assert kafkajs("produce", topic, codec, RECORDS) == list(range(1, RECORDS, 100))
     shown = kcat("-C", "-t", topic, "-p", 0, "-o", 1, "-e", "-q", "-f", "%o %h %k:%s\n")
