@@ -11,6 +11,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import (
     IndexRemovedError,
     InternalError,
+    Outcome,
     RequestError,
     UnsupportedError,
 )
@@ -211,6 +212,28 @@ async def test_what_gives_no_bytes_for_an_entry_has_failed(make_cluster, until, 
             with pytest.raises(RequestError):
                 await client.execute(b"1", timeout_ms=500)
             await until(lambda: "gave 0 results for 1 entry" in applier.state.failed_text)
+
+
+async def test_153_a_command_that_ended_the_only_machine_is_said_to_be_committed(
+    make_cluster, monkeypatch
+):
+    async with make_cluster(count=1, max_wait_ack_time_ms=200, **COUNTER) as cluster:
+        await cluster.start()
+        async with cluster.client() as client:
+            await client.execute(b"1")
+            replica = cluster.replica("n0")
+
+            def fails(entries):
+                raise RuntimeError("seven")
+
+            monkeypatch.setattr(replica.applier.state.machine, "apply", fails)
+            with pytest.raises(RequestError) as caught:
+                await client.execute(b"7", timeout_ms=3_000)
+            assert "no majority" not in str(caught.value)
+            assert "committed, but not executed here" in str(caught.value)
+            assert "seven" in str(caught.value)
+            assert caught.value.outcome is Outcome.UNKNOWN, "it is executed after a restart"
+            assert replica.core.committed_index == replica.log.end_index
 
 
 # -- snapshots --------------------------------------------------------------------------------

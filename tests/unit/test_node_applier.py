@@ -470,6 +470,27 @@ def test_a_machine_that_raises_is_given_nothing_more(name):
     assert f"{name} raises" in asked[0][1]
 
 
+@pytest.mark.parametrize(
+    ("shut", "said"),
+    [
+        (False, "committed, but not executed here: the state machine of this replica failed"),
+        (True, "committed, but the state machine did not execute it within 2500 ms"),
+    ],
+)
+def test_a_committed_command_that_is_not_executed_in_time_is_not_called_uncommitted(shut, said):
+    group = Group()
+    group.filled(3)
+    node, answers = group.node, []
+    group.gate.is_shut = shut
+    group.machine.fails.add("apply")
+    node.enter(lambda: group.replica.propose(block_of([b"1"]), lambda *one: answers.append(one)))
+    group.passes(3_000)
+    ((response, results),) = answers
+    assert (response.code, list(results)) == (ResponseCode.TIMEOUT, [])
+    assert response.text.startswith(said)
+    assert node.core.committed_index == node.log.end_index
+
+
 def test_a_machine_that_cannot_load_its_snapshot_does_not_lead_and_says_why():
     group = Group()
     group.filled(3)

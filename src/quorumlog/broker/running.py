@@ -244,6 +244,8 @@ class Running:
             if code is ResponseCode.SUCCESS and not results[0]:
                 # a snapshot was loaded meanwhile: the command's result is told when it comes again
                 code, text = ResponseCode.TERM_CHANGED, "the result is not known any more"
+            elif code is ResponseCode.TIMEOUT:  # committed, but not carried out yet: the same
+                code = ResponseCode.TERM_CHANGED
             result = results[0] if code is ResponseCode.SUCCESS else b""
             answer(code, text, result, response.first_index)
 

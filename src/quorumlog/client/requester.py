@@ -98,7 +98,8 @@ class Requester:
         backoff = Backoff(self._generator)
         last: RequestError | None = None
         # an attempt of unknown outcome may have been executed: a later refusal does not exclude it
-        in_doubt = was_sent_on = False
+        doubt: RequestError | None = None
+        was_sent_on = False
         while True:
             connection: ServerConnection | None = None
             try:
@@ -110,20 +111,21 @@ class Requester:
                     return await ask(connection)
             except TimeoutError:
                 late = self._out_of_time(last, limit_ms, connection)
-                raise _downgrade_outcome(late, in_doubt=in_doubt) from None
+                raise _downgrade_outcome(late, doubt) from None
             except RequestError as error:
                 last = error
                 if error.refresh_leader and error.leader_id is None and connection is not None:
                     self.metadata.forget_leader(connection.address)
                 unknown = error.outcome is Outcome.UNKNOWN
                 if not error.retriable or (unknown and not repeat_unknown):
-                    _downgrade_outcome(error, in_doubt=in_doubt)
+                    _downgrade_outcome(error, doubt)
                     raise
-                in_doubt = in_doubt or (unknown and connection is not None)
+                if unknown and connection is not None:
+                    doubt = error
                 was_sent_on = not was_sent_on and _names_another(error, connection)
             pause = 0.0 if was_sent_on else backoff.next_pause_s()
             if loop.time() + pause + attempt_s > deadline:
-                raise _downgrade_outcome(last, in_doubt=in_doubt)
+                raise _downgrade_outcome(last, doubt)
             await asyncio.sleep(pause)
 
     def expect(self, connection: ServerConnection, answer: Answer, kind: type[R]) -> R:
@@ -200,8 +202,13 @@ def _names_another(error: RequestError, asked: ServerConnection | None) -> bool:
     )
 
 
-def _downgrade_outcome(error: RequestError, *, in_doubt: bool) -> RequestError:
-    """Make "did not happen" unknown if an earlier attempt may have been executed."""
-    if in_doubt and error.outcome is Outcome.DID_NOT_HAPPEN:
+def _downgrade_outcome(error: RequestError, doubt: RequestError | None) -> RequestError:
+    """Make "did not happen" unknown if an earlier attempt may have been executed, and say why.
+
+    `doubt` is what the last such attempt was answered.
+    """
+    if doubt is not None and error.outcome is Outcome.DID_NOT_HAPPEN:
         error.outcome = Outcome.UNKNOWN
+        if str(doubt) not in str(error):
+            error.args = (f"{error}; before that: {doubt}",)
     return error

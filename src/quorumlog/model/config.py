@@ -197,7 +197,8 @@ class GroupConfig(
     max_push_time_out_ms: int = 1_000
     """A push that is not answered for this long is sent again."""
     max_wait_ack_time_ms: int = 2_500
-    """An append not committed after this long is answered WAIT_QUORUM_ACK_TIMEOUT."""
+    """An append not committed after this long is answered WAIT_QUORUM_ACK_TIMEOUT, a command not
+    executed TIMEOUT."""
     state_machine: str = ""
     """`kv`, or `module:Class` of a subclass of `StateMachine`; empty: a plain log."""
     snapshot_threshold: int = 100_000

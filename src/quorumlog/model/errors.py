@@ -429,7 +429,8 @@ class NetworkError(RequestError):
 class DeadlineExceededError(RequestError):
     """The deadline of the call, or the delivery timeout of a producer, passed without an answer.
 
-    A replica raises it too, if it could not find out in time what a read must see.
+    A replica raises it too, if it could not find out in time what a read must see, or if its state
+    machine did not execute a committed command in time.
     """
 
     code = ResponseCode.TIMEOUT

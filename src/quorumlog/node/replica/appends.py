@@ -46,6 +46,8 @@ from quorumlog.topics.produced_batch import ProducedBatch
 
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
+_NOT_APPLIED = "committed, but the state machine did not execute it within {} ms; ask again"
+_NEVER_APPLIED = "committed, but not executed here: {}"
 _NO_TRANSACTIONS = "a group with a state machine takes no transactions"
 _NOT_COMMITTED = "a producer's block is answered at replication or all, not at {}"
 _PARTITIONS_ONLY = "group {} holds partitions of topics; produce to them by the Kafka protocol"
@@ -325,16 +327,22 @@ class Appends:
         self.levels.leadership_ended()
 
     def tick(self, now_ms: int) -> None:
-        """Answer the appends that no majority acknowledged in time."""
+        """Answer the appends that were not committed, or not executed, in time."""
         for pending in self.pending.pop_expired(now_ms):
-            text = _ACK_TIMEOUT.format(self._context.config.max_wait_ack_time_ms)
-            self._answer_failed(pending, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+            self._answer_failed(pending, *self._why_late(pending.last_index))
         for answer, code, text in self._deferred.take_due(now_ms):
             self._refuse(answer, code, text)
-        self._repeated.expire(
-            now_ms, _ACK_TIMEOUT.format(self._context.config.max_wait_ack_time_ms)
-        )
+        self._repeated.expire(now_ms, self._why_late)
         self._set_timer()
+
+    def _why_late(self, index: int) -> tuple[ResponseCode, str]:
+        """Return why an append that ends at an index has no answer in time."""
+        wait_ms = self._context.config.max_wait_ack_time_ms
+        if index > self._context.core.committed_index:
+            return ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, _ACK_TIMEOUT.format(wait_ms)
+        if self._machine.failed_text:
+            return ResponseCode.TIMEOUT, _NEVER_APPLIED.format(self._machine.failure_text)
+        return ResponseCode.TIMEOUT, _NOT_APPLIED.format(wait_ms)
 
     def _set_timer(self) -> None:
         due_ms = min(self.pending.next_deadline_ms(), self._deferred.next_deadline_ms())

@@ -108,13 +108,13 @@ class RepeatedBlocks:
             if item.appended.last_index > committed_index:
                 self._refuse(item.answer, code, text)
 
-    def expire(self, now_ms: int, text: str) -> None:
-        """Refuse those that no majority acknowledged in time."""
+    def expire(self, now_ms: int, why_late: Callable[[int], tuple[ResponseCode, str]]) -> None:
+        """Refuse those whose time is over; `why_late` says why, by their last index."""
         expired = [item for item in self.waiting if item.deadline_ms <= now_ms]
         if expired:
             self.waiting = [item for item in self.waiting if item.deadline_ms > now_ms]
             for item in expired:
-                self._refuse(item.answer, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, text)
+                self._refuse(item.answer, *why_late(item.appended.last_index))
 
     def next_deadline_ms(self) -> int:
         """When the first one expires."""
