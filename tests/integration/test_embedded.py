@@ -634,6 +634,8 @@ async def test_a_node_without_groups_makes_the_first_one_of_its_cluster(tmp_path
         members = {node_id: node.config.listen_address for node_id, node in nodes.items()}
         with pytest.raises(qe.UnexpectedArgumentError, match="knows no other node: give members="):
             await nodes["n0"].create_group("first")
+        with pytest.raises(qe.UnexpectedArgumentError, match=r"group '\.\./x' is not usable"):
+            await nodes["n0"].create_group("../x")
         await nodes["n0"].create_group("first", members=members, settings=SMALL_SETTINGS)
         leader = await Program(nodes, "first").leader()
         assert (await leader.append(b"x")).index >= 0

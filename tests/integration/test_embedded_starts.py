@@ -139,6 +139,19 @@ async def test_a_start_that_ends_at_any_step_leaves_nothing_of_the_node(memory_p
     assert number > 10, "the steps of a start were not seen"
 
 
+async def test_a_journal_that_cannot_be_where_it_shall_be_is_said_at_the_start(memory_path):
+    (memory_path / "file").touch()
+    for path in ("/dev/null", f"{memory_path}/file", f"{memory_path}/file/below"):
+        config = msgspec.structs.replace(one_node(memory_path), journal_directory=path)
+        with pytest.raises(qe.StorageError, match=r"journalDirectory: .* where a directory must"):
+            await Node(config).start()
+    assert not open_below(memory_path)
+    below = memory_path / "to be" / "made"
+    config = msgspec.structs.replace(one_node(memory_path), journal_directory=str(below))
+    async with Node(config):
+        assert below.is_dir()
+
+
 async def test_a_node_is_started_and_stopped_any_number_of_times_in_one_program(memory_path):
     config = that_serves_all(memory_path)
     descriptors = []

@@ -86,6 +86,21 @@ def test_a_group_whose_directory_would_hold_the_journal_or_files_of_another_is_r
     node(groups=[other])
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/data", "the node's own directory"),
+        ("/data/", "the node's own directory"),
+        ("/x", "a directory of group other"),
+    ],
+)
+def test_a_journal_has_a_directory_of_its_own(path, said):
+    other = GroupConfig(group="other", peers=PEERS, data_store_path="/x,/y")
+    with pytest.raises(ConfigError, match=rf"journalDirectory: .* is {said}"):
+        node(groups=[other], journal_directory=path)
+    node(groups=[other], journal_directory="/z")
+
+
 def test_preferred_leaders_are_members():
     group = GroupConfig(group="g", peers=PEERS, preferred_leader_ids="n1;n4")
     with pytest.raises(ConfigError, match=r"names n4; .* n0, n1, n2"):

@@ -104,7 +104,7 @@ class Groups:
         Raises:
             UnknownGroupError: no node that answered has it.
         """
-        nodes = await self._find(ListGroupsRequest(group=_name(name)))
+        nodes = await self._find(ListGroupsRequest(group=usable_name(name)))
         here = [node for node in nodes if node.find(name) is not None]
         if not here:
             raise UnknownGroupError(f"no node that answered has a group {name!r}")
@@ -212,7 +212,7 @@ class Groups:
                 needs all of them); then it was not made, or `outcome` is UNKNOWN and it is undone
                 later. TIMEOUT: it is made, and has no leader yet.
         """
-        is_of_brokers = PARTITION_GROUP.fullmatch(_name(name)) is not None
+        is_of_brokers = PARTITION_GROUP.fullmatch(usable_name(name)) is not None
         texts = _texts(settings)
         kind = "partitions" if is_of_brokers else texts.get("kind", "log")
         check_made_by_clients(name, kind)
@@ -236,7 +236,7 @@ class Groups:
         """Return node id → address of the members of a new group."""
         if isinstance(members, Mapping):
             for node_id, address in members.items():
-                _name(node_id, "member id")
+                usable_name(node_id, "member id")
                 _address(address)
             return dict(members)
         if isinstance(members, str):
@@ -373,7 +373,7 @@ class Groups:
             raise UnexpectedArgumentError("neither settings nor unset names a key to change")
         _check_identity(identity)
         ask = partial(self._ask_each, kind=AlterGroupResponse)
-        alteration = Alteration(_name(name), texts, keys, ask, identity)
+        alteration = Alteration(usable_name(name), texts, keys, ask, identity)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._requester.limit_ms(None) / 1_000
         backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
@@ -413,7 +413,7 @@ class Groups:
             RequestError: NETWORK_ERROR: no majority of its members answered; nothing is deleted.
         """
         _check_identity(identity)
-        nodes = await self._find(ListGroupsRequest(group=_name(name), wants_deleted=True))
+        nodes = await self._find(ListGroupsRequest(group=usable_name(name), wants_deleted=True))
         live = {info.identity.hex() for node in nodes if (info := node.find(name)) is not None}
         former = [one for one in _unpurged(nodes, name) if one not in live]
         if not live or (purge and identity and identity not in live):
@@ -503,7 +503,8 @@ def _too_few(
     return UnexpectedArgumentError(text)
 
 
-def _name(name: str, kind: str = "group") -> str:
+def usable_name(name: str, kind: str = "group") -> str:
+    """Return a name as it is. Raises `UnexpectedArgumentError` if nothing can have it."""
     if not isinstance(name, str):
         raise UnexpectedArgumentError(f"{kind} is a str, not {name!r}")
     try:

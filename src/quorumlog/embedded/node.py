@@ -11,7 +11,7 @@ import msgspec
 
 from quorumlog.client.arguments import flag, seconds, takes
 from quorumlog.client.group_answers import GroupChange, GroupSummary
-from quorumlog.client.groups import Groups
+from quorumlog.client.groups import Groups, usable_name
 from quorumlog.client.requester import Requester
 from quorumlog.embedded.calls import Calls
 from quorumlog.embedded.group import EmbeddedGroup
@@ -223,6 +223,7 @@ class Node:
             RequestError: it is not made, or has no leader yet; see `Groups.create`.
             QuorumlogError: the node was not started.
         """
+        usable_name(name)
         if members is None and replicas is None and not self._running.peer_addresses:
             raise UnexpectedArgumentError(
                 f"node {self._config.self_id} knows no other node: give members={{id: address}}, "

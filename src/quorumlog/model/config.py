@@ -388,6 +388,7 @@ class NodeConfig(
             group.check_preferred(group.members)
             known.update(group.members)
         self._check_paths()
+        self._check_journal()
         self._check_broker()
         host, _ = parse_address(self.listen_address)
         if not self.insecure and not _is_loopback(host):
@@ -511,6 +512,19 @@ class NodeConfig(
                         f"groups {owner} and {group.group} both keep data files in {path}; "
                         "give each group directories of its own"
                     )
+
+    def _check_journal(self) -> None:
+        """Raise `ConfigError` if the journal would have the directory of something else."""
+        path = Path(self.journal_path).absolute()
+        used = {self.store_base_dir: "the node's own directory (storeBaseDir)"}
+        for group in self.groups:
+            for directory in (*group.data_directories, *group.read_only_directories):
+                used[directory] = f"a directory of group {group.group} (dataStorePath)"
+        for directory, what in used.items():
+            if Path(directory).absolute() == path:
+                raise ConfigError(
+                    f"journalDirectory: {path} is {what}; give the journal a directory of its own"
+                )
 
     @property
     def journal_path(self) -> str:

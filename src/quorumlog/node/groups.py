@@ -14,7 +14,7 @@ from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
 from quorumlog.model.config import JOURNAL_NAME, GroupConfig
-from quorumlog.model.errors import ConfigError, StorageError, StoreLockedError
+from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError, StoreLockedError
 from quorumlog.model.membership import addresses_of, peers_text
 from quorumlog.node.attachments import NO_ATTACHMENTS, Attachments
 from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, raft_config
@@ -140,8 +140,18 @@ class Groups(HostedReplicas):
         self.being_opened: set[str] = set()
 
     def lock(self) -> None:
-        """Lock the node's directory. Raises `StoreLockedError` when another process has it."""
+        """Lock the node's directory. Raises `StoreLockedError` when another process has it.
+
+        Raises `StorageError` if the journal is to be where no directory can be.
+        """
         self._directory = NodeDirectory(self._files, self._config.store_base_dir)
+        if self._config.journal_directory:
+            try:
+                self._files.make_directory(self._config.journal_directory)
+            except NoSpaceError:
+                pass  # groups write to their own files until there is room for it
+            except StorageError as error:
+                raise StorageError(f"journalDirectory: {error}") from error
 
     async def open_all(self, maps_max: int) -> None:
         """Open all groups. Raises `StorageError` when none of the file's can be, and no other is.
