@@ -7,6 +7,7 @@ from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     Changed,
     DeleteTopics,
+    Forgotten,
     TopicToDelete,
     decode_envelope,
     encode,
@@ -90,6 +91,18 @@ def test_the_result_waits_until_it_shows_here(case):
     case.network.applied = 101
     case.commands.applied()
     assert case.results == [(OK, "", Changed(3))]
+
+
+def test_a_command_whose_result_was_not_kept_is_answered_as_carried_out(case):
+    case.execute()
+    case.answer(ResponseCode.NOT_LEADER)
+    case.pass_time(RETRY_MS)
+    case.answer(data=encode(Forgotten()))
+    ((code, text, result),) = case.results
+    assert (code, result) == (ResponseCode.RESULTS_FORGOTTEN, None)
+    assert "carried out" in text
+    case.pass_time(ANSWER_MS)
+    assert len(case.network.sent) == 2, "it is not sent again"
 
 
 def test_a_result_that_does_not_show_here_in_time_is_given_all_the_same(case):

@@ -8,7 +8,6 @@ import pytest
 from quorumlog.machine.cluster.answers import (
     BYTES_MAX,
     COMMANDS_MAX,
-    NO_RESULT,
     SESSIONS_MAX,
     command_id,
 )
@@ -22,6 +21,7 @@ from quorumlog.machine.cluster.commands import (
     CreateTopics,
     DeleteTopics,
     Envelope,
+    Forgotten,
     GroupsLed,
     MorePartitions,
     NewGroup,
@@ -340,7 +340,7 @@ def test_results_are_bounded_by_sessions_and_by_bytes():
     cluster.machine.save_snapshot(saved)
     assert len(saved.getvalue()) < BYTES_MAX + 100_000
     body = encode(Envelope(command_id(first.name, 2), 5, big, 1))
-    assert cluster.machine.apply([entry(body)]) == [NO_RESULT]
+    assert decode_result(*cluster.machine.apply([entry(body)])) == Forgotten()
 
 
 def test_an_entry_that_is_no_command_changes_nothing():

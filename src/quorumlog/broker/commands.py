@@ -15,6 +15,7 @@ from quorumlog.machine.cluster.commands import (
     AnyCommand,
     AnyResult,
     Envelope,
+    Forgotten,
     decode_result,
     encode,
 )
@@ -34,6 +35,8 @@ RETRY_MS: Final = 50
 """Pause before a command that was refused, or had nowhere to go, is sent again."""
 ANSWER_MS: Final = 3_000
 """A command that is not answered for so long is sent again."""
+
+_FORGOTTEN: Final = "it was carried out before; its result was too large to be kept"
 
 Answer: TypeAlias = Callable[[ResponseCode, str, bytes, int], None]
 """Called once: with SUCCESS, the encoded result and the index of the command's entry, or with a
@@ -180,6 +183,9 @@ class Commands:
             found = decode_result(result)
         except UnexpectedArgumentError as error:
             call.done(ResponseCode.UNSUPPORTED, str(error), None)
+            return
+        if isinstance(found, Forgotten):
+            call.done(ResponseCode.RESULTS_FORGOTTEN, _FORGOTTEN, None)
             return
         if index <= self._network.applied_index():
             call.done(code, "", found)

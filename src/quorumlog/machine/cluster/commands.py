@@ -249,6 +249,10 @@ class Refused(Result, frozen=True, array_like=True, tag=True):
     text: str
 
 
+class Forgotten(Result, frozen=True, array_like=True, tag=True):
+    """The command was carried out before; its result was too large to be kept."""
+
+
 AnyCommand: TypeAlias = (
     RegisterBroker
     | AddGroups
@@ -279,10 +283,12 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
-_RESULTS: Final[msgspec.msgpack.Decoder[AnyResult]] = msgspec.msgpack.Decoder(AnyResult)
+_RESULTS: Final[msgspec.msgpack.Decoder[AnyResult | Forgotten]] = msgspec.msgpack.Decoder(
+    AnyResult | Forgotten
+)
 
 
-def encode(value: Envelope | AnyResult) -> bytes:
+def encode(value: Envelope | AnyResult | Forgotten) -> bytes:
     """Return a command or a result as bytes."""
     return msgspec.msgpack.encode(value)
 
@@ -295,7 +301,7 @@ def decode_envelope(data: Any) -> Envelope:
         raise UnexpectedArgumentError(f"no command of {len(data)} bytes: {error}") from error
 
 
-def decode_result(data: Any) -> AnyResult:
+def decode_result(data: Any) -> AnyResult | Forgotten:
     """Read a result. Raises `UnexpectedArgumentError`."""
     try:
         return _RESULTS.decode(data)

@@ -8,6 +8,7 @@ import msgspec
 
 from quorumlog.machine.base import SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.machine.cluster import brokers, topics
+from quorumlog.machine.cluster.answers import NO_RESULT
 from quorumlog.machine.cluster.commands import (
     AddGroups,
     AllocateProducerIds,
@@ -17,6 +18,7 @@ from quorumlog.machine.cluster.commands import (
     CreateTopics,
     DeleteTopics,
     Envelope,
+    Forgotten,
     GroupsLed,
     PartitionsLost,
     PartitionsOpened,
@@ -60,7 +62,7 @@ def execute(state: ClusterState, envelope: Envelope) -> bytes:
     identity, lowest = envelope.command_id, envelope.lowest
     known = state.answers.find(identity)
     if known is not None:
-        return known
+        return encode(Forgotten()) if known == NO_RESULT else known
     refusal = state.answers.refusal(identity, lowest)
     if refusal:
         return encode(Refused(refusal))
