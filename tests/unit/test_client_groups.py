@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
-from quorumlog.client.group_answers import NodeGroups
+from quorumlog.client.group_answers import FORGET_S, NodeGroups
 from quorumlog.client.groups import Groups
 from quorumlog.errors import NetworkError, NotLeaderError, Outcome, UnexpectedArgumentError
 from quorumlog.model.messages.base import Response
@@ -19,7 +20,7 @@ class Cluster(Groups):
 
     def __init__(self):
         super().__init__(requester=None)
-        self._addresses.update(NODES)
+        self._known.addresses.update(NODES)
         self.refusing, self.silent, self.made = set(), set(), Counter()
 
     async def nodes(self):
@@ -141,6 +142,76 @@ async def test_settings_that_are_not_valid_unicode_are_refused_with_their_key(cl
 async def test_a_change_that_changes_nothing_is_refused(cluster, settings):
     with pytest.raises(UnexpectedArgumentError, match="names a key to change"):
         await cluster.alter("g", settings)
+
+
+class Found(Groups):
+    """Nodes that are found from n0 on; those in `gone` do not answer."""
+
+    def __init__(self):
+        metadata = SimpleNamespace(addresses=lambda: [NODES["n0"]])
+        super().__init__(requester=SimpleNamespace(metadata=metadata))
+        self.members, self.gone, self.asked = dict(NODES), set(), []
+
+    async def _node_at(self, address, request):
+        node_id = next(one for one, its in NODES.items() if its == address)
+        self.asked.append(node_id)
+        if node_id in self.gone:
+            raise NetworkError("no answer")
+        info = GroupInfo(
+            "g", b"i" * 16, "HOSTED", self.members, {}, "n0", 1, 9, False, {}, 0, 0, 0, False, ""
+        )
+        return NodeGroups(node_id, address, 1, 100, groups=[info])
+
+    async def find(self):
+        self.asked = []
+        return {node.node_id: node.error for node in await self.nodes()}
+
+
+@pytest.fixture
+async def later(monkeypatch):
+    """Return what lets time pass."""
+    loop, passed_s = asyncio.get_running_loop(), [0.0]
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + passed_s[0])
+
+    def later(seconds):
+        passed_s[0] += seconds
+
+    return later
+
+
+async def test_a_node_that_is_gone_for_good_is_forgotten_after_some_time(later):
+    groups = Found()
+    assert await groups.find() == dict.fromkeys(NODES, "")
+    del groups.members["n4"]
+    groups.gone = {"n4"}
+    assert (await groups.find())["n4"] == "no answer", "by its name"
+    later(FORGET_S / 2)
+    assert "n4" in await groups.find()
+    later(FORGET_S / 2)
+    await groups.find()
+    assert "n4" not in await groups.find()
+    assert "n4" not in groups.asked
+
+
+async def test_a_node_that_answers_again_is_not_forgotten(later):
+    groups = Found()
+    await groups.find()
+    del groups.members["n4"]
+    for gone in ({"n4"}, set(), {"n4"}):
+        groups.gone = gone
+        assert "n4" in await groups.find()
+        later(FORGET_S - 1)
+    groups.gone = set()
+    assert (await groups.find())["n4"] == ""
+
+
+async def test_a_member_is_asked_however_long_it_is_silent(later):
+    groups = Found()
+    groups.gone = {"n4"}
+    for _ in range(3):
+        assert (await groups.find())["n4"] == "no answer"
+        later(FORGET_S)
 
 
 async def test_too_few_nodes_that_answer_are_an_error_that_may_pass(cluster):

@@ -23,6 +23,9 @@ from quorumlog.model.messages.groups import (
     Setting,
 )
 
+FORGET_S: Final = 600.0
+"""A node that is silent for so long is asked again only if a group or the servers name it."""
+
 
 @dataclass(slots=True)
 class NodeGroups:
@@ -42,6 +45,22 @@ class NodeGroups:
             if info.group == name and (info.state == "DELETED") == (state == "DELETED"):
                 return info
         return None
+
+
+class KnownNodes:
+    """The nodes that have answered; `addresses` maps their ids to where they did."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, str] = {}
+        self._silent_since: dict[str, float] = {}
+
+    def forget_silent(self, silent: set[str], now_s: float) -> None:
+        """Forget who has not answered for long; `silent` are the addresses that do not now."""
+        ids = [node_id for node_id, address in self.addresses.items() if address in silent]
+        self._silent_since = {one: self._silent_since.get(one, now_s) for one in ids}
+        for node_id in ids:
+            if now_s - self._silent_since[node_id] >= FORGET_S:
+                del self.addresses[node_id], self._silent_since[node_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +114,24 @@ class GroupChange:
     pending: dict[str, str]
     after_restart: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+
+
+def silent_nodes(
+    errors: Mapping[str, RequestError], found: Mapping[str, NodeGroups], known: Mapping[str, str]
+) -> list[NodeGroups]:
+    """Return the nodes that did not answer; `known` maps node ids to addresses.
+
+    `errors` are by address, and what was found by node id.
+    """
+    ids = {address: node_id for node_id, address in known.items()}
+    for node in found.values():
+        for info in node.groups:
+            ids.update((address, node_id) for node_id, address in info.peers.items())
+    return [
+        NodeGroups(ids.get(address, ""), address, 0, 0, error=str(error))
+        for address, error in errors.items()
+        if not isinstance(error, UnknownGroupError) and ids.get(address) not in found
+    ]
 
 
 def said(refusals: Mapping[str, RequestError]) -> str:

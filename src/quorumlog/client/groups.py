@@ -17,6 +17,7 @@ from quorumlog.client.group_alteration import Alteration
 from quorumlog.client.group_answers import (
     GroupChange,
     GroupSummary,
+    KnownNodes,
     NodeGroups,
     best_known,
     changed,
@@ -25,6 +26,7 @@ from quorumlog.client.group_answers import (
     next_page,
     require_majority,
     said,
+    silent_nodes,
     summaries,
     summary_of,
 )
@@ -83,7 +85,7 @@ class Groups:
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
         self._counts: Counter[str] = Counter()
-        self._addresses: dict[str, str] = {}
+        self._known = KnownNodes()
         self._silent: dict[str, str] = {}
         self._counted_at = -FRESH_S
         self._counting = asyncio.Lock()
@@ -120,7 +122,7 @@ class Groups:
         found: dict[str, NodeGroups] = {}
         errors: dict[str, RequestError] = {}
         asked: set[str] = set()
-        waiting = {*self._requester.metadata.addresses(), *self._addresses.values()}
+        waiting = {*self._requester.metadata.addresses(), *self._known.addresses.values()}
         while waiting and len(asked) < NODES_MAX:
             now, waiting = sorted(waiting), set()
             asked.update(now)
@@ -134,20 +136,16 @@ class Groups:
                     raise answer
                 else:
                     found[answer.node_id] = answer
-                    self._addresses[answer.node_id] = answer.address
+                    self._known.addresses[answer.node_id] = answer.address
                     addresses = {a for info in answer.groups for a in info.peers.values()}
                     waiting |= addresses - asked
         if not found:
             if any(isinstance(error, UnknownGroupError) for error in errors.values()):
                 raise UnknownGroupError(f"no node that answered has a group {request.group!r}")
             raise next(iter(errors.values()), ConfigError("no servers"))
-        infos = [info for node in found.values() for info in node.groups]
-        ids = {address: node_id for info in infos for node_id, address in info.peers.items()}
-        silent = [
-            NodeGroups(ids.get(address, ""), address, 0, 0, error=str(error))
-            for address, error in errors.items()
-            if not isinstance(error, UnknownGroupError) and ids.get(address) not in found
-        ]
+        silent = silent_nodes(errors, found, self._known.addresses)
+        now_s = asyncio.get_running_loop().time()
+        self._known.forget_silent({node.address for node in silent}, now_s)
         return [*sorted(found.values(), key=lambda node: node.node_id), *silent]
 
     async def _node_at(self, address: str, request: ListGroupsRequest) -> NodeGroups:
@@ -243,21 +241,21 @@ class Groups:
             raise UnexpectedArgumentError("members is a sequence of node ids, not a str")
         await self._count()
         if members is not None:
-            unknown = [node_id for node_id in members if node_id not in self._addresses]
+            unknown = [node_id for node_id in members if node_id not in self._known.addresses]
             if unknown:
-                known = ", ".join(sorted(self._addresses))
+                known = ", ".join(sorted(self._known.addresses))
                 raise UnexpectedArgumentError(
                     f"no node {', '.join(map(repr, unknown))} was found; there are {known}. "
                     "Give other nodes with their addresses, or name them as servers"
                 )
             if len(set(members)) < len(members):
                 raise UnexpectedArgumentError(f"members names a node twice: {', '.join(members)}")
-            return {node_id: self._addresses[node_id] for node_id in members}
+            return {node_id: self._known.addresses[node_id] for node_id in members}
         wanted = REPLICAS if replicas is None else replicas
         if not 0 < wanted <= len(self._counts):
             raise _too_few(wanted, len(self._counts), self._silent, is_default=replicas is None)
         emptiest = sorted(self._counts, key=lambda node_id: (self._counts[node_id], node_id))
-        return {node_id: self._addresses[node_id] for node_id in sorted(emptiest[:wanted])}
+        return {node_id: self._known.addresses[node_id] for node_id in sorted(emptiest[:wanted])}
 
     async def _count(self) -> None:
         """Find out how many groups each node has, unless that was done just now."""
