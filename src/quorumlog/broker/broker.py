@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
+from quorumlog.broker.commands import Done
 from quorumlog.broker.controller import DEFAULT_SETTINGS, replicas_at_least
 from quorumlog.broker.running import Running
 from quorumlog.machine.base import StateMachine
 from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
+from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 from quorumlog.machine.cluster.machine import ClusterMachine
 from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterView, Topic
 from quorumlog.model.codes import ResponseCode
@@ -202,7 +204,11 @@ class Broker:
     def _applied(self, machine: StateMachine) -> None:
         """The machine of `__cluster` has another state."""
         if isinstance(machine, ClusterMachine) and machine.view is not self._view:
-            self._view = machine.view
+            before, self._view = self._view, machine.view
+            if self._view.version == before.version:
+                if self._parts is not None:
+                    self._parts.applied()
+                return
             self.broker_id = self._id_of(self.config.self_id)
             if self._parts is not None:
                 self._parts.view_changed()
@@ -270,8 +276,38 @@ class Broker:
             else:
                 answered.set_result(result)
 
-        self._running.order(command, timeout_ms, done)
+        self.order(command, timeout_ms, done)
         return await answered
+
+    def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
+        """Do as `execute` does; `done` is called once, maybe at once."""
+        self._running.order(command, timeout_ms, done)
+
+    # -- consumer groups ----------------------------------------------------------------------
+
+    @property
+    def consumer_groups(self) -> Mapping[str, ConsumerGroupRecord]:
+        """The consumer groups as they were saved, as far as is known here."""
+        return self._view.consumer_groups
+
+    @property
+    def coordinator_term(self) -> int:
+        """The term in which this node leads `__cluster`; -1: it does not, or is not ready."""
+        return self._running.control_term() if self._parts is not None else -1
+
+    async def barrier(self, timeout_ms: int) -> bool:
+        """Wait until all that `__cluster` had committed shows here; return whether it does.
+
+        If this node coordinates consumer groups, no other one did when that was asked.
+        """
+        passed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(has_passed: bool) -> None:
+            if not passed.done():
+                passed.set_result(has_passed)
+
+        self._running.barrier(timeout_ms, done)
+        return await passed
 
     # -- start and stop -----------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quorumlog.broker.broker import GroupLeader
+from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
+from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.replica import Replica
 
 
@@ -171,6 +173,26 @@ class BrokerView(Protocol):
 
     async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
         """Wait until all partitions of some topics have leaders; return whether they have."""
+        ...
+
+    @property
+    def coordinator_term(self) -> int:
+        """The term of `__cluster` in which this node coordinates; -1: it does not."""
+        ...
+
+    @property
+    def consumer_groups(self) -> Mapping[str, ConsumerGroupRecord]:
+        """The consumer groups as they were saved."""
+        ...
+
+    def order(
+        self, command: Any, timeout_ms: int, done: Callable[[ResponseCode, str, Any], None]
+    ) -> None:
+        """Do as `execute` does; `done` is called once."""
+        ...
+
+    async def barrier(self, timeout_ms: int) -> bool:
+        """Wait until all that was committed in `__cluster` is known; return whether it is."""
         ...
 
     async def execute(self, command: Any, timeout_ms: int) -> Any:

@@ -195,6 +195,8 @@ def _field_reader(
     if field.type_str == "string":
         read_string = Cursor.nullable_string if is_nullable else Cursor.string
         return partial(read_string, is_flexible=is_flexible)
+    if field.type_str == "bytes":
+        return partial(_read_bytes, is_flexible=is_flexible)
     if field.type_str == "uuid":
         return _read_uuid
     return partial(_read_fixed, _FIXED[field.type_str])
@@ -214,6 +216,12 @@ def _read_array(
 
 def _read_fixed(form: struct.Struct, cursor: Cursor) -> Any:
     return cursor.fixed(form)[0]
+
+
+def _read_bytes(cursor: Cursor, *, is_flexible: bool) -> bytes:
+    """Return a copy of a field of bytes: what is kept of it must not keep its request."""
+    start, end = cursor.bytes_range(is_flexible=is_flexible)
+    return bytes(cursor.data[start:end])
 
 
 def _read_uuid(cursor: Cursor) -> UUID | None:

@@ -10,6 +10,7 @@ from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.kafka.refused_batches import RefusedBatches
 from quorumlog.kafka.requests import ApiKey, RequestHeader
@@ -58,6 +59,7 @@ class Services:
     """Calls a function at the end of the present turn of the loop."""
     rooms: Rooms
     policies: TopicPolicies
+    coordinator: GroupCoordinator
     answer_bytes_max: Callable[[], int]
     """Returns how many bytes an answer may have now, as others are not read yet."""
     refused_batches: RefusedBatches = field(default_factory=RefusedBatches)

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Final
+from uuid import uuid4
 
 import msgspec
 
@@ -15,6 +16,7 @@ from quorumlog.kafka.context import Services
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.frames import FRAME_BYTES_MAX
+from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.producer_ids import Allocate, ProducerIds
 from quorumlog.kafka.rooms import Rooms
@@ -76,6 +78,13 @@ class KafkaListener:
             defer=defer,
             rooms=Rooms(defer),
             policies=TopicPolicies(),
+            coordinator=GroupCoordinator(
+                broker,
+                lambda: int(time.monotonic() * 1000),
+                lambda: int(time.time() * 1000),
+                lambda: str(uuid4()),
+                lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
+            ),
             answer_bytes_max=self._answer_bytes_max,
         )
         self._memory = KafkaMemory(total, self.counters)
@@ -114,6 +123,7 @@ class KafkaListener:
     async def stop(self) -> None:
         """Listen no more and end all connections."""
         self._acceptor.stop()
+        self._services.coordinator.end()
         if self._end_watch is not None:
             self._end_watch()
         if self._timer is not None:

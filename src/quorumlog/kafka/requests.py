@@ -30,7 +30,15 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -41,10 +49,12 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
 
@@ -62,7 +72,15 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.FETCH: Versions(4, 13, 12),
     ApiKey.LIST_OFFSETS: Versions(1, 8, 6),
     ApiKey.METADATA: Versions(0, 12, 9),
+    ApiKey.OFFSET_COMMIT: Versions(2, 8, 8),
+    ApiKey.OFFSET_FETCH: Versions(1, 8, 6),
     ApiKey.FIND_COORDINATOR: Versions(0, 4, 3),
+    ApiKey.JOIN_GROUP: Versions(0, 9, 6),
+    ApiKey.HEARTBEAT: Versions(0, 4, 4),
+    ApiKey.LEAVE_GROUP: Versions(0, 5, 4),
+    ApiKey.SYNC_GROUP: Versions(0, 5, 4),
+    ApiKey.DESCRIBE_GROUPS: Versions(0, 5, 5),
+    ApiKey.LIST_GROUPS: Versions(0, 4, 3),
     ApiKey.API_VERSIONS: Versions(0, 3, 3),
     ApiKey.CREATE_TOPICS: Versions(2, 7, 5),
     ApiKey.DELETE_TOPICS: Versions(1, 6, 4),
@@ -73,10 +91,12 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4, 2),
     ApiKey.CREATE_PARTITIONS: Versions(0, 3, 2),
+    ApiKey.DELETE_GROUPS: Versions(0, 2, 2),
     ApiKey.ELECT_LEADERS: Versions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1, 1),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
+    ApiKey.OFFSET_DELETE: Versions(0, 0, 1),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 1, 0),
     ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
 }

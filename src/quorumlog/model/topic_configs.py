@@ -242,6 +242,10 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {one.name: one for one in
 PARTITIONS_DEFAULT: Final = "num.partitions"
 AUTO_CREATE: Final = "auto.create.topics.enable"
 REPLICATION_DEFAULT: Final = "default.replication.factor"
+GROUP_INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
+GROUP_SESSION_MIN: Final = "group.min.session.timeout.ms"
+GROUP_SESSION_MAX: Final = "group.max.session.timeout.ms"
+OFFSETS_RETENTION: Final = "offsets.retention.minutes"
 _CLUSTER: Final = (
     _config(
         AUTO_CREATE,
@@ -267,6 +271,38 @@ _CLUSTER: Final = (
         _whole(1, 50),
         REPLICATION_DEFAULT,
         "Replicas of partition groups that are made from now on, or as many as there are nodes.",
+    ),
+    _config(
+        GROUP_INITIAL_DELAY,
+        "int",
+        "3000",
+        _whole(0, 300_000),
+        GROUP_INITIAL_DELAY,
+        "How long a consumer group without members waits for more of them to join.",
+    ),
+    _config(
+        GROUP_SESSION_MIN,
+        "int",
+        "6000",
+        _whole(1, 1_800_000),
+        GROUP_SESSION_MIN,
+        "The shortest session time-out that a member of a consumer group may have.",
+    ),
+    _config(
+        GROUP_SESSION_MAX,
+        "int",
+        "1800000",
+        _whole(1, 86_400_000),
+        GROUP_SESSION_MAX,
+        "The longest session time-out that a member of a consumer group may have.",
+    ),
+    _config(
+        OFFSETS_RETENTION,
+        "int",
+        "10080",
+        _whole(1, 5_256_000),
+        OFFSETS_RETENTION,
+        "How long the offsets of a consumer group that has no members are kept.",
     ),
 )
 CLUSTER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {

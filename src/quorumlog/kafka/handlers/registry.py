@@ -10,6 +10,20 @@ from quorumlog.kafka.handlers.configs import (
     handle_describe_configs,
     handle_incremental_alter_configs,
 )
+from quorumlog.kafka.handlers.group_offsets import (
+    handle_delete_groups,
+    handle_offset_commit,
+    handle_offset_delete,
+    handle_offset_fetch,
+)
+from quorumlog.kafka.handlers.groups import (
+    handle_describe_groups,
+    handle_heartbeat,
+    handle_join_group,
+    handle_leave_group,
+    handle_list_groups,
+    handle_sync_group,
+)
 from quorumlog.kafka.handlers.init_producer_id import handle_init_producer_id
 from quorumlog.kafka.handlers.metadata import (
     handle_describe_cluster,
@@ -42,7 +56,15 @@ the error code of the answer."""
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LIST_OFFSETS: handle_list_offsets,
     ApiKey.METADATA: handle_metadata,
+    ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.OFFSET_FETCH: handle_offset_fetch,
     ApiKey.FIND_COORDINATOR: handle_find_coordinator,
+    ApiKey.JOIN_GROUP: handle_join_group,
+    ApiKey.HEARTBEAT: handle_heartbeat,
+    ApiKey.LEAVE_GROUP: handle_leave_group,
+    ApiKey.SYNC_GROUP: handle_sync_group,
+    ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
+    ApiKey.LIST_GROUPS: handle_list_groups,
     ApiKey.API_VERSIONS: handle_api_versions,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
@@ -53,10 +75,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.DELETE_GROUPS: handle_delete_groups,
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
+    ApiKey.OFFSET_DELETE: handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
 }

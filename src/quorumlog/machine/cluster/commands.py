@@ -240,6 +240,95 @@ class ProducerIds(Result, frozen=True, array_like=True, tag=True):
     count: int
 
 
+# -- consumer groups ----------------------------------------------------------------------------
+
+MEMBERS_MAX: Final = 1_000
+"""Members of a consumer group."""
+OFFSET_METADATA_MAX: Final = 4_096
+"""Characters that a consumer may leave with an offset, as in Kafka."""
+NO_GENERATION: Final = -1
+"""Instead of a generation: who commits is no member."""
+ConsumerGroupName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_024)]
+MemberText: TypeAlias = Annotated[str, Meta(max_length=1_024)]
+
+
+class CoordinatorCommand(Command, frozen=True, array_like=True):
+    """Base of what a coordinator of consumer groups decides.
+
+    It is carried out only if it is appended in this `term` of `__cluster`: whoever led it then has
+    been the only coordinator, and another one may have decided otherwise since.
+    """
+
+    term: Number
+
+
+class SavedMember(msgspec.Struct, frozen=True, array_like=True):
+    """A member of a consumer group: what it said of itself, and what it is assigned."""
+
+    member_id: MemberText
+    instance_id: MemberText | None
+    client_id: MemberText
+    client_host: MemberText
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+
+
+class SaveGroup(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """A generation of a consumer group; without members it is empty."""
+
+    group: ConsumerGroupName
+    generation: Number
+    protocol_type: MemberText
+    protocol: MemberText
+    leader: MemberText
+    members: Annotated[list[SavedMember], Meta(max_length=MEMBERS_MAX)]
+
+
+class OffsetToCommit(msgspec.Struct, frozen=True, array_like=True):
+    """Where the consumers of a partition shall go on. `leader_epoch` -1: it is not known."""
+
+    topic_id: Id
+    partition: Annotated[int, Meta(ge=0)]
+    offset: int
+    leader_epoch: int = -1
+    metadata: Annotated[str, Meta(max_length=OFFSET_METADATA_MAX)] = ""
+
+
+class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """A consumer group has come so far; for a member, unless a later generation has been saved."""
+
+    group: ConsumerGroupName
+    generation: int
+    offsets: Annotated[list[OffsetToCommit], Meta(max_length=ITEMS_MAX)]
+
+
+class DeleteOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Forget how far a group has come in some partitions (topic id, number)."""
+
+    group: ConsumerGroupName
+    partitions: Annotated[list[tuple[Id, int]], Meta(max_length=ITEMS_MAX)]
+
+
+class ForgetGroups(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Forget consumer groups that have no members, with their offsets.
+
+    `unchanged_since_ms`: only if nothing has been saved of them since; None: whenever that was.
+    """
+
+    groups: Annotated[list[ConsumerGroupName], Meta(max_length=ITEMS_MAX)]
+    unchanged_since_ms: Milliseconds | None = None
+
+
+class GroupsChanged(Result, frozen=True, array_like=True, tag=True):
+    """What became of a command of a coordinator; `codes`, if any: of each of its items."""
+
+    code: ResponseCode
+    text: str = ""
+    codes: list[ResponseCode] = []
+
+
 # -- encoding -----------------------------------------------------------------------------------
 
 
@@ -265,8 +354,14 @@ AnyCommand: TypeAlias = (
     | CreatePartitions
     | AlterConfigs
     | AllocateProducerIds
+    | SaveGroup
+    | CommitOffsets
+    | DeleteOffsets
+    | ForgetGroups
 )
-AnyResult: TypeAlias = Registered | Changed | TopicsChanged | ConfigsAltered | ProducerIds | Refused
+AnyResult: TypeAlias = (
+    Registered | Changed | TopicsChanged | ConfigsAltered | ProducerIds | GroupsChanged | Refused
+)
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):

@@ -14,11 +14,16 @@ from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     AlterConfigs,
     AnyResult,
+    CommitOffsets,
+    CoordinatorCommand,
     CreatePartitions,
     CreateTopics,
+    DeleteOffsets,
     DeleteTopics,
     Envelope,
+    ForgetGroups,
     Forgotten,
+    GroupsChanged,
     GroupsLed,
     PartitionsLost,
     PartitionsOpened,
@@ -26,10 +31,12 @@ from quorumlog.machine.cluster.commands import (
     Refused,
     RegisterBroker,
     ReplaceGroup,
+    SaveGroup,
     decode_envelope,
     encode,
 )
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
 
@@ -40,6 +47,22 @@ def _allocate(state: ClusterState, command: AllocateProducerIds, at_ms: int) -> 
     first = state.next_producer_id
     state.next_producer_id += command.count
     return ProducerIds(first, command.count)
+
+
+def _save_group(state: ClusterState, command: SaveGroup, at_ms: int) -> GroupsChanged:
+    return state.consumer_groups.save_group(command, at_ms)
+
+
+def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsChanged:
+    return state.consumer_groups.commit(command, state.topics_by_id, at_ms)
+
+
+def _delete_offsets(state: ClusterState, command: DeleteOffsets, at_ms: int) -> GroupsChanged:
+    return state.consumer_groups.delete_offsets(command, at_ms)
+
+
+def _forget_groups(state: ClusterState, command: ForgetGroups, at_ms: int) -> GroupsChanged:
+    return state.consumer_groups.forget(command)
 
 
 _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] = {
@@ -54,11 +77,18 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     CreatePartitions: topics.create_partitions,
     AlterConfigs: topics.alter_configs,
     AllocateProducerIds: _allocate,
+    SaveGroup: _save_group,
+    CommitOffsets: _commit,
+    DeleteOffsets: _delete_offsets,
+    ForgetGroups: _forget_groups,
 }
 
 
-def execute(state: ClusterState, envelope: Envelope) -> bytes:
-    """Carry out a command; return its result, encoded. One that comes again changes nothing."""
+def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
+    """Carry out a command; return its result, encoded. One that comes again changes nothing.
+
+    `term`: in which it was appended.
+    """
     identity, lowest = envelope.command_id, envelope.lowest
     known = state.answers.find(identity)
     if known is not None:
@@ -67,7 +97,14 @@ def execute(state: ClusterState, envelope: Envelope) -> bytes:
     if refusal:
         return encode(Refused(refusal))
     command = envelope.command
-    result = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
+    if not isinstance(command, CoordinatorCommand):
+        state.changes += 1
+        result = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
+    elif command.term != term:
+        text = f"decided in term {command.term}, appended in {term}"
+        result = encode(GroupsChanged(ResponseCode.NOT_LEADER, text))
+    else:
+        result = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
     state.answers.remember(identity, lowest, result)
     return result
 
@@ -81,8 +118,12 @@ class ClusterMachine(StateMachine):
 
     def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
         """See `StateMachine`."""
+        changes = self._state.changes
         results = [self._apply(entry) for entry in entries]
-        self.view = self._state.view(self.view)
+        if self._state.changes == changes:
+            self.view = self._state.view_of_consumer_groups(self.view)
+        else:
+            self.view = self._state.view(self.view)
         return results
 
     def _apply(self, entry: Entry) -> bytes:
@@ -90,7 +131,7 @@ class ClusterMachine(StateMachine):
             envelope = decode_envelope(entry.body)
         except UnexpectedArgumentError as error:
             return encode(Refused(str(error)))
-        return execute(self._state, envelope)
+        return execute(self._state, envelope, entry.term)
 
     def save_snapshot(self, writer: SnapshotWriter) -> None:
         """See `StateMachine`."""

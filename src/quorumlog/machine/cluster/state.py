@@ -1,9 +1,9 @@
-"""What `__cluster` holds: brokers, partition groups, topics and configs; as tables that change, and
-as a view that does not.
+"""What `__cluster` holds: brokers, partition groups, topics, configs and consumer groups; as tables
+that change, and as a view that does not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 
@@ -11,6 +11,11 @@ import msgspec
 
 from quorumlog.machine.cluster.answers import Answers
 from quorumlog.machine.cluster.commands import ID_BYTES
+from quorumlog.machine.cluster.consumer_groups import (
+    ConsumerGroupRecord,
+    ConsumerGroups,
+    SavedConsumerGroup,
+)
 from quorumlog.model.config import PARTITION_GROUP
 
 BROKERS_MAX: Final = 50
@@ -83,7 +88,11 @@ class Assignment(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of the state at one moment. `assignments`: group → channel → partition."""
+    """All of the state at one moment. `assignments`: group → channel → partition.
+
+    `version` rises with every change, but not with those of consumer groups: these come with each
+    commit, and concern nobody else.
+    """
 
     version: int = 0
     cluster_id: str = ""
@@ -95,6 +104,7 @@ class ClusterView:
     defaults: Mapping[str, str] = field(default_factory=dict)
     groups_made: int = 0
     partition_count: int = 0
+    consumer_groups: Mapping[str, ConsumerGroupRecord] = field(default_factory=dict)
 
     def broker_of(self, node_id: str) -> BrokerRecord | None:
         """Return the broker that a node is, if it has registered."""
@@ -122,6 +132,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     next_producer_id: int
     results: list[tuple[bytes, bytes]]
     sessions: list[tuple[bytes, int]] = []
+    consumer_groups: list[SavedConsumerGroup] = []
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -143,6 +154,9 @@ class ClusterState:
     next_producer_id: int = 0
     partition_count: int = 0
     answers: Answers = field(default_factory=Answers)
+    consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
+    changes: int = 0
+    """Commands that were carried out here about anything but consumer groups."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -173,6 +187,7 @@ class ClusterState:
         self.partition_count -= len(topic.partitions)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         del self.folded[folded(topic.name)]
+        self.consumer_groups.forget_topic(topic.topic_id)
 
     def put_group(self, group: PartitionGroup) -> None:
         """Add a partition group, or put it in the place of the one of its name."""
@@ -194,7 +209,12 @@ class ClusterState:
             defaults=dict(self.defaults),
             groups_made=self.groups_made,
             partition_count=self.partition_count,
+            consumer_groups=dict(self.consumer_groups.records),
         )
+
+    def view_of_consumer_groups(self, before: ClusterView) -> ClusterView:
+        """Return a view as the last one, of its version, but for consumer groups."""
+        return replace(before, consumer_groups=dict(self.consumer_groups.records))
 
     def encode(self) -> bytes:
         """Return the whole state; equal states have equal bytes."""
@@ -207,6 +227,7 @@ class ClusterState:
             self.groups_made,
             self.next_producer_id,
             *self.answers.saved(),
+            self.consumer_groups.saved(),
         )
         return msgspec.msgpack.encode(saved)
 
@@ -221,6 +242,7 @@ class ClusterState:
             groups_made=saved.groups_made,
             next_producer_id=saved.next_producer_id,
             answers=Answers.restored(saved.results, saved.sessions),
+            consumer_groups=ConsumerGroups.restored(saved.consumer_groups),
         )
         for group in saved.groups:
             state.put_group(group)

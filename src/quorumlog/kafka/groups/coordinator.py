@@ -1,0 +1,238 @@
+"""The coordinator of all consumer groups: the broker whose node leads `__cluster`.
+
+It has groups in memory while it leads, and saves in `__cluster` what the next one needs to go on.
+What it decides is carried out only in the term in which it leads.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings
+from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
+from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SaveGroup
+from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX, ConsumerGroupRecord
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.topic_configs import (
+    GROUP_INITIAL_DELAY,
+    GROUP_SESSION_MAX,
+    GROUP_SESSION_MIN,
+    OFFSETS_RETENTION,
+    cluster_default,
+)
+
+TICK_S: Final = 0.05
+"""Pause between two looks at what is due."""
+SAVE_MS: Final = 5_000
+"""How long saving may take, as in Kafka (offsets.commit.timeout.ms)."""
+EXPIRE_EVERY_MS: Final = 600_000
+"""Pause between two looks for groups that nobody has used for long."""
+FORGOTTEN_MAX: Final = 1_000
+"""Groups that are forgotten with one command."""
+_MINUTE_MS: Final = 60_000
+
+Ordered: TypeAlias = Callable[[ResponseCode, str, Any], None]
+
+
+class CoordinatorBroker(Protocol):
+    """What the coordinator needs of its broker."""
+
+    @property
+    def coordinator_term(self) -> int:
+        """The term of `__cluster` in which this node coordinates; -1: it does not."""
+        ...
+
+    @property
+    def consumer_groups(self) -> Mapping[str, ConsumerGroupRecord]:
+        """The groups as they were saved."""
+        ...
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The configs of the cluster that were set."""
+        ...
+
+    def order(self, command: Any, timeout_ms: int, done: Ordered) -> None:
+        """Have `__cluster` carry out a command; `done` is called once."""
+        ...
+
+
+class GroupCoordinator:
+    """All groups that have members, or had some lately.
+
+    Times are in milliseconds: `now_ms` of a clock that never goes back, `wall_ms` in Unix time.
+    `later` calls a function after some seconds, on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        broker: CoordinatorBroker,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        unique: Callable[[], str],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.term = -1
+        self._broker = broker
+        self.now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._unique = unique
+        self._later = later
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._due: list[tuple[int, str]] = []
+        """When groups may have something to do: each once."""
+        self._expire_ms = 0
+        self._is_ticking = False
+        self._has_ended = False
+
+    # -- who coordinates ----------------------------------------------------------------------
+
+    def is_current(self) -> bool:
+        """Whether this node coordinates now; it takes or gives up the groups if that has changed.
+
+        Another node may have taken over without this one knowing yet. It saves nothing then.
+        """
+        term = self._broker.coordinator_term
+        if term != self.term:
+            self._give_up(ErrorCode.NOT_COORDINATOR)
+            self.term = term
+            if term >= 0:
+                self._take_over()
+        return term >= 0
+
+    def _take_over(self) -> None:
+        now_ms = self.now_ms()
+        self._expire_ms = now_ms + EXPIRE_EVERY_MS
+        for name, record in self._broker.consumer_groups.items():
+            if record.members:
+                self._load(name, record, now_ms)
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._later(TICK_S, self.tick)
+
+    def _give_up(self, error: ErrorCode) -> None:
+        groups, self._groups, self._due = list(self._groups.values()), {}, []
+        for group in groups:
+            group.end(error)
+
+    def end(self) -> None:
+        """Answer all who wait: the node stops."""
+        self._has_ended = True
+        self._give_up(ErrorCode.NOT_COORDINATOR)
+        self.term = -1
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def _settings(self) -> GroupSettings:
+        names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
+        return GroupSettings(*(int(cluster_default(one, self._broker.defaults)) for one in names))
+
+    def _load(self, name: str, record: ConsumerGroupRecord | None, now_ms: int) -> ConsumerGroup:
+        group = self._groups[name] = ConsumerGroup(name, self._settings(), self)
+        if record is not None:
+            group.restore(record, now_ms)
+            self.touch(group)
+        return group
+
+    def find(self, name: str) -> ConsumerGroup | None:
+        """Return a group that there is, with members or without."""
+        found = self._groups.get(name)
+        record = self._broker.consumer_groups.get(name)
+        if found is None and record is not None:
+            found = self._load(name, record, self.now_ms())
+        return found
+
+    def look_at(self, name: str) -> ConsumerGroup | None:
+        """Return a group to be shown, which need not be kept in memory."""
+        found = self._groups.get(name)
+        record = self._broker.consumer_groups.get(name)
+        if found is None and record is not None:
+            found = ConsumerGroup(name, self._settings(), self)
+            found.restore(record, self.now_ms())
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all groups that there are."""
+        return list(dict.fromkeys([*self._broker.consumer_groups, *self._groups]))
+
+    def join(self, name: str, request: JoinRequest, joined: Joined) -> None:
+        """Have a consumer join a group, which is made if there is none and it is no member yet."""
+        group = self.find(name)
+        if group is None:
+            if request.member_id:
+                joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+                return
+            if len(self._groups) >= GROUPS_MAX:
+                joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
+                return
+            group = self._load(name, None, self.now_ms())
+        group.settings = self._settings()
+        group.join(request, self.now_ms(), joined)
+        self.touch(group)
+
+    def forget(self, name: str, error: ErrorCode) -> None:
+        """Have a group no more: it was deleted."""
+        group = self._groups.pop(name, None)
+        if group is not None:
+            group.end(error)
+
+    def touch(self, group: ConsumerGroup) -> None:
+        """Something has happened to a group: look at it when it has something to do."""
+        due_ms = group.due_ms
+        if due_ms is not None and (group.looked_at_ms is None or due_ms < group.looked_at_ms):
+            group.looked_at_ms = due_ms
+            heapq.heappush(self._due, (due_ms, group.name))
+
+    # -- what groups need ---------------------------------------------------------------------
+
+    def new_member_id(self, prefix: str) -> str:
+        """See `GroupStore`."""
+        return f"{prefix}-{self._unique()}"
+
+    def save(self, group: SaveGroup, done: Callable[[bool], None]) -> None:
+        """See `GroupStore`."""
+
+        def ordered(code: ResponseCode, text: str, result: Any) -> None:
+            done(isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS)
+
+        self._broker.order(group, SAVE_MS, ordered)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due, as long as this node coordinates."""
+        self._is_ticking = False
+        if self._has_ended or not self.is_current():
+            return
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._later(TICK_S, self.tick)
+        now_ms = self.now_ms()
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, name = heapq.heappop(self._due)
+            group = self._groups.get(name)
+            if group is None or group.looked_at_ms != due_ms:
+                continue
+            group.looked_at_ms = None
+            group.tick(now_ms)
+            if group.is_unused:
+                del self._groups[name]
+            else:
+                self.touch(group)
+        if now_ms >= self._expire_ms:
+            self._expire_ms = now_ms + EXPIRE_EVERY_MS
+            self._expire()
+
+    def _expire(self) -> None:
+        """Forget groups that have had no members, and committed nothing, for long."""
+        minutes = int(cluster_default(OFFSETS_RETENTION, self._broker.defaults))
+        before_ms = self._wall_ms() - minutes * _MINUTE_MS
+        old = [
+            name
+            for name, record in self._broker.consumer_groups.items()
+            if not record.members and record.changed_ms < before_ms and name not in self._groups
+        ]
+        if old:
+            command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)
+            self._broker.order(command, SAVE_MS, lambda code, text, result: None)

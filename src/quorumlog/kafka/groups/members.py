@@ -1,0 +1,124 @@
+"""Members of a consumer group, and the answers that they wait for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from quorumlog.kafka.errors import ErrorCode
+
+NO_GENERATION = -1
+"""Instead of a generation: the group has none, or who commits is no member."""
+
+
+class GroupProtocol(NamedTuple):
+    """A way of assigning that a member can take part in, with what it says for it."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinRequest(NamedTuple):
+    """What a consumer says of itself when it joins. Times are in milliseconds.
+
+    `member_id`: empty if it is no member yet. `instance_id`: of a static member, which is the same
+    one after a restart. `knows_ids`: it comes again with the id that it is given first.
+    `may_skip`: it understands that it need not assign though it leads.
+    """
+
+    client_id: str
+    client_host: str
+    member_id: str
+    instance_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]
+    knows_ids: bool = True
+    may_skip: bool = True
+
+
+class JoinedMember(NamedTuple):
+    """A member as its leader is told of it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinAnswer(NamedTuple):
+    """The answer to a `JoinRequest`. `members`: what the leader assigns to, for others nobody."""
+
+    error: ErrorCode
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: Sequence[JoinedMember] = ()
+    skips_assignment: bool = False
+
+
+class SyncRequest(NamedTuple):
+    """A member asks what it is assigned; its leader says what all are.
+
+    `protocol_type`, `protocol`: as the member knows them; None: it does not say.
+    """
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: Mapping[str, bytes]
+
+
+class SyncAnswer(NamedTuple):
+    """What a member is assigned, in the words of its protocol."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+Joined: TypeAlias = Callable[[JoinAnswer], None]
+Synced: TypeAlias = Callable[[SyncAnswer], None]
+
+
+@dataclass(slots=True)
+class Member:
+    """A member. `joined` and `synced`: how it is answered, while it waits for that."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[GroupProtocol, ...]
+    assignment: bytes = b""
+    seen_ms: int = 0
+    joined: Joined | None = None
+    synced: Synced | None = None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Return what it says for a protocol; nothing for one that it does not know."""
+        found = (one.metadata for one in self.protocols if one.name == protocol)
+        return next(found, b"")
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for an answer: it has nothing to say until then."""
+        return self.joined is not None or self.synced is not None
+
+    def answer_join(self, answer: JoinAnswer) -> None:
+        """Answer its join, if it waits for that."""
+        joined, self.joined = self.joined, None
+        if joined is not None:
+            joined(answer)
+
+    def answer_sync(self, answer: SyncAnswer) -> None:
+        """Answer its sync, if it waits for that."""
+        synced, self.synced = self.synced, None
+        if synced is not None:
+            synced(answer)

@@ -1,0 +1,150 @@
+"""The members of a consumer group, static ones by their instance ids, and those who are invited."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.members import GroupProtocol, JoinAnswer, Member, SyncAnswer
+from quorumlog.machine.cluster.commands import SavedMember
+
+
+class Membership:
+    """Who is in a group. `invited`: ids that were given to those who have not come back with them,
+    and until when they may.
+    """
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}
+        """The ids of static members, by their instance ids."""
+        self.invited: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.members) + len(self.invited)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    # -- who is in it -------------------------------------------------------------------------
+
+    def add(self, member: Member) -> None:
+        """Take a member."""
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+
+    def drop(self, member: Member) -> None:
+        """Remove a member; what it waits for is answered."""
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self.static[member.instance_id]
+        member.answer_join(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+        member.answer_sync(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+
+    def take_over(self, instance_id: str, member_id: str) -> Member:
+        """Give a static member another id; whoever has the old one is fenced."""
+        old_id = self.static[instance_id]
+        member = self.members.pop(old_id)
+        member.answer_join(JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        member.answer_sync(SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        member.member_id = member_id
+        self.add(member)
+        return member
+
+    def fault_of(
+        self, member_id: str, instance_id: str | None, generation: tuple[int, int] | None = None
+    ) -> ErrorCode:
+        """Return why a request is not one of a present member.
+
+        `generation`: the one that it says, and the one that there is.
+        """
+        if instance_id is not None:
+            current = self.static.get(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation is not None and generation[0] != generation[1]:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE
+
+    def others(self, member_id: str, instance_id: str | None) -> list[Member]:
+        """Return all but one, which may be known by its instance id."""
+        own = self.static.get(instance_id or "", member_id)
+        return [one for one in self.members.values() if one.member_id != own]
+
+    # -- what they say ------------------------------------------------------------------------
+
+    def selected(self) -> str:
+        """Return the protocol that most members like best of those that all of them know."""
+        members = list(self.members.values())
+        common = common_protocols(members)
+        votes = Counter(
+            next(one.name for one in each.protocols if one.name in common) for each in members
+        )
+        return max(votes.items(), key=lambda vote: (vote[1], vote[0]))[0]
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long a rebalance may take: as long as any member says."""
+        return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
+
+    @property
+    def have_all_joined(self) -> bool:
+        """Whether nobody is waited for."""
+        return not self.invited and all(one.joined for one in self.members.values())
+
+    @property
+    def due_ms(self) -> int | None:
+        """When a session or an invitation is over; None: there are none."""
+        due = [one.seen_ms + one.session_timeout_ms for one in self.members.values()]
+        return min([*due, *self.invited.values()], default=None)
+
+    # -- as a whole ---------------------------------------------------------------------------
+
+    def saved(self, protocol: str | None) -> list[SavedMember]:
+        """Return the members as they are saved."""
+        return [
+            SavedMember(
+                one.member_id,
+                one.instance_id,
+                one.client_id,
+                one.client_host,
+                one.session_timeout_ms,
+                one.rebalance_timeout_ms,
+                one.metadata(protocol),
+                one.assignment,
+            )
+            for one in self.members.values()
+        ]
+
+    def restore(self, members: Iterable[SavedMember], protocol: str, now_ms: int) -> None:
+        """Take members that were saved, as if they had been seen now."""
+        for one in members:
+            self.add(
+                Member(
+                    one.member_id,
+                    one.instance_id,
+                    one.client_id,
+                    one.client_host,
+                    one.session_timeout_ms,
+                    one.rebalance_timeout_ms,
+                    (GroupProtocol(protocol, one.metadata),),
+                    one.assignment,
+                    now_ms,
+                )
+            )
+
+
+def common_protocols(members: Iterable[Member]) -> set[str]:
+    """Return the protocols that all of some members know."""
+    return set.intersection(*({one.name for one in each.protocols} for each in members))
+
+
+def size_of(members: Iterable[Member]) -> int:
+    """Return how many bytes members say of themselves, and are assigned."""
+    return sum(
+        sum(len(one.metadata) for one in each.protocols) + len(each.assignment) for each in members
+    )

@@ -1,0 +1,288 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups: how far consumer groups have come."""
+
+import asyncio
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from quorumlog.kafka.context import Answer, RequestContext
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS
+from quorumlog.kafka.groups.group import ConsumerGroup
+from quorumlog.kafka.handlers.groups import group_error, note
+from quorumlog.kafka.led_partitions import Refusal, find_partition
+from quorumlog.machine.cluster.commands import (
+    NO_GENERATION,
+    OFFSET_METADATA_MAX,
+    CommitOffsets,
+    DeleteOffsets,
+    ForgetGroups,
+    GroupsChanged,
+    OffsetToCommit,
+)
+from quorumlog.machine.cluster.consumer_groups import CommittedOffset
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RequestError
+
+OFFSETS_PER_COMMAND: Final = 2_000
+"""Offsets that are committed with one command."""
+METADATA_PER_COMMAND: Final = 400_000
+"""Bytes of metadata in one command, beside one more offset."""
+_FIRST_WITH_GROUPS: Final = 8
+_UNKNOWN: Final = CommittedOffset(-1, -1, "", 0)
+_ERRORS: Final = {
+    ResponseCode.SUCCESS: ErrorCode.NONE,
+    ResponseCode.NOT_LEADER: ErrorCode.NOT_COORDINATOR,
+    ResponseCode.INCONSISTENT_TERM: ErrorCode.ILLEGAL_GENERATION,
+    ResponseCode.UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ResponseCode.CLUSTER_FULL: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ResponseCode.UNKNOWN_GROUP: ErrorCode.GROUP_ID_NOT_FOUND,
+    ResponseCode.CHANGE_IN_PROGRESS: ErrorCode.NON_EMPTY_GROUP,
+}
+
+
+async def _execute(context: RequestContext, command: Any) -> GroupsChanged | ErrorCode:
+    """Have a command of the coordinator carried out; return the result, or why there is none."""
+    try:
+        result = await context.broker.execute(command, SAVE_MS)
+    except RequestError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if not isinstance(result, GroupsChanged):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if result.code is not ResponseCode.SUCCESS:
+        return _ERRORS.get(result.code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return result
+
+
+# -- commit ---------------------------------------------------------------------------------------
+
+
+async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
+    """Answer once the offsets are committed, those of each partition."""
+    name = request.group_id
+    error = group_error(context, name)
+    if error is ErrorCode.NONE:
+        error = _may_commit(context, request)
+    outcomes: dict[tuple[str, int], ErrorCode] = {}
+    wanted: list[tuple[tuple[str, int], OffsetToCommit]] = []
+    for topic in request.topics:
+        async for one in context.in_turns(topic.partitions):
+            place, fault = (topic.name, one.partition_index), error
+            found = find_partition(context.broker, *place)
+            metadata = one.committed_metadata or ""
+            if fault is ErrorCode.NONE and isinstance(found, Refusal):
+                fault = found.error
+            elif fault is ErrorCode.NONE and len(metadata) > OFFSET_METADATA_MAX:
+                fault = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            outcomes[place] = fault
+            if fault is ErrorCode.NONE:
+                topic_id = context.broker.topics[topic.name].topic_id
+                epoch = getattr(one, "committed_leader_epoch", None)
+                epoch = -1 if epoch is None else epoch
+                asked = OffsetToCommit(topic_id, place[1], one.committed_offset, epoch, metadata)
+                wanted.append((place, asked))
+    generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
+    term = context.services.coordinator.term
+    places = list(_parts(wanted))
+    results = await asyncio.gather(
+        *(
+            _execute(context, CommitOffsets(term, name, generation, [one for _, one in some]))
+            for some in places
+        )
+    )
+    for some, result in zip(places, results, strict=True):
+        for number, (place, _) in enumerate(some):
+            outcomes[place] = (
+                _ERRORS[result.codes[number]] if isinstance(result, GroupsChanged) else result
+            )
+    for (topic_name, number), found_error in outcomes.items():
+        note(context, found_error, name, topic=topic_name, partition=number)
+    return {"topics": _by_topic(request.topics, outcomes)}
+
+
+def _may_commit(context: RequestContext, request: Any) -> ErrorCode:
+    coordinator = context.services.coordinator
+    group = coordinator.find(request.group_id)
+    if group is None:
+        is_free = request.generation_id_or_member_epoch < 0
+        return ErrorCode.NONE if is_free else ErrorCode.ILLEGAL_GENERATION
+    return group.may_commit(
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        request.generation_id_or_member_epoch,
+        coordinator.now_ms(),
+    )
+
+
+def _parts(
+    wanted: Iterable[tuple[tuple[str, int], OffsetToCommit]],
+) -> Iterator[list[tuple[tuple[str, int], OffsetToCommit]]]:
+    """Yield offsets as they fit into commands."""
+    part: list[tuple[tuple[str, int], OffsetToCommit]] = []
+    metadata = 0
+    for place, one in wanted:
+        part.append((place, one))
+        metadata += len(one.metadata.encode())
+        if len(part) >= OFFSETS_PER_COMMAND or metadata >= METADATA_PER_COMMAND:
+            yield part
+            part, metadata = [], 0
+    if part:
+        yield part
+
+
+def _by_topic(
+    topics: Iterable[Any], outcomes: Mapping[tuple[str, int], ErrorCode]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": one.partition_index,
+                    "error_code": outcomes[topic.name, one.partition_index],
+                }
+                for one in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+
+
+# -- fetch ----------------------------------------------------------------------------------------
+
+
+async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
+    """Answer how far groups have come: all that was acknowledged, by whatever coordinator."""
+    has_groups = context.header.version >= _FIRST_WITH_GROUPS
+    asked = request.groups if has_groups else [request]
+    has_passed = context.services.coordinator.is_current() and await context.broker.barrier(SAVE_MS)
+    answers = []
+    for one in asked:
+        error = group_error(context, one.group_id)
+        if error is ErrorCode.NONE and not has_passed:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        note(context, error, one.group_id)
+        answers.append(await _fetched(context, one, error))
+    return {"groups": answers} if has_groups else answers[0]
+
+
+async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> dict[str, Any]:
+    record = context.broker.consumer_groups.get(asked.group_id)
+    offsets = record.offsets if record is not None and error is ErrorCode.NONE else {}
+    by_id, by_name = context.broker.topics_by_id, context.broker.topics
+    if asked.topics is None:
+        wanted: dict[str, list[int]] = {}
+        for topic_id, number in offsets:
+            if topic_id in by_id:
+                wanted.setdefault(by_id[topic_id].name, []).append(number)
+    else:
+        wanted = {topic.name: topic.partition_indexes for topic in asked.topics}
+    topics = []
+    for name, numbers in wanted.items():
+        topic_id = by_name[name].topic_id if name in by_name else b""
+        partitions = []
+        async for number in context.in_turns(numbers):
+            found = offsets.get((topic_id, number), _UNKNOWN)
+            partitions.append(
+                {
+                    "partition_index": number,
+                    "committed_offset": found.offset,
+                    "committed_leader_epoch": found.leader_epoch,
+                    "metadata": found.metadata,
+                    "error_code": error,
+                }
+            )
+        topics.append({"name": name, "partitions": partitions})
+    return {"group_id": asked.group_id, "error_code": error, "topics": topics}
+
+
+# -- deletion -------------------------------------------------------------------------------------
+
+
+async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
+    """Forget how far a group has come in partitions of topics that no member is subscribed to."""
+    name, coordinator = request.group_id, context.services.coordinator
+    error = group_error(context, name)
+    group = coordinator.find(name) if error is ErrorCode.NONE else None
+    if error is ErrorCode.NONE and group is None:
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+    subscribed = frozenset[str]() if group is None else _subscribed(group)
+    if error is ErrorCode.NONE and subscribed is None:
+        error = ErrorCode.NON_EMPTY_GROUP
+    outcomes: dict[tuple[str, int], ErrorCode] = {}
+    deleted = []
+    for topic in request.topics:
+        async for one in context.in_turns(topic.partitions):
+            place = topic.name, one.partition_index
+            found = find_partition(context.broker, *place)
+            if isinstance(found, Refusal):
+                outcomes[place] = found.error
+            elif topic.name in (subscribed or ()):
+                outcomes[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                outcomes[place] = ErrorCode.NONE
+                deleted.append((context.broker.topics[topic.name].topic_id, one.partition_index))
+    if error is ErrorCode.NONE and deleted:
+        result = await _execute(context, DeleteOffsets(coordinator.term, name, deleted))
+        error = result if isinstance(result, ErrorCode) else ErrorCode.NONE
+    note(context, error, name)
+    topics = _by_topic(request.topics, outcomes) if error is ErrorCode.NONE else []
+    return {"error_code": error, "topics": topics}
+
+
+def _subscribed(group: ConsumerGroup) -> frozenset[str] | None:
+    """Return the topics that members are subscribed to; None if they are not known."""
+    topics: set[str] = set()
+    for member in group.members:
+        found = subscription(member.metadata(group.protocol))
+        if group.protocol_type != "consumer" or found is None:
+            return None
+        topics.update(found)
+    return frozenset(topics)
+
+
+def subscription(metadata: bytes) -> list[str] | None:
+    """Return the topics in what a consumer says when it joins (`ConsumerProtocolSubscription`)."""
+    try:
+        (count,) = struct.unpack_from(">i", metadata, 2)
+        place, topics = 6, []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, place)
+            name = metadata[place + 2 : place + 2 + length]
+            if length < 0 or len(name) < length:
+                return None
+            topics.append(name.decode())
+            place += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return topics
+
+
+async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
+    """Forget groups that have no members, with their offsets."""
+    coordinator = context.services.coordinator
+    outcomes: dict[str, ErrorCode] = {}
+    forgotten = []
+    async for name in context.in_turns(request.groups_names):
+        error = group_error(context, name)
+        group = coordinator.find(name) if error is ErrorCode.NONE else None
+        if error is ErrorCode.NONE and group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group is not None and not group.is_unused:
+            error = ErrorCode.NON_EMPTY_GROUP
+        outcomes[name] = error
+        if error is ErrorCode.NONE:
+            forgotten.append(name)
+    for start in range(0, len(forgotten), FORGOTTEN_MAX):
+        some = forgotten[start : start + FORGOTTEN_MAX]
+        result = await _execute(context, ForgetGroups(coordinator.term, some))
+        for number, name in enumerate(some):
+            if isinstance(result, GroupsChanged):
+                outcomes[name] = _ERRORS[result.codes[number]]
+            else:
+                outcomes[name] = result
+            if outcomes[name] is ErrorCode.NONE:
+                coordinator.forget(name, ErrorCode.GROUP_ID_NOT_FOUND)
+    for name, error in outcomes.items():
+        note(context, error, name)
+    return {"results": [{"group_id": one, "error_code": outcomes[one]} for one in outcomes]}

@@ -1,0 +1,277 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of consumer groups."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from quorumlog.kafka.context import Answer, RequestContext
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.members import (
+    GroupProtocol,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+
+TEXT_MAX: Final = 249
+"""Characters of a group's name, of an instance id and of a protocol's name."""
+_FIRST_WITH_IDS: Final = 4
+_FIRST_WITH_NULL_PROTOCOL: Final = 7
+_FIRST_THAT_SKIPS: Final = 9
+_FIRST_WITH_MEMBERS: Final = 3
+_EXPECTED: Final = {
+    ErrorCode.NONE,
+    ErrorCode.MEMBER_ID_REQUIRED,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+}
+"""What consumers are answered in quiet times, too: no line in the log."""
+Value = TypeVar("Value")
+
+REASONS: Final = {
+    ErrorCode.NOT_COORDINATOR: "another broker coordinates consumer groups (FindCoordinator)",
+    ErrorCode.ILLEGAL_GENERATION: "the group has another generation: join it again",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "other members know none of its protocols "
+    "(partition.assignment.strategy)",
+    ErrorCode.INVALID_GROUP_ID: f"the name of a group has 1 to {TEXT_MAX} characters",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member: it was removed, or never joined",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "session.timeout.ms is below group.min.session.timeout.ms "
+    "or above group.max.session.timeout.ms of the cluster",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group, or the cluster, has no room for more members",
+    ErrorCode.FENCED_INSTANCE_ID: "another consumer has this group.instance.id now",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "the members are assigned more than can be saved",
+    ErrorCode.INVALID_REQUEST: f"an instance id has 1 to {TEXT_MAX} characters",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out in time",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "metadata of an offset have at most 4,096 characters",
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "the cluster has no room for more committed offsets",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group are subscribed to the topic",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
+}
+"""What errors mean, for people."""
+
+
+def note(context: RequestContext, error: ErrorCode, group: str, **where: str | int) -> None:
+    """Have a line in the log about an error, unless it is an expected one."""
+    if error not in _EXPECTED:
+        context.note_error(error, REASONS[error], group=group, **where)
+
+
+def group_error(context: RequestContext, group: str) -> ErrorCode:
+    """Return why requests about a group cannot be answered here; NONE: they can."""
+    if not 0 < len(group) <= TEXT_MAX:
+        return ErrorCode.INVALID_GROUP_ID
+    if not context.services.coordinator.is_current():
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.NONE
+
+
+def _answered(future: "asyncio.Future[Value]") -> Callable[[Value], None]:
+    def answer(value: Value) -> None:
+        if not future.done():  # the client may have gone
+            future.set_result(value)
+
+    return answer
+
+
+# -- joining --------------------------------------------------------------------------------------
+
+
+async def handle_join_group(context: RequestContext, request: Any) -> Answer:
+    """Answer once the generation that the consumer joins is complete."""
+    error = _fault_of_join(context, request)
+    if error is ErrorCode.NONE:
+        future = asyncio.get_running_loop().create_future()
+        joining = _join_request(context, request)
+        context.services.coordinator.join(request.group_id, joining, _answered(future))
+        answer: JoinAnswer = await future
+    else:
+        answer = JoinAnswer(error, request.member_id)
+    note(context, answer.error, request.group_id)
+    has_null = context.header.version >= _FIRST_WITH_NULL_PROTOCOL
+    return {
+        "error_code": answer.error,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol if has_null else answer.protocol or "",
+        "leader": answer.leader,
+        "skip_assignment": answer.skips_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {
+                "member_id": one.member_id,
+                "group_instance_id": one.instance_id,
+                "metadata": one.metadata,
+            }
+            for one in answer.members
+        ],
+    }
+
+
+def _fault_of_join(context: RequestContext, request: Any) -> ErrorCode:
+    error = group_error(context, request.group_id)
+    if error is not ErrorCode.NONE:
+        return error
+    names = [request.protocol_type, *(one.name for one in request.protocols)]
+    if any(len(one) > TEXT_MAX for one in names):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    instance_id = getattr(request, "group_instance_id", None)
+    if instance_id is not None and not 0 < len(instance_id) <= TEXT_MAX:
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE
+
+
+def _join_request(context: RequestContext, request: Any) -> JoinRequest:
+    version = context.header.version
+    rebalance_ms = getattr(request, "rebalance_timeout_ms", None)
+    session_ms = request.session_timeout_ms
+    return JoinRequest(
+        context.client_id[:TEXT_MAX],
+        context.address.rpartition(":")[0],
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        session_ms,
+        session_ms if rebalance_ms is None or rebalance_ms <= 0 else rebalance_ms,
+        request.protocol_type,
+        tuple(GroupProtocol(one.name, one.metadata) for one in request.protocols),
+        knows_ids=version >= _FIRST_WITH_IDS,
+        may_skip=version >= _FIRST_THAT_SKIPS,
+    )
+
+
+async def handle_sync_group(context: RequestContext, request: Any) -> Answer:
+    """Answer what the member is assigned, once the leader has said and it is saved."""
+    error, coordinator = group_error(context, request.group_id), context.services.coordinator
+    group = coordinator.find(request.group_id) if error is ErrorCode.NONE else None
+    if error is not ErrorCode.NONE:
+        answer = SyncAnswer(error)
+    elif group is None:
+        answer = SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+    else:
+        future = asyncio.get_running_loop().create_future()
+        syncing = SyncRequest(
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+            getattr(request, "protocol_type", None),
+            getattr(request, "protocol_name", None),
+            {one.member_id: one.assignment for one in request.assignments},
+        )
+        group.sync(syncing, coordinator.now_ms(), _answered(future))
+        coordinator.touch(group)
+        answer = await future
+    note(context, answer.error, request.group_id)
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol,
+        "assignment": answer.assignment,
+    }
+
+
+# -- members that are there, and that leave -------------------------------------------------------
+
+
+async def handle_heartbeat(context: RequestContext, request: Any) -> Answer:
+    """Note that a member is alive."""
+    error, coordinator = group_error(context, request.group_id), context.services.coordinator
+    if error is ErrorCode.NONE:
+        group = coordinator.find(request.group_id)
+        error = (
+            ErrorCode.UNKNOWN_MEMBER_ID
+            if group is None
+            else group.heartbeat(
+                request.member_id,
+                getattr(request, "group_instance_id", None),
+                request.generation_id,
+                coordinator.now_ms(),
+            )
+        )
+    note(context, error, request.group_id)
+    return {"error_code": error}
+
+
+async def handle_leave_group(context: RequestContext, request: Any) -> Answer:
+    """Remove members from a group."""
+    error, coordinator = group_error(context, request.group_id), context.services.coordinator
+    group = coordinator.find(request.group_id) if error is ErrorCode.NONE else None
+
+    def leave(member_id: str, instance_id: str | None) -> ErrorCode:
+        if error is not ErrorCode.NONE:
+            return error
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        found = group.leave(member_id, instance_id, coordinator.now_ms())
+        coordinator.touch(group)
+        return found
+
+    if context.header.version < _FIRST_WITH_MEMBERS:
+        outcome = leave(request.member_id, None)
+        note(context, outcome, request.group_id)
+        return {"error_code": outcome}
+    note(context, error, request.group_id)
+    return {
+        "error_code": error,
+        "members": [
+            {
+                "member_id": one.member_id,
+                "group_instance_id": one.group_instance_id,
+                "error_code": leave(one.member_id, one.group_instance_id),
+            }
+            async for one in context.in_turns(request.members if error is ErrorCode.NONE else ())
+        ],
+    }
+
+
+# -- what groups there are ------------------------------------------------------------------------
+
+
+async def handle_list_groups(context: RequestContext, request: Any) -> Answer:
+    """Answer which groups this broker coordinates: all, or none."""
+    coordinator = context.services.coordinator
+    wanted = {one.lower() for one in getattr(request, "states_filter", None) or ()}
+    groups = []
+    async for name in context.in_turns(coordinator.names() if coordinator.is_current() else ()):
+        found = coordinator.look_at(name)
+        if found is None or (wanted and found.state.lower() not in wanted):
+            continue
+        groups.append(
+            {
+                "group_id": name,
+                "protocol_type": found.protocol_type or "",
+                "group_state": found.state,
+            }
+        )
+    return {"error_code": ErrorCode.NONE, "groups": groups}
+
+
+async def handle_describe_groups(context: RequestContext, request: Any) -> Answer:
+    """Answer the members of groups. One that does not exist is dead, as Kafka's brokers say."""
+    found = []
+    async for name in context.in_turns(request.groups):
+        error = group_error(context, name)
+        note(context, error, name)
+        group = context.services.coordinator.look_at(name) if error is ErrorCode.NONE else None
+        members = [] if group is None else list(group.members)
+        found.append(
+            {
+                "error_code": error,
+                "group_id": name,
+                "group_state": "" if error else "Dead" if group is None else group.state,
+                "protocol_type": "" if group is None else group.protocol_type or "",
+                "protocol_data": "" if group is None else group.protocol or "",
+                "members": [
+                    {
+                        "member_id": one.member_id,
+                        "group_instance_id": one.instance_id,
+                        "client_id": one.client_id,
+                        "client_host": one.client_host,
+                        "member_metadata": one.metadata(group.protocol if group else None),
+                        "member_assignment": one.assignment,
+                    }
+                    async for one in context.in_turns(members)
+                ],
+            }
+        )
+    return {"groups": found}

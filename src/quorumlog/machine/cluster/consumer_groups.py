@@ -1,0 +1,204 @@
+"""How far consumer groups have come, and who their members are: commands of their coordinator."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from quorumlog.machine.cluster.commands import (
+    NO_GENERATION,
+    CommitOffsets,
+    DeleteOffsets,
+    ForgetGroups,
+    GroupsChanged,
+    SavedMember,
+    SaveGroup,
+)
+from quorumlog.model.codes import ResponseCode
+
+GROUPS_MAX: Final = 10_000
+"""Consumer groups of a cluster."""
+OFFSETS_MAX: Final = 100_000
+"""Committed offsets of all consumer groups."""
+
+
+class CommittedOffset(NamedTuple):
+    """Where the consumers of a partition go on; `at_ms`: when it was committed, in Unix time."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    at_ms: int
+
+
+Partition: TypeAlias = tuple[bytes, int]
+"""The id of a topic and the number of the partition."""
+
+
+class ConsumerGroupRecord(msgspec.Struct, frozen=True):
+    """A consumer group as it was saved last. `changed_ms`: when that was, in Unix time."""
+
+    name: str
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[SavedMember, ...] = ()
+    offsets: Mapping[Partition, CommittedOffset] = {}
+    changed_ms: int = 0
+
+
+class SavedConsumerGroup(msgspec.Struct, frozen=True, array_like=True):
+    """A record as a snapshot has it."""
+
+    name: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    members: tuple[SavedMember, ...]
+    offsets: list[tuple[bytes, int, CommittedOffset]]
+    changed_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroups:
+    """All consumer groups. Records are replaced, never changed."""
+
+    records: dict[str, ConsumerGroupRecord] = field(default_factory=dict)
+    offset_count: int = 0
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def save_group(self, command: SaveGroup, at_ms: int) -> GroupsChanged:
+        """Save a generation of a group."""
+        before = self.records.get(command.group)
+        if before is None and len(self.records) >= GROUPS_MAX:
+            return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
+        self.records[command.group] = ConsumerGroupRecord(
+            command.group,
+            command.generation,
+            command.protocol_type,
+            command.protocol,
+            command.leader,
+            tuple(command.members),
+            {} if before is None else before.offsets,
+            at_ms,
+        )
+        return GroupsChanged(ResponseCode.SUCCESS)
+
+    def commit(
+        self, command: CommitOffsets, topics: Mapping[bytes, object], at_ms: int
+    ) -> GroupsChanged:
+        """Note how far a group has come, in those partitions whose topics there are."""
+        before = self.records.get(command.group)
+        if before is None:
+            if len(self.records) >= GROUPS_MAX:
+                return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
+            before = ConsumerGroupRecord(command.group)
+        if command.generation != NO_GENERATION and before.generation > command.generation:
+            text = f"generation {before.generation} of {command.group} was saved meanwhile"
+            return GroupsChanged(ResponseCode.INCONSISTENT_TERM, text)
+        offsets, codes = dict(before.offsets), []
+        for one in command.offsets:
+            place = one.topic_id, one.partition
+            if one.topic_id not in topics:
+                codes.append(ResponseCode.UNKNOWN_TOPIC)
+            elif place not in offsets and self._room(before, offsets) <= 0:
+                codes.append(ResponseCode.CLUSTER_FULL)
+            else:
+                offsets[place] = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms)
+                codes.append(ResponseCode.SUCCESS)
+        self._put(before, offsets, at_ms)
+        return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
+
+    def _room(
+        self, before: ConsumerGroupRecord, offsets: Mapping[Partition, CommittedOffset]
+    ) -> int:
+        """Return how many offsets more there may be, once a group has these."""
+        return OFFSETS_MAX - self.offset_count + len(before.offsets) - len(offsets)
+
+    def delete_offsets(self, command: DeleteOffsets, at_ms: int) -> GroupsChanged:
+        """Forget how far a group has come in some partitions."""
+        before = self.records.get(command.group)
+        if before is None:
+            return GroupsChanged(ResponseCode.UNKNOWN_GROUP, f"no group {command.group!r}")
+        offsets = dict(before.offsets)
+        for place in command.partitions:
+            offsets.pop(place, None)
+        self._put(before, offsets, at_ms)
+        return GroupsChanged(ResponseCode.SUCCESS)
+
+    def forget(self, command: ForgetGroups) -> GroupsChanged:
+        """Forget groups that have no members."""
+        codes = [self._forget(name, command.unchanged_since_ms) for name in command.groups]
+        return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
+
+    def _forget(self, name: str, unchanged_since_ms: int | None) -> ResponseCode:
+        found = self.records.get(name)
+        if found is None:
+            return ResponseCode.UNKNOWN_GROUP
+        is_recent = unchanged_since_ms is not None and found.changed_ms > unchanged_since_ms
+        if found.members or is_recent:
+            return ResponseCode.CHANGE_IN_PROGRESS
+        self.offset_count -= len(found.offsets)
+        del self.records[name]
+        return ResponseCode.SUCCESS
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """A topic is deleted: so is how far groups have come in it."""
+        for record in list(self.records.values()):
+            offsets = {place: one for place, one in record.offsets.items() if place[0] != topic_id}
+            if len(offsets) < len(record.offsets):
+                self._put(record, offsets, record.changed_ms)
+
+    def _put(
+        self,
+        before: ConsumerGroupRecord,
+        offsets: Mapping[Partition, CommittedOffset],
+        at_ms: int,
+    ) -> None:
+        self.offset_count += len(offsets) - len(before.offsets)
+        after = msgspec.structs.replace(before, offsets=offsets, changed_ms=at_ms)
+        self.records[before.name] = after
+
+    # -- as a whole ---------------------------------------------------------------------------
+
+    def saved(self) -> list[SavedConsumerGroup]:
+        """Return all of it for a snapshot."""
+        return [
+            SavedConsumerGroup(
+                one.name,
+                one.generation,
+                one.protocol_type,
+                one.protocol,
+                one.leader,
+                one.members,
+                [(*place, found) for place, found in one.offsets.items()],
+                one.changed_ms,
+            )
+            for one in self.records.values()
+        ]
+
+    @classmethod
+    def restored(cls, saved: Iterable[SavedConsumerGroup]) -> "ConsumerGroups":
+        """Return what `saved` was made of."""
+        groups = cls()
+        for one in saved:
+            groups.records[one.name] = ConsumerGroupRecord(
+                one.name,
+                one.generation,
+                one.protocol_type,
+                one.protocol,
+                one.leader,
+                one.members,
+                {(topic_id, number): found for topic_id, number, found in one.offsets},
+                one.changed_ms,
+            )
+            groups.offset_count += len(one.offsets)
+        return groups
+
+
+def _full(text: str) -> GroupsChanged:
+    return GroupsChanged(ResponseCode.CLUSTER_FULL, text)
