@@ -61,6 +61,8 @@ def _scalar(random, kind, name):
             return found if found != NO_UUID else UUID(int=1)
         case "records":
             return bytes(batch_of(range(random.randint(1, 3))))
+        case "bytes":
+            return random.randbytes(random.randint(0, 8))
         case "bitfield":
             return {random.randint(0, 30)}
         case _ if "timeout" in name or "wait" in name:

@@ -3,8 +3,9 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from quorumlog.broker.barriers import Barriers
 from quorumlog.broker.commands import Answer, Commands, Done
 from quorumlog.broker.controller import Controller
 from quorumlog.broker.group_keeper import GroupKeeper
@@ -37,8 +38,6 @@ COMPLETE_RETRY_MS: Final = 200
 """Pause before the leader of `__cluster` is asked again how far this node must have come."""
 RECHECK_MS: Final = 10_000
 """Partitions of a group are compared so often, although nothing seems to have changed."""
-BARRIERS_MAX: Final = 65_536
-"""Reads that wait until this node has what is committed."""
 IN_SYNC_ENTRIES: Final = 1_000
 """A member that lags by more entries is not in sync."""
 
@@ -60,14 +59,6 @@ class Owner(Protocol):
     def advertised(self) -> str:
         """`host:port` where clients reach it; empty: not known, or nowhere."""
         ...
-
-
-class _Barrier(NamedTuple):
-    """Whoever waits until the view has come to an index, but not for ever."""
-
-    until_index: int
-    deadline_ms: int
-    done: Callable[[bool], None]
 
 
 class Running:
@@ -101,9 +92,9 @@ class Running:
         self._beat_ms = self._complete_ms = 0
         self._seen: dict[str, tuple[int, int, int]] = {}
         """By group: the view, the term and the time at which its partitions were looked at."""
-        self._barriers: list[_Barrier] = []
-        self._ready_term = -1
-        self._ready_index = -1
+        self._barriers = Barriers(monotonic_ms)
+        self._ready = -1, -1
+        """The last term that this node led in, and the index that its view must have for that."""
         given = owner.config.partition_groups
         self.settings: Mapping[str, str] = {key: text_of(value) for key, value in given.items()}
 
@@ -118,9 +109,7 @@ class Running:
         self._timer.end()
         self.node.hosting.cluster_received = lambda message, attachment: None
         self.controller.end()
-        barriers, self._barriers = self._barriers, []
-        for one in barriers:
-            one.done(False)
+        self._barriers.end()
         self.commands.end("the node stops")
 
     def tick(self) -> None:
@@ -129,7 +118,7 @@ class Running:
         self._look_at_replicas()
         self.leaders.tick()
         self.commands.tick()
-        self._pass_barriers()
+        self._barriers.look(self.applied_index())
         self.controller.tick()
         self._complete()
         self.registration.tick()
@@ -139,7 +128,7 @@ class Running:
     def applied(self) -> None:
         """This node's view of `__cluster` has come further."""
         self.commands.applied()
-        self._pass_barriers()
+        self._barriers.look(self.applied_index())
 
     def view_changed(self) -> None:
         """This node's view of `__cluster` has changed, in more than its consumer groups."""
@@ -278,32 +267,7 @@ class Running:
 
     def barrier(self, timeout_ms: int, done: Callable[[bool], None]) -> None:
         """Call `done` once the view has all that is committed now, or with False."""
-        replica = self._cluster()
-        if replica is None or len(self._barriers) >= BARRIERS_MAX:
-            done(False)
-            return
-        deadline_ms = monotonic_ms() + timeout_ms
-
-        def asked(code: ResponseCode, text: str, index: int) -> None:
-            if code is not ResponseCode.SUCCESS:
-                done(False)
-            elif self.applied_index() >= index:
-                done(True)
-            else:
-                self._barriers.append(_Barrier(index, deadline_ms, done))
-
-        replica.pending_requests.read(asked)
-
-    def _pass_barriers(self) -> None:
-        if not self._barriers:
-            return
-        barriers, self._barriers = self._barriers, []
-        now_ms, applied = monotonic_ms(), self.applied_index()
-        for one in barriers:
-            if one.until_index <= applied or now_ms >= one.deadline_ms:
-                one.done(one.until_index <= applied)
-            else:
-                self._barriers.append(one)
+        self._barriers.ask(self._cluster(), timeout_ms, done)
 
     # -- what the parts need ------------------------------------------------------------------
 
@@ -340,14 +304,13 @@ class Running:
         replica = self._cluster()
         if replica is None or replica.core.role is not Role.LEADER or not replica.core.is_ready:
             return False
-        if replica.core.term != self._ready_term:
-            self._ready_term = replica.core.term
-            self._ready_index = replica.core.committed_index
-        return replica.applied_index >= self._ready_index
+        if replica.core.term != self._ready[0]:
+            self._ready = replica.core.term, replica.core.committed_index
+        return replica.applied_index >= self._ready[1]
 
     def control_term(self) -> int:
         """Return the term in which this node `controls`; -1: it does not."""
-        return self._ready_term if self.controls() else -1
+        return self._ready[0] if self.controls() else -1
 
     def voters(self) -> int:
         """Return how many nodes vote in `__cluster`."""

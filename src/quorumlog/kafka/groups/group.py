@@ -155,7 +155,7 @@ class ConsumerGroup:
         ):
             joined(self._joined(member))
             return
-        self._update(member, request)
+        member.update(request)
         self._wait_for_join(member, joined)
         self._rebalance(now_ms)
 
@@ -185,7 +185,7 @@ class ConsumerGroup:
         was_leader = old_id == self.leader
         member = self.members.take_over(instance_id, member_id)
         member.seen_ms = now_ms
-        self._update(member, request)
+        member.update(request)
         if was_leader:
             self.leader = member_id
         if self.state is not GroupState.STABLE or self.members.selected() != self.protocol:
@@ -206,12 +206,6 @@ class ConsumerGroup:
                 joined(self._joined(member)._replace(leader=old_id, members=()))
 
         self._store.save(self.saved(), saved)
-
-    def _update(self, member: Member, request: JoinRequest) -> None:
-        member.client_id, member.client_host = request.client_id, request.client_host
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.protocols = request.protocols
 
     @staticmethod
     def _wait_for_join(member: Member, joined: Joined) -> None:
@@ -282,6 +276,7 @@ class ConsumerGroup:
         self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
         for member in self.members:
             member.seen_ms, member.assignment = now_ms, b""
+        for member in list(self.members):
             member.answer_join(self._joined(member))
 
     def _become_empty(self) -> None:
@@ -290,7 +285,7 @@ class ConsumerGroup:
 
     def _forget_assignment(self, error: ErrorCode) -> None:
         self._assignments += 1
-        for member in self.members:
+        for member in list(self.members):
             member.assignment = b""
             member.answer_sync(SyncAnswer(error))
 
@@ -335,7 +330,7 @@ class ConsumerGroup:
                 self._forget_assignment(ErrorCode.NOT_COORDINATOR)
                 return
             self.state = GroupState.STABLE
-            for member in self.members:
+            for member in list(self.members):
                 if member.synced is not None:
                     member.seen_ms = max(member.seen_ms, now_ms)
                 member.answer_sync(self._synced(member))

@@ -101,6 +101,13 @@ class Member:
     joined: Joined | None = None
     synced: Synced | None = None
 
+    def update(self, request: JoinRequest) -> None:
+        """Take what the member says of itself now."""
+        self.client_id, self.client_host = request.client_id, request.client_host
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self.protocols = request.protocols
+
     def metadata(self, protocol: str | None) -> bytes:
         """Return what it says for a protocol; nothing for one that it does not know."""
         found = (one.metadata for one in self.protocols if one.name == protocol)

@@ -162,11 +162,18 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         note(context, error, one.group_id)
-        answers.append(await _fetched(context, one, error))
-    return {"groups": answers} if has_groups else answers[0]
+        answers.append({"error_code": error, "topics": await _fetched(context, one, error)})
+    if not has_groups:
+        return answers[0]
+    return {
+        "groups": [
+            {"group_id": one.group_id, **answer} for one, answer in zip(asked, answers, strict=True)
+        ]
+    }
 
 
-async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> dict[str, Any]:
+async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> list[dict[str, Any]]:
+    """Return the offsets of one group, by topic."""
     record = context.broker.consumer_groups.get(asked.group_id)
     offsets = record.offsets if record is not None and error is ErrorCode.NONE else {}
     by_id, by_name = context.broker.topics_by_id, context.broker.topics
@@ -193,7 +200,7 @@ async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> dic
                 }
             )
         topics.append({"name": name, "partitions": partitions})
-    return {"group_id": asked.group_id, "error_code": error, "topics": topics}
+    return topics
 
 
 # -- deletion -------------------------------------------------------------------------------------

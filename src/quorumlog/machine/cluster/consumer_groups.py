@@ -72,10 +72,12 @@ class ConsumerGroups:
     # -- commands -----------------------------------------------------------------------------
 
     def save_group(self, command: SaveGroup, at_ms: int) -> GroupsChanged:
-        """Save a generation of a group."""
+        """Save a generation of a group, unless a later one was saved: a command may be delayed."""
         before = self.records.get(command.group)
         if before is None and len(self.records) >= GROUPS_MAX:
             return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
+        if before is not None and before.generation > command.generation:
+            return _outdated(before)
         self.records[command.group] = ConsumerGroupRecord(
             command.group,
             command.generation,
@@ -98,8 +100,7 @@ class ConsumerGroups:
                 return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
             before = ConsumerGroupRecord(command.group)
         if command.generation != NO_GENERATION and before.generation > command.generation:
-            text = f"generation {before.generation} of {command.group} was saved meanwhile"
-            return GroupsChanged(ResponseCode.INCONSISTENT_TERM, text)
+            return _outdated(before)
         offsets, codes = dict(before.offsets), []
         for one in command.offsets:
             place = one.topic_id, one.partition
@@ -198,6 +199,11 @@ class ConsumerGroups:
             )
             groups.offset_count += len(one.offsets)
         return groups
+
+
+def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:
+    text = f"generation {saved.generation} of {saved.name} was saved meanwhile"
+    return GroupsChanged(ResponseCode.INCONSISTENT_TERM, text)
 
 
 def _full(text: str) -> GroupsChanged:
