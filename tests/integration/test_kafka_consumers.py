@@ -1,16 +1,15 @@
-"""Consumers without groups: they read, and are told at once what is not offered."""
+"""Consumers that are assigned their partitions, in a group or in none."""
 
 import time
 
 import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import IncompatibleBrokerVersion
 
 from kafka_nodes import SECONDS, kafka_nodes
 
 PROMPT_S = 20
-"""Well below the 45 s for which librdkafka looks for a coordinator."""
+"""Well below the 45 s for which librdkafka tries to commit."""
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +45,6 @@ def test_a_consumer_of_librdkafka_that_would_commit_by_itself_closes_promptly(cl
     begun = time.monotonic()
     consumer.close()
     assert time.monotonic() - begun < PROMPT_S
-
-
-def test_consumers_that_subscribe_are_told_that_there_are_no_groups(cluster):
-    consumer = consumer_of(cluster)
-    consumer.subscribe(["t"])
-    assert polled(consumer).error().name() == "_UNSUPPORTED_FEATURE"
-    consumer.close()
-    consumer = KafkaConsumer("t", bootstrap_servers=cluster.servers, group_id="g")
-    with pytest.raises(IncompatibleBrokerVersion, match="JoinGroup"):
-        consumer.poll(timeout_ms=SECONDS * 1000)
-    consumer.close()
 
 
 def test_a_consumer_without_a_group_reads(cluster):

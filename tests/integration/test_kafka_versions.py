@@ -165,7 +165,62 @@ def incremental_alter_configs_values(version):
     }
 
 
+def of_member(version, instances_from, **values):
+    """Return what a member says that the group does not know."""
+    more = {"group_instance_id": None} if version >= instances_from else {}
+    return {"group_id": "g", "generation_id": 1, "member_id": "stranger", **values, **more}
+
+
+def join_group_values(version):
+    values = of_member(version, 5)
+    del values["generation_id"]
+    return {
+        **values,
+        "session_timeout_ms": 10_000,
+        **({"rebalance_timeout_ms": 10_000} if version >= 1 else {}),
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"topics"}],
+    }
+
+
+def leave_group_values(version):
+    if version < 3:
+        return {"group_id": "g", "member_id": "stranger"}
+    return {"group_id": "g", "members": [{"member_id": "stranger", "group_instance_id": None}]}
+
+
+def offset_commit_values(version):
+    partition = {"committed_offset": 7, "committed_metadata": "note"}
+    partitions = [{**partition, "partition_index": number} for number in (0, 9)]
+    return {
+        "group_id": "committing",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "t", "partitions": partitions}],
+    }
+
+
+def offset_fetch_values(version):
+    topics = [{"name": "t", "partition_indexes": [1, 9]}]
+    if version >= 8:
+        return {"groups": [{"group_id": "none", "topics": topics}], "require_stable": False}
+    return {"group_id": "none", "topics": topics}
+
+
 VALUES = {
+    ApiKey.OFFSET_COMMIT: offset_commit_values,
+    ApiKey.OFFSET_FETCH: offset_fetch_values,
+    ApiKey.JOIN_GROUP: join_group_values,
+    ApiKey.HEARTBEAT: lambda version: of_member(version, 3),
+    ApiKey.LEAVE_GROUP: leave_group_values,
+    ApiKey.SYNC_GROUP: lambda version: of_member(version, 3, assignments=[]),
+    ApiKey.DESCRIBE_GROUPS: lambda version: {"groups": ["none"]},
+    ApiKey.LIST_GROUPS: lambda version: {},
+    ApiKey.DELETE_GROUPS: lambda version: {"groups_names": ["none"]},
+    ApiKey.OFFSET_DELETE: lambda version: {
+        "group_id": "none",
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}],
+    },
     ApiKey.FETCH: fetch_values,
     ApiKey.LIST_OFFSETS: list_offsets_values,
     ApiKey.METADATA: metadata_values,

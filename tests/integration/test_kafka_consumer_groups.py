@@ -1,0 +1,315 @@
+"""Consumer groups, as real clients use them: members, committed offsets, another coordinator."""
+
+import asyncio
+import itertools
+import time
+
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from kafka_client import Client
+from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.requests import ApiKey
+from quorumlog.machine.cluster.commands import AlterConfigs, AlterResource, ConfigChange
+
+NUMBERS = itertools.count()
+PARTITIONS = 4
+RECORDS = 40
+
+
+def without_delay(nodes):
+    """Have groups without members wait for nobody."""
+    change = ConfigChange("set", "group.initial.rebalance.delay.ms", "0")
+    command = AlterConfigs([AlterResource(None, [change])])
+    nodes.run(nodes.nodes[0].broker.execute(command, SECONDS * 1000))
+    nodes.settle()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with kafka_nodes(tmp_path_factory.mktemp("kafka"), 3) as nodes:
+        without_delay(nodes)
+        yield nodes
+
+
+def filled(cluster):
+    """Make a topic with the same number of records in each partition; return its name."""
+    name = f"topic-{next(NUMBERS)}"
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(SECONDS)
+    cluster.settle()
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+    for number in range(RECORDS):
+        producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(SECONDS) == 0
+    return name
+
+
+def confluent(cluster, group, topic, **options):
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "partition.assignment.strategy": "range",
+            **options,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def until(condition, *consumers):
+    """Have consumers work until something holds; return the values of what they consumed."""
+    found, deadline = [], time.monotonic() + SECONDS
+    while not condition(found):
+        assert time.monotonic() < deadline, found
+        for consumer in consumers:
+            if isinstance(consumer, KafkaConsumer):
+                polled = consumer.poll(timeout_ms=50).values()
+                found.extend(one.value for records in polled for one in records)
+            else:
+                found.extend(one.value() for one in consumer.consume(100, 0.05))
+    return found
+
+
+def has_all(found):
+    return len(found) >= RECORDS
+
+
+def numbers(count=RECORDS):
+    return sorted(b"%d" % number for number in range(count))
+
+
+def test_b4_two_clients_of_different_libraries_share_a_group(cluster):
+    topic = filled(cluster)
+    first = confluent(cluster, topic, topic)
+    until(lambda found: len(first.assignment()) == PARTITIONS, first)
+    first.seek(confluent_kafka.TopicPartition(topic, 0, 0))
+    second = KafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.servers.split(","),
+        group_id=topic,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+
+    def is_shared(found):
+        return len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2
+
+    until(is_shared, first, second)
+    theirs = {one.partition for one in first.assignment()} | {
+        one.partition for one in second.assignment()
+    }
+    assert theirs == set(range(PARTITIONS))
+    second.close()
+    until(lambda found: len(first.assignment()) == PARTITIONS, first)
+    first.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_b4_each_record_is_consumed_once_while_members_come_and_leave(cluster, strategy):
+    topic = filled(cluster)
+    options = {"partition.assignment.strategy": strategy}
+    first = confluent(cluster, topic, topic, **options)
+    begun = until(lambda found: len(found) >= RECORDS // 4, first)
+    first.commit(asynchronous=False)
+    second = confluent(cluster, topic, topic, **options)
+    rest = until(lambda found: first.assignment() and second.assignment(), first, second)
+    rest += until(lambda found: len(begun) + len(rest) + len(found) >= RECORDS, first, second)
+    assert sorted({*begun, *rest}) == numbers()
+    for one in (first, second):
+        one.close()
+
+
+def test_b4_aiokafka_consumes_as_a_member_and_goes_on_from_its_commit(cluster):
+    topic = filled(cluster)
+
+    async def consume(count):
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=cluster.servers,
+            group_id=topic,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        try:
+            found = []
+            while len(found) < count:
+                records = await consumer.getmany(timeout_ms=1000, max_records=count - len(found))
+                found.extend(one.value for some in records.values() for one in some)
+            await consumer.commit()
+        finally:
+            await consumer.stop()
+        return found
+
+    first = asyncio.run(consume(15))
+    rest = asyncio.run(consume(RECORDS - 15))
+    assert sorted(first + rest) == numbers()
+
+
+def test_b4_a_static_member_that_comes_back_has_its_partitions_at_once(cluster):
+    topic = filled(cluster)
+    static = {"group.instance.id": "one", "session.timeout.ms": 30_000}
+    first = confluent(cluster, topic, topic, **static)
+    other = confluent(cluster, topic, topic)
+    until(lambda found: first.assignment() and other.assignment(), first, other)
+    owned, generation = set(map(str, first.assignment())), generation_of(cluster, topic)
+    first.close()  # as librdkafka does it, a static member does not leave
+    again = confluent(cluster, topic, topic, **static)
+    until(lambda found: again.assignment(), again, other)
+    assert set(map(str, again.assignment())) == owned
+    assert generation_of(cluster, topic) == generation
+    again.close()
+    other.close()
+
+
+def generation_of(cluster, group):
+    (found,) = {
+        one.broker.consumer_groups[group].generation
+        for one in cluster.nodes
+        if one.broker.coordinator_term >= 0
+    }
+    return found
+
+
+def test_b5_what_was_committed_is_given_back_with_its_metadata(cluster):
+    topic = filled(cluster)
+    consumer = confluent(cluster, topic, topic)
+    until(has_all, consumer)
+    wanted = [confluent_kafka.TopicPartition(topic, 0, 7, "my note")]
+    consumer.commit(offsets=wanted, asynchronous=False)
+    found = consumer.committed([confluent_kafka.TopicPartition(topic, n) for n in (0, 1)], SECONDS)
+    assert [(one.offset, one.metadata) for one in found] == [(7, "my note"), (-1001, None)]
+    consumer.close()
+
+
+def test_a3_offsets_of_groups_are_listed_altered_and_deleted(cluster):
+    topic = filled(cluster)
+    admin = KafkaAdminClient(bootstrap_servers=cluster.servers.split(","))
+    place = TopicPartition(topic, 1)
+    admin.alter_group_offsets(topic, {place: OffsetAndMetadata(3, "moved", -1)})
+    offsets = admin.list_group_offsets(topic)[topic]
+    assert (offsets[place].offset, offsets[place].metadata) == (3, "moved")
+    assert topic in {one["group_id"] for one in admin.list_groups()}
+    admin.delete_group_offsets(topic, [place])
+    assert place not in admin.list_group_offsets(topic)[topic]
+    admin.delete_groups([topic])
+    assert topic not in {one["group_id"] for one in admin.list_groups()}
+    admin.close()
+
+
+def test_a3_a_group_with_members_is_described_and_not_deleted(cluster):
+    topic = filled(cluster)
+    consumer = confluent(cluster, topic, topic, **{"client.id": "reader"})
+    until(lambda found: consumer.assignment(), consumer)
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    found = admin.describe_consumer_groups([topic])[topic].result(SECONDS)
+    assert (found.state.name, found.partition_assignor) == ("STABLE", "range")
+    (member,) = found.members
+    assert (member.client_id, len(member.assignment.topic_partitions)) == ("reader", PARTITIONS)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        admin.delete_consumer_groups([topic])[topic].result(SECONDS)
+    assert refused.value.args[0].name() == "NON_EMPTY_GROUP"
+    consumer.close()
+    found = admin.describe_consumer_groups([topic])[topic].result(SECONDS)
+    assert (found.state.name, found.members) == ("EMPTY", [])
+
+
+async def asked_of(node, key, version, **values):
+    host, _, port = node.broker.advertised.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        return await Client(reader, writer).ask(key, version, **values)
+    finally:
+        writer.close()
+
+
+def ask(cluster, key, version, *, of_coordinator=True, **values):
+    node = next(
+        one for one in cluster.nodes if (one.broker.coordinator_term >= 0) is of_coordinator
+    )
+    return cluster.run(asked_of(node, key, version, **values))
+
+
+HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+
+
+def test_b4_a_broker_that_does_not_coordinate_says_so(cluster):
+    answer = ask(cluster, ApiKey.HEARTBEAT, 4, of_coordinator=False, **HEARTBEAT)
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    topics = [{"name": "t", "partition_indexes": []}]
+    answer = ask(
+        cluster,
+        ApiKey.OFFSET_FETCH,
+        7,
+        of_coordinator=False,
+        group_id="g",
+        topics=topics,
+        require_stable=False,
+    )
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("name", ["", "g" * 250])
+def test_c4_a_group_without_a_proper_name_is_refused(cluster, name):
+    answer = ask(cluster, ApiKey.HEARTBEAT, 4, **{**HEARTBEAT, "group_id": name})
+    assert answer.error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_b4_a_stranger_is_unknown(cluster):
+    answer = ask(cluster, ApiKey.HEARTBEAT, 4, **HEARTBEAT)
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_c4_what_is_said_of_an_unknown_topic_is_not_committed(cluster):
+    partitions = [
+        {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+    ]
+    answer = ask(
+        cluster,
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": "none", "partitions": partitions}],
+    )
+    (partition,) = answer.topics[0].partitions
+    assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_b5_the_last_acknowledged_commit_counts_when_the_coordinator_stops(tmp_path):
+    with kafka_nodes(tmp_path, 3) as cluster:
+        without_delay(cluster)
+        topic = filled(cluster)
+        consumer = confluent(cluster, topic, topic)
+        found = until(has_all, consumer)
+        consumer.commit(asynchronous=False)
+        coordinator = next(one for one in cluster.nodes if one.broker.coordinator_term >= 0)
+        cluster.run(coordinator.stop())
+        cluster.nodes.remove(coordinator)
+        places = [confluent_kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]
+        offsets = [one.offset for one in consumer.committed(places, SECONDS)]
+        assert offsets == [RECORDS // PARTITIONS] * PARTITIONS
+        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+        for number in range(PARTITIONS):
+            producer.produce(topic, b"later %d" % number, partition=number)
+        assert producer.flush(SECONDS) == 0
+        found = until(lambda found: len(found) >= PARTITIONS, consumer)
+        assert sorted(found) == [b"later %d" % number for number in range(PARTITIONS)]
+        consumer.commit(asynchronous=False)
+        consumer.close()

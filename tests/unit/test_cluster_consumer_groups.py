@@ -1,0 +1,169 @@
+"""Consumer groups in the state of `__cluster`: what each command of a coordinator does."""
+
+import io
+import os
+
+import pytest
+
+from quorumlog.machine.cluster import consumer_groups
+from quorumlog.machine.cluster.commands import (
+    AllocateProducerIds,
+    CommitOffsets,
+    DeleteOffsets,
+    DeleteTopics,
+    Envelope,
+    ForgetGroups,
+    OffsetToCommit,
+    SavedMember,
+    SaveGroup,
+    TopicToDelete,
+    decode_result,
+    encode,
+)
+from quorumlog.machine.cluster.machine import ClusterMachine
+from quorumlog.machine.cluster.state import ClusterState, Topic
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.entry import Entry
+
+OK = ResponseCode.SUCCESS
+TERM = 3
+ORDERS, BILLS = bytes(15) + b"\1", bytes(15) + b"\2"
+MEMBER = SavedMember("m", None, "client", "host", 10_000, 60_000, b"topics", b"part")
+
+
+class Cluster:
+    """The state, with two topics, as its machine has it."""
+
+    def __init__(self):
+        state = ClusterState()
+        state.put_topic(Topic("orders", ORDERS, (), {}, 0))
+        state.put_topic(Topic("bills", BILLS, (), {}, 0))
+        self.machine = ClusterMachine()
+        self.machine.load_snapshot(io.BytesIO(state.encode()))
+
+    @property
+    def groups(self):
+        return self.machine.view.consumer_groups
+
+    def do(self, command, at_ms=5, term=TERM):
+        body = encode(Envelope(os.urandom(16), at_ms, command))
+        entry = Entry(index=0, term=term, pos=0, body=body)
+        return decode_result(self.machine.apply([entry])[0])
+
+    def save(self, name="g", generation=1, members=(MEMBER,), **fields):
+        command = SaveGroup(TERM, name, generation, "consumer", "range", "m", list(members))
+        return self.do(command, **fields)
+
+    def commit(self, *offsets, name="g", generation=-1, **fields):
+        found = [OffsetToCommit(*one) for one in offsets]
+        return self.do(CommitOffsets(TERM, name, generation, found), **fields)
+
+    def offsets(self, name="g"):
+        return {place: one.offset for place, one in self.groups[name].offsets.items()}
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+def test_b5_the_last_commit_of_a_partition_counts(cluster):
+    assert cluster.commit((ORDERS, 0, 10), (ORDERS, 1, 20)).codes == [OK, OK]
+    assert cluster.commit((ORDERS, 1, 25, 4, "note"), at_ms=9).codes == [OK]
+    assert cluster.offsets() == {(ORDERS, 0): 10, (ORDERS, 1): 25}
+    assert cluster.groups["g"].offsets[ORDERS, 1] == (25, 4, "note", 9)
+
+
+def test_b5_a_commit_to_a_topic_that_is_gone_is_refused_alone(cluster):
+    answer = cluster.commit((ORDERS, 0, 1), (bytes(16), 0, 1))
+    assert answer.codes == [OK, ResponseCode.UNKNOWN_TOPIC]
+    assert cluster.offsets() == {(ORDERS, 0): 1}
+
+
+def test_b5_offsets_go_with_their_topic(cluster):
+    cluster.commit((ORDERS, 0, 1), (BILLS, 0, 2))
+    cluster.do(DeleteTopics([TopicToDelete("orders")]))
+    assert cluster.offsets() == {(BILLS, 0): 2}
+
+
+def test_b5_a_member_of_an_earlier_generation_commits_nothing(cluster):
+    cluster.save(generation=4)
+    assert cluster.commit((ORDERS, 0, 1), generation=3).code is ResponseCode.INCONSISTENT_TERM
+    assert cluster.commit((ORDERS, 0, 2), generation=4).code is OK
+    assert cluster.offsets() == {(ORDERS, 0): 2}
+
+
+@pytest.mark.parametrize("term", [TERM - 1, TERM + 1])
+def test_b4_what_a_coordinator_decided_counts_only_in_its_term(cluster, term):
+    assert cluster.save(term=term).code is ResponseCode.NOT_LEADER
+    assert cluster.commit((ORDERS, 0, 1), term=term).code is ResponseCode.NOT_LEADER
+    assert cluster.groups == {}
+
+
+def test_b4_a_saved_group_keeps_its_offsets(cluster):
+    cluster.commit((ORDERS, 0, 1))
+    cluster.save(generation=2, at_ms=7)
+    found = cluster.groups["g"]
+    assert (found.generation, found.members, found.changed_ms) == (2, (MEMBER,), 7)
+    assert cluster.offsets() == {(ORDERS, 0): 1}
+
+
+def test_b4_a_delayed_save_does_not_undo_a_later_generation(cluster):
+    cluster.save(generation=3)
+    assert cluster.save(generation=2, members=()).code is ResponseCode.INCONSISTENT_TERM
+    assert cluster.groups["g"].members == (MEMBER,)
+
+
+def test_b5_deleted_offsets_are_forgotten(cluster):
+    cluster.commit((ORDERS, 0, 1), (ORDERS, 1, 2))
+    assert cluster.do(DeleteOffsets(TERM, "g", [(ORDERS, 0), (BILLS, 0)])).code is OK
+    assert cluster.offsets() == {(ORDERS, 1): 2}
+    assert cluster.do(DeleteOffsets(TERM, "x", [])).code is ResponseCode.UNKNOWN_GROUP
+
+
+def test_a3_groups_without_members_can_be_forgotten(cluster):
+    cluster.save("full")
+    cluster.save("empty", members=())
+    answer = cluster.do(ForgetGroups(TERM, ["full", "empty", "none"]))
+    assert answer.codes == [ResponseCode.CHANGE_IN_PROGRESS, OK, ResponseCode.UNKNOWN_GROUP]
+    assert list(cluster.groups) == ["full"]
+
+
+def test_b5_a_group_that_was_used_meanwhile_is_not_old(cluster):
+    cluster.commit((ORDERS, 0, 1), at_ms=100)
+    answer = cluster.do(ForgetGroups(TERM, ["g"], 99))
+    assert answer.codes == [ResponseCode.CHANGE_IN_PROGRESS]
+    assert cluster.do(ForgetGroups(TERM, ["g"], 100)).codes == [OK]
+
+
+def test_c4_there_are_so_many_groups_and_offsets_and_no_more(cluster, monkeypatch):
+    monkeypatch.setattr(consumer_groups, "GROUPS_MAX", 2)
+    monkeypatch.setattr(consumer_groups, "OFFSETS_MAX", 3)
+    cluster.save("one")
+    assert cluster.commit((ORDERS, 0, 1), (ORDERS, 1, 1), name="two").code is OK
+    assert cluster.save("three").code is ResponseCode.CLUSTER_FULL
+    assert cluster.commit((ORDERS, 0, 1), name="three").code is ResponseCode.CLUSTER_FULL
+    answer = cluster.commit((ORDERS, 0, 1), (ORDERS, 1, 1), name="one")
+    assert answer.codes == [OK, ResponseCode.CLUSTER_FULL]
+    assert cluster.commit((ORDERS, 0, 9), name="one").codes == [OK]
+    cluster.do(DeleteOffsets(TERM, "two", [(ORDERS, 0)]))
+    assert cluster.commit((ORDERS, 1, 1), name="one").codes == [OK]
+
+
+def test_a_snapshot_has_all_of_it(cluster):
+    cluster.commit((ORDERS, 0, 1, 2, "note"))
+    cluster.save()
+    saved = io.BytesIO()
+    cluster.machine.save_snapshot(saved)
+    other = Cluster()
+    other.machine.load_snapshot(io.BytesIO(saved.getvalue()))
+    assert other.groups == cluster.groups
+    assert other.machine.digest() == cluster.machine.digest()
+
+
+def test_commits_leave_what_metadata_is_made_of_as_it_is(cluster):
+    version = cluster.machine.view.version
+    cluster.commit((ORDERS, 0, 1))
+    assert cluster.machine.view.version == version
+    cluster.do(AllocateProducerIds(1))
+    assert cluster.machine.view.version > version
