@@ -1,6 +1,6 @@
 """Metadata and DescribeCluster: which nodes there are, and where partitions are.
 
-FindCoordinator, too, although consumer groups are not offered yet.
+FindCoordinator, too: one broker coordinates all consumer groups.
 """
 
 from typing import Any, Final
@@ -112,9 +112,7 @@ async def handle_describe_cluster(context: RequestContext, request: Any) -> Answ
 async def handle_find_coordinator(context: RequestContext, request: Any) -> Answer:
     """Answer that the controller is the coordinator of every group.
 
-    It offers no groups yet, and clients see that at once: ApiVersions names no request of groups.
-    Without a coordinator they look for one as long as they live, and librdkafka's consumers wait
-    for it when they are closed, for 45 s, to commit what they have read.
+    One that has just lost that says so (NOT_COORDINATOR), and is asked again.
     """
     broker = context.broker
     found = broker.brokers.get(broker.controller_id)
