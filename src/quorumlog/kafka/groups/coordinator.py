@@ -102,14 +102,11 @@ class GroupCoordinator:
         return term >= 0
 
     def _take_over(self) -> None:
-        now_ms = self.now_ms()
-        self._expire_ms = now_ms + EXPIRE_EVERY_MS
+        self._expire_ms = self.now_ms() + EXPIRE_EVERY_MS
         for name, record in self._broker.consumer_groups.items():
             if record.members:
-                self._load(name, record, now_ms)
-        if not self._is_ticking:
-            self._is_ticking = True
-            self._later(TICK_S, self.tick)
+                self.find(name)
+        self._tick_later()
 
     def _give_up(self, error: ErrorCode) -> None:
         groups, self._groups, self._due = list(self._groups.values()), {}, []
@@ -128,29 +125,22 @@ class GroupCoordinator:
         names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
         return GroupSettings(*(int(cluster_default(one, self._broker.defaults)) for one in names))
 
-    def _load(self, name: str, record: ConsumerGroupRecord | None, now_ms: int) -> ConsumerGroup:
-        group = self._groups[name] = ConsumerGroup(name, self._settings(), self)
-        if record is not None:
-            group.restore(record, now_ms)
-            self.touch(group)
-        return group
-
     def find(self, name: str) -> ConsumerGroup | None:
-        """Return a group that there is, with members or without."""
-        found = self._groups.get(name)
-        record = self._broker.consumer_groups.get(name)
-        if found is None and record is not None:
-            found = self._load(name, record, self.now_ms())
-        return found
+        """Return a group that there is, with members or without.
 
-    def look_at(self, name: str) -> ConsumerGroup | None:
-        """Return a group to be shown, which need not be kept in memory."""
-        found = self._groups.get(name)
-        record = self._broker.consumer_groups.get(name)
+        One without members is made of its record each time, until somebody joins it.
+        """
+        found, record = self._groups.get(name), self._broker.consumer_groups.get(name)
         if found is None and record is not None:
             found = ConsumerGroup(name, self._settings(), self)
             found.restore(record, self.now_ms())
+            if record.members:
+                self._keep(found)
         return found
+
+    def _keep(self, group: ConsumerGroup) -> None:
+        self._groups[group.name] = group
+        self.touch(group)
 
     def names(self) -> list[str]:
         """Return the names of all groups that there are."""
@@ -166,10 +156,11 @@ class GroupCoordinator:
             if len(self._groups) >= GROUPS_MAX:
                 joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
                 return
-            group = self._load(name, None, self.now_ms())
+            group = ConsumerGroup(name, self._settings(), self)
         group.settings = self._settings()
         group.join(request, self.now_ms(), joined)
-        self.touch(group)
+        if not group.is_unused:
+            self._keep(group)
 
     def forget(self, name: str, error: ErrorCode) -> None:
         """Have a group no more: it was deleted."""
@@ -200,14 +191,17 @@ class GroupCoordinator:
 
     # -- time ---------------------------------------------------------------------------------
 
+    def _tick_later(self) -> None:
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._later(TICK_S, self.tick)
+
     def tick(self) -> None:
         """Do what is due, as long as this node coordinates."""
         self._is_ticking = False
         if self._has_ended or not self.is_current():
             return
-        if not self._is_ticking:
-            self._is_ticking = True
-            self._later(TICK_S, self.tick)
+        self._tick_later()
         now_ms = self.now_ms()
         while self._due and self._due[0][0] <= now_ms:
             due_ms, name = heapq.heappop(self._due)

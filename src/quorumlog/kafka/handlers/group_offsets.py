@@ -61,6 +61,9 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
     """Answer once the offsets are committed, those of each partition."""
     name = request.group_id
     error = group_error(context, name)
+    term = (
+        context.services.coordinator.term
+    )  # in which it is judged; there may be another one later
     if error is ErrorCode.NONE:
         error = _may_commit(context, request)
     outcomes: dict[tuple[str, int], ErrorCode] = {}
@@ -82,7 +85,6 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
                 asked = OffsetToCommit(topic_id, place[1], one.committed_offset, epoch, metadata)
                 wanted.append((place, asked))
     generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
-    term = context.services.coordinator.term
     places = list(_parts(wanted))
     results = await asyncio.gather(
         *(
@@ -210,6 +212,7 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
     """Forget how far a group has come in partitions of topics that no member is subscribed to."""
     name, coordinator = request.group_id, context.services.coordinator
     error = group_error(context, name)
+    term = coordinator.term
     group = coordinator.find(name) if error is ErrorCode.NONE else None
     if error is ErrorCode.NONE and group is None:
         error = ErrorCode.GROUP_ID_NOT_FOUND
@@ -230,7 +233,7 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
                 outcomes[place] = ErrorCode.NONE
                 deleted.append((context.broker.topics[topic.name].topic_id, one.partition_index))
     if error is ErrorCode.NONE and deleted:
-        result = await _execute(context, DeleteOffsets(coordinator.term, name, deleted))
+        result = await _execute(context, DeleteOffsets(term, name, deleted))
         error = result if isinstance(result, ErrorCode) else ErrorCode.NONE
     note(context, error, name)
     topics = _by_topic(request.topics, outcomes) if error is ErrorCode.NONE else []
@@ -268,6 +271,8 @@ def subscription(metadata: bytes) -> list[str] | None:
 async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
     """Forget groups that have no members, with their offsets."""
     coordinator = context.services.coordinator
+    coordinator.is_current()
+    term = coordinator.term  # groups that are judged in a later one are not forgotten
     outcomes: dict[str, ErrorCode] = {}
     forgotten = []
     async for name in context.in_turns(request.groups_names):
@@ -282,7 +287,7 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
             forgotten.append(name)
     for start in range(0, len(forgotten), FORGOTTEN_MAX):
         some = forgotten[start : start + FORGOTTEN_MAX]
-        result = await _execute(context, ForgetGroups(coordinator.term, some))
+        result = await _execute(context, ForgetGroups(term, some))
         for number, name in enumerate(some):
             if isinstance(result, GroupsChanged):
                 outcomes[name] = _ERRORS[result.codes[number]]

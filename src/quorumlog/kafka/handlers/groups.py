@@ -233,7 +233,7 @@ async def handle_list_groups(context: RequestContext, request: Any) -> Answer:
     wanted = {one.lower() for one in getattr(request, "states_filter", None) or ()}
     groups = []
     async for name in context.in_turns(coordinator.names() if coordinator.is_current() else ()):
-        found = coordinator.look_at(name)
+        found = coordinator.find(name)
         if found is None or (wanted and found.state.lower() not in wanted):
             continue
         groups.append(
@@ -252,7 +252,7 @@ async def handle_describe_groups(context: RequestContext, request: Any) -> Answe
     async for name in context.in_turns(request.groups):
         error = group_error(context, name)
         note(context, error, name)
-        group = context.services.coordinator.look_at(name) if error is ErrorCode.NONE else None
+        group = context.services.coordinator.find(name) if error is ErrorCode.NONE else None
         members = [] if group is None else list(group.members)
         found.append(
             {
