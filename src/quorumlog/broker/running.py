@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quorumlog.broker.barriers import Barriers
 from quorumlog.broker.commands import Answer, Commands, Done
@@ -61,6 +61,13 @@ class Owner(Protocol):
         ...
 
 
+class _Leadership(NamedTuple):
+    """A term in which this node leads `__cluster`, and the index that its view must have for it."""
+
+    term: int
+    ready_index: int
+
+
 class Running:
     """The parts of a broker, and what they need of its node.
 
@@ -93,8 +100,7 @@ class Running:
         self._seen: dict[str, tuple[int, int, int]] = {}
         """By group: the view, the term and the time at which its partitions were looked at."""
         self._barriers = Barriers(monotonic_ms)
-        self._ready = -1, -1
-        """The last term that this node led in, and the index that its view must have for that."""
+        self._led_last = _Leadership(-1, -1)
         given = owner.config.partition_groups
         self.settings: Mapping[str, str] = {key: text_of(value) for key, value in given.items()}
 
@@ -304,13 +310,13 @@ class Running:
         replica = self._cluster()
         if replica is None or replica.core.role is not Role.LEADER or not replica.core.is_ready:
             return False
-        if replica.core.term != self._ready[0]:
-            self._ready = replica.core.term, replica.core.committed_index
-        return replica.applied_index >= self._ready[1]
+        if replica.core.term != self._led_last.term:
+            self._led_last = _Leadership(replica.core.term, replica.core.committed_index)
+        return replica.applied_index >= self._led_last.ready_index
 
     def control_term(self) -> int:
         """Return the term in which this node `controls`; -1: it does not."""
-        return self._ready[0] if self.controls() else -1
+        return self._led_last.term if self.controls() else -1
 
     def voters(self) -> int:
         """Return how many nodes vote in `__cluster`."""

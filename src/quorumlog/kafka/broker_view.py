@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quorumlog.broker.broker import GroupLeader
+from quorumlog.broker.commands import Done
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
-from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.replica import Replica
 
 
@@ -185,9 +185,7 @@ class BrokerView(Protocol):
         """The consumer groups as they were saved."""
         ...
 
-    def order(
-        self, command: Any, timeout_ms: int, done: Callable[[ResponseCode, str, Any], None]
-    ) -> None:
+    def order(self, command: Any, timeout_ms: int, done: Done) -> None:
         """Do as `execute` does; `done` is called once."""
         ...
 

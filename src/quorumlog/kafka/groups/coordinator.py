@@ -5,14 +5,15 @@ What it decides is carried out only in the term in which it leads.
 """
 
 import heapq
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final
 
+from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
 from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SaveGroup
-from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX, ConsumerGroupRecord
+from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.topic_configs import (
     GROUP_INITIAL_DELAY,
@@ -32,31 +33,6 @@ FORGOTTEN_MAX: Final = 1_000
 """Groups that are forgotten with one command."""
 _MINUTE_MS: Final = 60_000
 
-Ordered: TypeAlias = Callable[[ResponseCode, str, Any], None]
-
-
-class CoordinatorBroker(Protocol):
-    """What the coordinator needs of its broker."""
-
-    @property
-    def coordinator_term(self) -> int:
-        """The term of `__cluster` in which this node coordinates; -1: it does not."""
-        ...
-
-    @property
-    def consumer_groups(self) -> Mapping[str, ConsumerGroupRecord]:
-        """The groups as they were saved."""
-        ...
-
-    @property
-    def defaults(self) -> Mapping[str, str]:
-        """The configs of the cluster that were set."""
-        ...
-
-    def order(self, command: Any, timeout_ms: int, done: Ordered) -> None:
-        """Have `__cluster` carry out a command; `done` is called once."""
-        ...
-
 
 class GroupCoordinator:
     """All groups that have members, or had some lately.
@@ -67,7 +43,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        broker: CoordinatorBroker,
+        broker: BrokerView,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         unique: Callable[[], str],

@@ -114,7 +114,7 @@ class ConsumerGroup:
             request.protocol_type != self.protocol_type or not names & common_protocols(others)
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_known = request.member_id in {*members.members, *members.invited}
+        is_known = request.member_id in {*members.by_id, *members.invited}
         is_new = not is_known and request.instance_id not in members.static
         said = sum(len(one.metadata) for one in request.protocols)
         if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:
@@ -146,7 +146,7 @@ class ConsumerGroup:
         if error is not ErrorCode.NONE:
             joined(JoinAnswer(error, member_id))
             return
-        member = self.members.members[member_id]
+        member = self.members.by_id[member_id]
         member.seen_ms = now_ms
         is_changed = member.protocols != request.protocols
         if (self.state is GroupState.COMPLETING and not is_changed) or (
@@ -170,7 +170,7 @@ class ConsumerGroup:
             request.protocols,
             seen_ms=now_ms,
         )
-        if not self.members.members:
+        if not self.members.by_id:
             self.protocol_type = request.protocol_type
         self.members.add(member)
         self._wait_for_join(member, joined)
@@ -196,7 +196,7 @@ class ConsumerGroup:
         def saved(is_saved: bool) -> None:
             if not is_saved:
                 joined(JoinAnswer(ErrorCode.NOT_COORDINATOR, member_id))
-            elif self.members.members.get(member_id) is not member:
+            elif self.members.by_id.get(member_id) is not member:
                 joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             elif not was_leader:
                 joined(self._joined(member))
@@ -250,7 +250,7 @@ class ConsumerGroup:
         if self.state is not GroupState.PREPARING:
             return
         if self._initial_end_ms is not None:
-            if not self.members.members or now_ms >= self._rebalance_due_ms:
+            if not self.members.by_id or now_ms >= self._rebalance_due_ms:
                 self._complete_join(now_ms)
         elif self.members.have_all_joined:
             self._complete_join(now_ms)
@@ -262,7 +262,7 @@ class ConsumerGroup:
             if member.joined is None and member.instance_id is None:
                 self.members.drop(member)
         joined = [one.member_id for one in self.members if one.joined]
-        if self.members.members and not joined:
+        if self.members.by_id and not joined:
             self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
             return  # all are static, and none has come back yet
         self.generation += 1
@@ -304,7 +304,7 @@ class ConsumerGroup:
         if error is not ErrorCode.NONE:
             synced(SyncAnswer(error))
             return
-        member = self.members.members[request.member_id]
+        member = self.members.by_id[request.member_id]
         member.seen_ms = now_ms
         if self.state is GroupState.STABLE:
             synced(self._synced(member))
@@ -348,7 +348,7 @@ class ConsumerGroup:
         """Note that a member is alive; return what it has to know."""
         error = self._fault_of(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
-            self.members.members[member_id].seen_ms = now_ms
+            self.members.by_id[member_id].seen_ms = now_ms
             if self.state is GroupState.PREPARING:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return error
@@ -362,11 +362,11 @@ class ConsumerGroup:
         what they have done so far; once there is a new generation, its partitions may be others'.
         """
         if generation < 0 and not member_id and instance_id is None:
-            is_free = not self.members.members
+            is_free = not self.members.by_id
             return ErrorCode.NONE if is_free else ErrorCode.UNKNOWN_MEMBER_ID
         error = self._fault_of(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
-            self.members.members[member_id].seen_ms = now_ms
+            self.members.by_id[member_id].seen_ms = now_ms
             if self.state is GroupState.COMPLETING:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return error
@@ -380,7 +380,7 @@ class ConsumerGroup:
             return ErrorCode.NONE
         error = self.members.fault_of(member_id, instance_id)
         if error is ErrorCode.NONE:
-            self._remove(self.members.members[member_id], now_ms)
+            self._remove(self.members.by_id[member_id], now_ms)
         return error
 
     def _fault_of(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
@@ -418,7 +418,7 @@ class ConsumerGroup:
                 continue
             if member.waits:
                 member.seen_ms = now_ms  # it has nothing to say until it is answered
-            elif member.member_id in self.members.members:
+            elif member.member_id in self.members.by_id:
                 self._remove(member, now_ms)
         self._complete_join_if_all_are_there(now_ms)
         if now_ms < self._rebalance_due_ms:
@@ -433,7 +433,7 @@ class ConsumerGroup:
         late = [one for one in self.members if one.synced is None]
         self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
         for member in late:
-            if member.member_id in self.members.members:
+            if member.member_id in self.members.by_id:
                 self._remove(member, now_ms)
 
     # -- as a whole ---------------------------------------------------------------------------
@@ -456,7 +456,7 @@ class ConsumerGroup:
         self.protocol_type, self.protocol = saved.protocol_type or None, saved.protocol or None
         self.leader = saved.leader
         self.members.restore(saved.members, saved.protocol, now_ms)
-        self.state = GroupState.STABLE if self.members.members else GroupState.EMPTY
+        self.state = GroupState.STABLE if self.members.by_id else GroupState.EMPTY
 
     def end(self, error: ErrorCode) -> None:
         """Answer all who wait: this node coordinates the group no more, or the group is deleted."""

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from quorumlog.kafka.errors import ErrorCode
-
-NO_GENERATION = -1
-"""Instead of a generation: the group has none, or who commits is no member."""
+from quorumlog.machine.cluster.commands import NO_GENERATION
 
 
 class GroupProtocol(NamedTuple):

@@ -14,28 +14,28 @@ class Membership:
     """
 
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        self.by_id: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """The ids of static members, by their instance ids."""
         self.invited: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self.members) + len(self.invited)
+        return len(self.by_id) + len(self.invited)
 
     def __iter__(self) -> Iterator[Member]:
-        return iter(self.members.values())
+        return iter(self.by_id.values())
 
     # -- who is in it -------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
         """Take a member."""
-        self.members[member.member_id] = member
+        self.by_id[member.member_id] = member
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
 
     def drop(self, member: Member) -> None:
         """Remove a member; what it waits for is answered."""
-        del self.members[member.member_id]
+        del self.by_id[member.member_id]
         if member.instance_id is not None:
             del self.static[member.instance_id]
         member.answer_join(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
@@ -44,7 +44,7 @@ class Membership:
     def take_over(self, instance_id: str, member_id: str) -> Member:
         """Give a static member another id; whoever has the old one is fenced."""
         old_id = self.static[instance_id]
-        member = self.members.pop(old_id)
+        member = self.by_id.pop(old_id)
         member.answer_join(JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
         member.answer_sync(SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
         member.member_id = member_id
@@ -64,7 +64,7 @@ class Membership:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        if member_id not in self.members:
+        if member_id not in self.by_id:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if generation is not None and generation[0] != generation[1]:
             return ErrorCode.ILLEGAL_GENERATION
@@ -73,13 +73,13 @@ class Membership:
     def others(self, member_id: str, instance_id: str | None) -> list[Member]:
         """Return all but one, which may be known by its instance id."""
         own = self.static.get(instance_id or "", member_id)
-        return [one for one in self.members.values() if one.member_id != own]
+        return [one for one in self.by_id.values() if one.member_id != own]
 
     # -- what they say ------------------------------------------------------------------------
 
     def selected(self) -> str:
         """Return the protocol that most members like best of those that all of them know."""
-        members = list(self.members.values())
+        members = list(self.by_id.values())
         common = common_protocols(members)
         votes = Counter(
             next(one.name for one in each.protocols if one.name in common) for each in members
@@ -89,17 +89,17 @@ class Membership:
     @property
     def rebalance_timeout_ms(self) -> int:
         """How long a rebalance may take: as long as any member says."""
-        return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
+        return max((one.rebalance_timeout_ms for one in self.by_id.values()), default=0)
 
     @property
     def have_all_joined(self) -> bool:
         """Whether nobody is waited for."""
-        return not self.invited and all(one.joined for one in self.members.values())
+        return not self.invited and all(one.joined for one in self.by_id.values())
 
     @property
     def due_ms(self) -> int | None:
         """When a session or an invitation is over; None: there are none."""
-        due = [one.seen_ms + one.session_timeout_ms for one in self.members.values()]
+        due = [one.seen_ms + one.session_timeout_ms for one in self.by_id.values()]
         return min([*due, *self.invited.values()], default=None)
 
     # -- as a whole ---------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Membership:
                 one.metadata(protocol),
                 one.assignment,
             )
-            for one in self.members.values()
+            for one in self.by_id.values()
         ]
 
     def restore(self, members: Iterable[SavedMember], protocol: str, now_ms: int) -> None:

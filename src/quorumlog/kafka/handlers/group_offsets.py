@@ -9,7 +9,7 @@ from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS
 from quorumlog.kafka.groups.group import ConsumerGroup
-from quorumlog.kafka.handlers.groups import group_error, note
+from quorumlog.kafka.handlers.groups import group_error, group_of, note
 from quorumlog.kafka.led_partitions import Refusal, find_partition
 from quorumlog.machine.cluster.commands import (
     NO_GENERATION,
@@ -210,15 +210,13 @@ async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> lis
 
 async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
     """Forget how far a group has come in partitions of topics that no member is subscribed to."""
-    name, coordinator = request.group_id, context.services.coordinator
-    error = group_error(context, name)
-    term = coordinator.term
-    group = coordinator.find(name) if error is ErrorCode.NONE else None
-    if error is ErrorCode.NONE and group is None:
-        error = ErrorCode.GROUP_ID_NOT_FOUND
-    subscribed = frozenset[str]() if group is None else _subscribed(group)
-    if error is ErrorCode.NONE and subscribed is None:
-        error = ErrorCode.NON_EMPTY_GROUP
+    name, error = request.group_id, ErrorCode.NONE
+    group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
+    term = context.services.coordinator.term
+    subscribed = group if isinstance(group, ErrorCode) else _subscribed(group)
+    if isinstance(subscribed, ErrorCode):
+        note(context, subscribed, name)
+        return {"error_code": subscribed, "topics": []}
     outcomes: dict[tuple[str, int], ErrorCode] = {}
     deleted = []
     for topic in request.topics:
@@ -227,12 +225,12 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
             found = find_partition(context.broker, *place)
             if isinstance(found, Refusal):
                 outcomes[place] = found.error
-            elif topic.name in (subscribed or ()):
+            elif topic.name in subscribed:
                 outcomes[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 outcomes[place] = ErrorCode.NONE
                 deleted.append((context.broker.topics[topic.name].topic_id, one.partition_index))
-    if error is ErrorCode.NONE and deleted:
+    if deleted:
         result = await _execute(context, DeleteOffsets(term, name, deleted))
         error = result if isinstance(result, ErrorCode) else ErrorCode.NONE
     note(context, error, name)
@@ -240,13 +238,13 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
     return {"error_code": error, "topics": topics}
 
 
-def _subscribed(group: ConsumerGroup) -> frozenset[str] | None:
-    """Return the topics that members are subscribed to; None if they are not known."""
+def _subscribed(group: ConsumerGroup) -> frozenset[str] | ErrorCode:
+    """Return the topics that members are subscribed to, or an error if they do not say."""
     topics: set[str] = set()
     for member in group.members:
         found = subscription(member.metadata(group.protocol))
         if group.protocol_type != "consumer" or found is None:
-            return None
+            return ErrorCode.NON_EMPTY_GROUP
         topics.update(found)
     return frozenset(topics)
 
@@ -276,14 +274,12 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
     outcomes: dict[str, ErrorCode] = {}
     forgotten = []
     async for name in context.in_turns(request.groups_names):
-        error = group_error(context, name)
-        group = coordinator.find(name) if error is ErrorCode.NONE else None
-        if error is ErrorCode.NONE and group is None:
-            error = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group is not None and not group.is_unused:
-            error = ErrorCode.NON_EMPTY_GROUP
-        outcomes[name] = error
-        if error is ErrorCode.NONE:
+        group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
+        if isinstance(group, ErrorCode):
+            outcomes[name] = group
+        elif not group.is_unused:
+            outcomes[name] = ErrorCode.NON_EMPTY_GROUP
+        else:
             forgotten.append(name)
     for start in range(0, len(forgotten), FORGOTTEN_MAX):
         some = forgotten[start : start + FORGOTTEN_MAX]
@@ -297,4 +293,5 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
                 coordinator.forget(name, ErrorCode.GROUP_ID_NOT_FOUND)
     for name, error in outcomes.items():
         note(context, error, name)
-    return {"results": [{"group_id": one, "error_code": outcomes[one]} for one in outcomes]}
+    asked = dict.fromkeys(request.groups_names)
+    return {"results": [{"group_id": one, "error_code": outcomes[one]} for one in asked]}

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.group import ConsumerGroup, GroupState
 from quorumlog.kafka.groups.members import (
     GroupProtocol,
     JoinAnswer,
@@ -65,6 +66,17 @@ def group_error(context: RequestContext, group: str) -> ErrorCode:
     if not context.services.coordinator.is_current():
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.NONE
+
+
+def group_of(
+    context: RequestContext, name: str, unknown: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID
+) -> ConsumerGroup | ErrorCode:
+    """Return a group that is coordinated here, or why there is none; `unknown`: nobody has it."""
+    error = group_error(context, name)
+    if error is not ErrorCode.NONE:
+        return error
+    found = context.services.coordinator.find(name)
+    return unknown if found is None else found
 
 
 def _answered(future: "asyncio.Future[Value]") -> Callable[[Value], None]:
@@ -142,12 +154,9 @@ def _join_request(context: RequestContext, request: Any) -> JoinRequest:
 
 async def handle_sync_group(context: RequestContext, request: Any) -> Answer:
     """Answer what the member is assigned, once the leader has said and it is saved."""
-    error, coordinator = group_error(context, request.group_id), context.services.coordinator
-    group = coordinator.find(request.group_id) if error is ErrorCode.NONE else None
-    if error is not ErrorCode.NONE:
-        answer = SyncAnswer(error)
-    elif group is None:
-        answer = SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+    group, coordinator = group_of(context, request.group_id), context.services.coordinator
+    if isinstance(group, ErrorCode):
+        answer = SyncAnswer(group)
     else:
         future = asyncio.get_running_loop().create_future()
         syncing = SyncRequest(
@@ -175,18 +184,15 @@ async def handle_sync_group(context: RequestContext, request: Any) -> Answer:
 
 async def handle_heartbeat(context: RequestContext, request: Any) -> Answer:
     """Note that a member is alive."""
-    error, coordinator = group_error(context, request.group_id), context.services.coordinator
-    if error is ErrorCode.NONE:
-        group = coordinator.find(request.group_id)
-        error = (
-            ErrorCode.UNKNOWN_MEMBER_ID
-            if group is None
-            else group.heartbeat(
-                request.member_id,
-                getattr(request, "group_instance_id", None),
-                request.generation_id,
-                coordinator.now_ms(),
-            )
+    group = group_of(context, request.group_id)
+    if isinstance(group, ErrorCode):
+        error = group
+    else:
+        error = group.heartbeat(
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+            context.services.coordinator.now_ms(),
         )
     note(context, error, request.group_id)
     return {"error_code": error}
@@ -195,13 +201,11 @@ async def handle_heartbeat(context: RequestContext, request: Any) -> Answer:
 async def handle_leave_group(context: RequestContext, request: Any) -> Answer:
     """Remove members from a group."""
     error, coordinator = group_error(context, request.group_id), context.services.coordinator
-    group = coordinator.find(request.group_id) if error is ErrorCode.NONE else None
 
     def leave(member_id: str, instance_id: str | None) -> ErrorCode:
-        if error is not ErrorCode.NONE:
-            return error
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+        group = group_of(context, request.group_id)
+        if isinstance(group, ErrorCode):
+            return group
         found = group.leave(member_id, instance_id, coordinator.now_ms())
         coordinator.touch(group)
         return found
@@ -250,27 +254,28 @@ async def handle_describe_groups(context: RequestContext, request: Any) -> Answe
     """Answer the members of groups. One that does not exist is dead, as Kafka's brokers say."""
     found = []
     async for name in context.in_turns(request.groups):
-        error = group_error(context, name)
-        note(context, error, name)
-        group = context.services.coordinator.find(name) if error is ErrorCode.NONE else None
-        members = [] if group is None else list(group.members)
+        group = group_of(context, name, ErrorCode.NONE)
+        if isinstance(group, ErrorCode):
+            note(context, group, name)
+            state = "" if group else GroupState.DEAD
+            found.append({"error_code": group, "group_id": name, "group_state": state})
+            continue
         found.append(
             {
-                "error_code": error,
                 "group_id": name,
-                "group_state": "" if error else "Dead" if group is None else group.state,
-                "protocol_type": "" if group is None else group.protocol_type or "",
-                "protocol_data": "" if group is None else group.protocol or "",
+                "group_state": group.state,
+                "protocol_type": group.protocol_type or "",
+                "protocol_data": group.protocol or "",
                 "members": [
                     {
                         "member_id": one.member_id,
                         "group_instance_id": one.instance_id,
                         "client_id": one.client_id,
                         "client_host": one.client_host,
-                        "member_metadata": one.metadata(group.protocol if group else None),
+                        "member_metadata": one.metadata(group.protocol),
                         "member_assignment": one.assignment,
                     }
-                    async for one in context.in_turns(members)
+                    async for one in context.in_turns(list(group.members))
                 ],
             }
         )

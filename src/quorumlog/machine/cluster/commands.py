@@ -247,7 +247,7 @@ MEMBERS_MAX: Final = 1_000
 OFFSET_METADATA_MAX: Final = 4_096
 """Characters that a consumer may leave with an offset, as in Kafka."""
 NO_GENERATION: Final = -1
-"""Instead of a generation: who commits is no member."""
+"""Instead of a generation: the group has none, or who commits is no member."""
 ConsumerGroupName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_024)]
 MemberText: TypeAlias = Annotated[str, Meta(max_length=1_024)]
 

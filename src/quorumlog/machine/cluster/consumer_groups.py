@@ -36,8 +36,11 @@ Partition: TypeAlias = tuple[bytes, int]
 """The id of a topic and the number of the partition."""
 
 
-class ConsumerGroupRecord(msgspec.Struct, frozen=True):
-    """A consumer group as it was saved last. `changed_ms`: when that was, in Unix time."""
+class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer group as it was saved last, and as a snapshot has it.
+
+    `changed_ms`: when that was, in Unix time.
+    """
 
     name: str
     generation: int = 0
@@ -47,19 +50,6 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True):
     members: tuple[SavedMember, ...] = ()
     offsets: Mapping[Partition, CommittedOffset] = {}
     changed_ms: int = 0
-
-
-class SavedConsumerGroup(msgspec.Struct, frozen=True, array_like=True):
-    """A record as a snapshot has it."""
-
-    name: str
-    generation: int
-    protocol_type: str
-    protocol: str
-    leader: str
-    members: tuple[SavedMember, ...]
-    offsets: list[tuple[bytes, int, CommittedOffset]]
-    changed_ms: int
 
 
 @dataclass(slots=True)
@@ -166,39 +156,11 @@ class ConsumerGroups:
 
     # -- as a whole ---------------------------------------------------------------------------
 
-    def saved(self) -> list[SavedConsumerGroup]:
-        """Return all of it for a snapshot."""
-        return [
-            SavedConsumerGroup(
-                one.name,
-                one.generation,
-                one.protocol_type,
-                one.protocol,
-                one.leader,
-                one.members,
-                [(*place, found) for place, found in one.offsets.items()],
-                one.changed_ms,
-            )
-            for one in self.records.values()
-        ]
-
     @classmethod
-    def restored(cls, saved: Iterable[SavedConsumerGroup]) -> "ConsumerGroups":
-        """Return what `saved` was made of."""
-        groups = cls()
-        for one in saved:
-            groups.records[one.name] = ConsumerGroupRecord(
-                one.name,
-                one.generation,
-                one.protocol_type,
-                one.protocol,
-                one.leader,
-                one.members,
-                {(topic_id, number): found for topic_id, number, found in one.offsets},
-                one.changed_ms,
-            )
-            groups.offset_count += len(one.offsets)
-        return groups
+    def restored(cls, records: Iterable[ConsumerGroupRecord]) -> "ConsumerGroups":
+        """Return the groups of a snapshot."""
+        found = {one.name: one for one in records}
+        return cls(found, sum(len(one.offsets) for one in found.values()))
 
 
 def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:

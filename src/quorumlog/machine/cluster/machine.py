@@ -97,16 +97,15 @@ def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
     if refusal:
         return encode(Refused(refusal))
     command = envelope.command
-    if not isinstance(command, CoordinatorCommand):
-        state.changes += 1
-        result = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
-    elif command.term != term:
+    state.changes += not isinstance(command, CoordinatorCommand)
+    if isinstance(command, CoordinatorCommand) and command.term != term:
         text = f"decided in term {command.term}, appended in {term}"
-        result = encode(GroupsChanged(ResponseCode.NOT_LEADER, text))
+        result: AnyResult = GroupsChanged(ResponseCode.NOT_LEADER, text)
     else:
-        result = encode(_EXECUTE[type(command)](state, command, envelope.at_ms))
-    state.answers.remember(identity, lowest, result)
-    return result
+        result = _EXECUTE[type(command)](state, command, envelope.at_ms)
+    encoded = encode(result)
+    state.answers.remember(identity, lowest, encoded)
+    return encoded
 
 
 class ClusterMachine(StateMachine):

@@ -14,7 +14,6 @@ from quorumlog.machine.cluster.commands import ID_BYTES
 from quorumlog.machine.cluster.consumer_groups import (
     ConsumerGroupRecord,
     ConsumerGroups,
-    SavedConsumerGroup,
 )
 from quorumlog.model.config import PARTITION_GROUP
 
@@ -132,7 +131,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     next_producer_id: int
     results: list[tuple[bytes, bytes]]
     sessions: list[tuple[bytes, int]] = []
-    consumer_groups: list[SavedConsumerGroup] = []
+    consumer_groups: list[ConsumerGroupRecord] = []
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -227,7 +226,7 @@ class ClusterState:
             self.groups_made,
             self.next_producer_id,
             *self.answers.saved(),
-            self.consumer_groups.saved(),
+            list(self.consumer_groups.records.values()),
         )
         return msgspec.msgpack.encode(saved)
 
