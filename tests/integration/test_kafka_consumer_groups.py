@@ -91,7 +91,6 @@ def test_b4_two_clients_of_different_libraries_share_a_group(cluster):
     topic = filled(cluster)
     first = confluent(cluster, topic, topic)
     until(lambda found: len(first.assignment()) == PARTITIONS, first)
-    first.seek(confluent_kafka.TopicPartition(topic, 0, 0))
     second = KafkaConsumer(
         topic,
         bootstrap_servers=cluster.servers.split(","),
