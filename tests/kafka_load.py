@@ -8,8 +8,10 @@ import asyncio
 import random
 import shutil
 import subprocess
+import sys
 import threading
 import time
+import traceback
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -269,7 +271,9 @@ class Job(threading.Thread):
     def result(self, seconds):
         self.join(seconds)
         if self.is_alive():
-            raise AssertionError(f"{self._work.__name__} did not end within {seconds} s")
+            frame = sys._current_frames().get(self.ident)
+            where = "".join(traceback.format_stack(frame)) if frame is not None else ""
+            raise AssertionError(f"{self._work.__name__} did not end within {seconds} s\n{where}")
         if self.error is not None:
             raise self.error
 

@@ -86,4 +86,7 @@ async def test_a_killed_node_heals_from_the_newest_whole_snapshot(cluster, broke
         assert items == {b"%02d" % n: b"value %d" % n for n in range(KEYS)}
     said = cluster.log_file(VICTIM).read_text()[started:]
     assert all(path.name in said for path in damaged), "each is named"
-    assert ("peers are asked for a snapshot" in said) == (broken == 3)
+    if broken == 3:  # the leader may offer its own before peers are asked, if its log begins later
+        assert "peers are asked for a snapshot" in said or "installing a snapshot" in said
+    else:
+        assert "peers are asked for a snapshot" not in said
