@@ -137,6 +137,17 @@ def test_the_old_name_of_history_still_works_and_is_warned_of(capsys):
     assert "--story" not in quiet
 
 
+def test_b14_runs_of_partitions_can_be_asked_for_and_repeated(capsys):
+    def outcomes_of(*arguments):
+        assert main(["simulate", *arguments, "--jobs", "1", "--json"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    outcomes = outcomes_of("--seeds", "4", "--seconds", "1", "--partitions")
+    assert all("partitions of topics" in outcome["faults"] for outcome in outcomes)
+    command = outcomes[3]["command"].split()
+    assert outcomes_of(*command[2:]) == outcomes[3:]
+
+
 def test_a_member_without_its_host_is_refused_before_anybody_is_asked(capsys):
     assert main(["members", "add", "n3", "7104", "--servers", "127.0.0.1:1"]) == 1
     assert "'7104' is not host:port, such as 127.0.0.1:7101" in capsys.readouterr().err

@@ -35,6 +35,9 @@ def simulate_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes.", show_default="all cores")
     ] = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="Only runs of a group that holds partitions.")
+    ] = False,
     history: Annotated[
         bool, typer.Option("--history", help="Print what happened in every run, found or not.")
     ] = False,
@@ -49,7 +52,7 @@ def simulate_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     # no other command needs the simulator
     from quorumlog.sim.campaign import Plan, cores, run_all  # noqa: PLC0415
 
-    plan = Plan(first_seed, seeds or None, seconds, nodes)
+    plan = Plan(first_seed, seeds or None, seconds, nodes, partitions or None)
     total = _Total(endless=not seeds)
     prints_history = history or wants_history(story=story)
     for outcome in run_all(plan, jobs or cores()):

@@ -24,7 +24,8 @@ GROUPS = 0.2
 class Plan:
     """Seeds first_seed … first_seed + seeds - 1 (seeds None: without end), `seconds` of faults.
 
-    `has_partitions`: whether single groups hold partitions of topics; None: each seed decides.
+    `has_partitions`: whether every run is of one group that holds partitions of topics; None: each
+    seed decides. False: none does.
     """
 
     first_seed: int
@@ -37,7 +38,7 @@ class Plan:
         """Return the command that repeats one run."""
         return (
             f"quorumlog simulate --first-seed {seed} --seeds 1 --seconds {self.seconds:g} "
-            f"--nodes {self.nodes}"
+            f"--nodes {self.nodes}" + " --partitions" * bool(self.has_partitions)
         )
 
 
@@ -65,7 +66,7 @@ def has_groups(seed: int) -> bool:
 def _run(plan: Plan, seed: int) -> Outcome:
     seconds, nodes = plan.seconds, plan.nodes
     try:
-        if has_groups(seed):
+        if not plan.has_partitions and has_groups(seed):
             return run_groups_seed(seed, seconds=seconds, nodes=nodes)
         return run_seed(seed, seconds=seconds, nodes=nodes, has_partitions=plan.has_partitions)
     finally:
