@@ -5,6 +5,8 @@ the offset that was told, and in order; one that was not acknowledged at most on
 """
 
 import asyncio
+import contextlib
+import ctypes
 import random
 import shutil
 import subprocess
@@ -50,6 +52,12 @@ LEADERLESS = {
     KafkaError._UNKNOWN_PARTITION,
 }
 """What a question of librdkafka to the leader may be answered with while another one is elected."""
+
+
+STILL_S = 30
+"""How long a client's main thread must stand still; one that is well wakes each second."""
+
+_creating = threading.Lock()
 
 
 class Records:
@@ -288,6 +296,7 @@ class Seen:
         self.name = name
         self.values = {partition: [] for partition in range(partitions)}
         self.faults = []
+        self.deadlocks = 0
 
     def add(self, partition, offset, value):
         values = self.values[partition]
@@ -295,6 +304,14 @@ class Seen:
             self.faults.append(f"{self.name}: {partition}@{offset} came after {len(values)}")
             return
         values.append(value)
+
+    def ends(self):
+        """Return the next offset of each partition."""
+        return {partition: len(values) for partition, values in self.values.items()}
+
+    def has_all_of(self, contents):
+        """Whether it has come to the end of what is there."""
+        return all(len(self.values[one]) >= len(values) for one, values in contents.items())
 
     def faults_in(self, contents):
         """Return what is not as the final content has it."""
@@ -306,9 +323,56 @@ class Seen:
         ]
 
 
-def consumer_of(servers, topic, partitions):
-    """Return librdkafka's consumer of all partitions of a topic, from the beginning on."""
-    consumer = Consumer(
+class LibrdkafkaConsumer:
+    """A consumer of librdkafka that may be deadlocked.
+
+    That happens to librdkafka 2.16 if a broker leaves the metadata while OffsetForLeaderEpoch is
+    under way (its issue 5476): its threads wait for each other's locks for good, whatever brokers
+    do. Such a client is left where it stands, and never freed, as that would wait, too.
+    """
+
+    def __init__(self, settings):
+        with _creating:
+            before = _main_threads()
+            self.consumer = Consumer(settings)
+            self._threads = set(_main_threads()) - set(before)
+        self._turns, self._turned_s = {}, time.monotonic()
+
+    def is_deadlocked(self):
+        """Whether its main thread has not had a turn for `STILL_S`; ask it now and then."""
+        turns = {one: turn for one, turn in _main_threads().items() if one in self._threads}
+        if turns != self._turns:
+            self._turns, self._turned_s = turns, time.monotonic()
+        if time.monotonic() - self._turned_s < STILL_S:
+            return False
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.consumer))
+        return True
+
+    def close(self):
+        """Close it, unless it is deadlocked; return whether it was closed."""
+        closing = Job(self.consumer.close)
+        while closing.is_alive():
+            if self.is_deadlocked():
+                return False
+            closing.join(1)
+        closing.result(0)
+        return True
+
+
+def _main_threads():
+    """Return how often each main thread of a librdkafka client in this process had its turn."""
+    turns = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            if (task / "comm").read_text().strip() == "rdk:main":
+                lines = (task / "status").read_text().splitlines()
+                turns[task.name] = [line for line in lines if "ctxt_switches" in line]
+    return turns
+
+
+def reader_of(servers):
+    """Return librdkafka's consumer, patient, that commits nothing and resets no offset."""
+    return LibrdkafkaConsumer(
         {
             "bootstrap.servers": servers,
             "group.id": "none",
@@ -319,16 +383,26 @@ def consumer_of(servers, topic, partitions):
             "log_level": 2,
         }
     )
-    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in range(partitions)])
-    return consumer
+
+
+def consumer_of(servers, topic, positions):
+    """Return a consumer of partitions of a topic, each from an offset on."""
+    client = reader_of(servers)
+    assigned = [TopicPartition(topic, one, offset) for one, offset in positions.items()]
+    client.consumer.assign(assigned)
+    return client
 
 
 def consume_by_confluent(servers, records, seen, stopping):
-    """Read all partitions until told to stop."""
-    consumer = consumer_of(servers, records.topic, records.partitions)
+    """Read all partitions until told to stop; a deadlocked client is replaced by another."""
+    positions = dict.fromkeys(range(records.partitions), OFFSET_BEGINNING)
+    client = consumer_of(servers, records.topic, positions)
     while not stopping.is_set():
-        _consume_some(consumer, seen)
-    consumer.close()
+        _consume_some(client.consumer, seen)
+        if client.is_deadlocked():
+            seen.deadlocks += 1
+            client = consumer_of(servers, records.topic, seen.ends())
+    seen.deadlocks += not client.close()
 
 
 def _consume_some(consumer, seen):
@@ -361,7 +435,8 @@ async def _consume_by_aiokafka(servers, records, seen, stopping):
 
 def read_all(servers, topic, partitions, seconds):
     """Return the values of each partition, from the beginning to the high watermark."""
-    consumer = consumer_of(servers, topic, partitions)
+    client = consumer_of(servers, topic, dict.fromkeys(range(partitions), OFFSET_BEGINNING))
+    consumer = client.consumer
     seen, deadline = Seen("final reader", partitions), time.monotonic() + seconds
     ends = {one: ends_of(consumer, topic, one, deadline) for one in range(partitions)}
     if any(begin for begin, _ in ends.values()):
@@ -371,7 +446,7 @@ def read_all(servers, topic, partitions, seconds):
         if seen.faults or time.monotonic() > deadline:
             held = {one: len(values) for one, values in seen.values.items()}
             raise AssertionError(f"read {held} of {ends}; {seen.faults}")
-    consumer.close()
+    client.close()
     return seen.values
 
 

@@ -108,7 +108,13 @@ class Load:
         return read_all(self._servers, TOPIC, self._partitions, SETTLE_S)
 
     def judge(self, contents):
-        """Stop consumers, and compare all with what is read at the end."""
+        """Let consumers read to the end, stop them, and compare all with what is read then."""
+        deadline = time.monotonic() + SETTLE_S
+        for job, seen in zip(self.reading, self.seen, strict=True):
+            while job.is_alive() and not seen.has_all_of(contents):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"{seen.name} did not come to the end: {seen.ends()}")
+                job.join(0.2)
         self.stopping.set()
         for job in self.reading:
             job.result(SETTLE_S)
@@ -123,6 +129,9 @@ class Load:
         sent, acknowledged, failed = self.records.counts()
         if failed:
             print(f"failed: {counted(self.records.failed)}")
+        for seen in self.seen:
+            if seen.deadlocks:
+                print(f"{seen.name} was deadlocked (librdkafka's issue 5476): {seen.deadlocks}")
         print(f"{sent} records sent, {acknowledged} acknowledged", flush=True)
 
 

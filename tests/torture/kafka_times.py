@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka import TopicPartition as Partition
 
 from kafka_client import Client
@@ -143,7 +144,8 @@ async def produce(leaders, topic, batches):
 def consume(servers, topics):
     """Read all topics from where they begin, by librdkafka, which unpacks every codec."""
     for topic in topics:
-        consumer = consumer_of(servers, topic.name, 1)
+        client = consumer_of(servers, topic.name, {0: OFFSET_BEGINNING})
+        consumer = client.consumer
         start, end = ends_of(consumer, topic.name, 0, time.monotonic() + SETTLE_S)
         topic.records, deadline = [], time.monotonic() + SETTLE_S
         while len(topic.records) < end - start:
@@ -152,7 +154,7 @@ def consume(servers, topics):
                 if message.error() is None:
                     assert message.offset() == start + len(topic.records), f"{topic.name} has gaps"
                     topic.records.append((message.offset(), message.timestamp()[1]))
-        consumer.close()
+        client.close()
 
 
 async def check(brokers, leaders, topics, look_ups, done):

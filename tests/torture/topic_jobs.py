@@ -9,10 +9,10 @@ from collections import Counter, deque
 from functools import partial
 from itertools import count
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from kafka_load import BACKOFF_MS, LEADERLESS, PASSING, confluent_producer, read_all
+from kafka_load import LEADERLESS, PASSING, confluent_producer, read_all, reader_of
 from torture.brokers import admin_of
 
 KNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -102,7 +102,8 @@ class Retained:
         """Go on until told to stop. Raises `AssertionError` for what is wrong."""
         producer = confluent_producer(self.servers)
         admin = admin_of(self.servers)
-        consumer = self._consumer()
+        client = reader_of(self.servers)
+        consumer = client.consumer
         for number in count():
             if stopping.is_set():
                 break
@@ -120,7 +121,8 @@ class Retained:
             if self._random.random() < 0.2 and self.start:
                 self._read_what_is_gone(consumer)
         assert producer.flush(300) == 0, f"{self.name}: not all is delivered"
-        consumer.close()
+        if not client.close():
+            self.done["deadlocks of librdkafka"] += 1
 
     def _delivered(self, made_s, error, message):
         assert error is None, f"{self.name}: {error}"
@@ -132,25 +134,11 @@ class Retained:
         self._numbers[offset] = number
         self._made.append((made_s, offset))
 
-    def _consumer(self):
-        return Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "none",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "reconnect.backoff.max.ms": BACKOFF_MS,
-                "fetch.wait.max.ms": 100,
-                "log_level": 2,
-            }
-        )
-
     def look(self, consumer=None):
         """Ask where the partition begins and ends, as far as somebody answers."""
         try:
-            start, end = (consumer or self._consumer()).get_watermark_offsets(
-                TopicPartition(self.name, 0), 10
-            )
+            consumer = consumer or reader_of(self.servers).consumer
+            start, end = consumer.get_watermark_offsets(TopicPartition(self.name, 0), 10)
         except KafkaException as error:
             if error.args[0].code() not in UNSURE:
                 raise
