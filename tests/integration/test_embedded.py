@@ -97,7 +97,7 @@ async def test_an_append_that_the_hook_refuses_did_not_happen_and_says_why(tmp_p
             assert bodies == [b"good", b"fine", b"last"]
 
 
-async def test_17_role_changes_are_told_in_order_and_one_after_the_other(tmp_path, caplog):
+async def test_f17_role_changes_are_told_in_order_and_one_after_the_other(tmp_path, caplog):
     told, running = {}, set()
 
     def handler(node_id):

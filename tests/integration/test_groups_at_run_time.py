@@ -207,6 +207,24 @@ async def test_settings_are_altered_while_the_group_runs_and_kept(make_cluster, 
             assert cluster.replica("n2", "orders").core.config.election_timeout_min_ms == 500
 
 
+async def test_f113_a_leader_that_is_preferred_at_run_time_takes_over(make_cluster, until):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client, cluster.client("orders") as orders:
+            made = await made_small(client)
+            first = await orders.append(b"first")
+            wanted = max(set(cluster.ids) - {made.leader_id})
+            changed = await client.admin.groups.alter("orders", {"preferredLeaderIds": wanted})
+            assert changed.after_restart == []
+            await until(lambda: cluster.leader_id("orders") == wanted)
+            second = await orders.append(b"second")
+            assert (await orders.get(first.index)).body == b"first"
+            assert second.term > first.term
+            await client.admin.groups.alter("orders", {"preferredLeaderIds": made.leader_id})
+            await until(lambda: cluster.leader_id("orders") == made.leader_id)
+            assert (await orders.append(b"third")).index > second.index
+
+
 async def test_a_node_that_is_down_is_a_line_of_the_lists_and_the_exit_status_says_so(
     make_cluster, capsys
 ):

@@ -245,3 +245,28 @@ def test_ctrl_c_is_a_clean_stop(tmp_path):
     _, said = process.communicate(timeout=EXIT_SECONDS)
     assert process.returncode == 0
     assert "node stopped" in said
+
+
+async def test_the_log_level_of_a_group_is_altered_while_nodes_run(tmp_path):
+    made = LocalCluster.create(tmp_path / "cluster", groups=("told", "quiet"))
+    made.up()
+
+    def elections(group):
+        lines = [made.log_file(node_id).read_text().splitlines() for node_id in made.node_ids]
+        events = [json.loads(line) for of_node in lines for line in of_node]
+        return sum(one.get("group") == group and one["event"] == "role changed" for one in events)
+
+    try:
+        for is_quiet in (True, False):
+            async with Client(made.servers, "quiet") as client:
+                level = "WARNING" if is_quiet else "INFO"
+                await client.admin.groups.alter("quiet", {"logLevel": level})
+            before = {group: elections(group) for group in ("told", "quiet")}
+            for group in before:
+                async with Client(made.servers, group) as client:
+                    await client.admin.transfer()
+                    await client.append(b"by the next leader")
+            assert elections("told") > before["told"]
+            assert (elections("quiet") == before["quiet"]) == is_quiet
+    finally:
+        made.down()

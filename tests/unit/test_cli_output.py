@@ -97,6 +97,16 @@ def test_a_value_that_is_too_long_for_a_terminal_goes_on_in_the_next_line(termin
     assert "".join(shown).replace("24", "24 ") == rows[0][3]
 
 
+def test_a_table_in_a_terminal_breaks_no_setting_if_each_has_room(terminal):
+    settings = "kind=partitions preferredLeaderIds=n0 mappedFileSizeForEntryData=67108864"
+    rows = [["pg-0", "n0, n1, n2", "n0", "1", "1234567", "run time", settings]]
+    print_table(["GROUP", "MEMBERS", "LEADER", ">TERM", ">END", "FROM", "SETTINGS"], rows)
+    lines = terminal()
+    assert all(len(line) <= 80 for line in lines)
+    words = [word for line in lines for word in line.split()]
+    assert all(word in words for word in settings.split())
+
+
 def test_a_table_with_too_many_columns_for_a_terminal_is_printed_row_by_row(terminal):
     columns = ["NODE", *(f">COLUMN {number:02}" for number in range(12))]
     print_table(columns, [["n0", *(str(10**7 + number) for number in range(12))]] * 2)

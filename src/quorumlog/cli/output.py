@@ -56,7 +56,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
     """Print columns under their names; a name that starts with `>` is a column of numbers.
 
     What does not fit into a terminal beside each other is printed below each other: a value is
-    continued on the next line, or never cut.
+    continued on the next line, between two words if each word has room, or never cut.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     screen = console()
@@ -68,25 +68,44 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
         if sum(natural) + gap * (len(columns) - 1) <= screen.width:
             screen.print(_table(columns, cells, gap, natural))
             return
-    least = [
-        width if number == 0 or name.startswith(">") else min(width, WORDS_COLUMNS)
-        for number, (name, width) in enumerate(zip(columns, natural, strict=True))
-    ]
-    if sum(least) + (GAP_COLUMNS - 1) * (len(columns) - 1) <= screen.width:
-        screen.print(_table(columns, cells, GAP_COLUMNS - 1, least))
-        return
+    whole = [_longest_word(name, cells, number) for number, name in enumerate(columns)]
+    for words in (whole, [WORDS_COLUMNS] * len(columns)):
+        least = [
+            width if number == 0 or name.startswith(">") else min(width, words[number])
+            for number, (name, width) in enumerate(zip(columns, natural, strict=True))
+        ]
+        spare = screen.width - sum(least) - (GAP_COLUMNS - 1) * (len(columns) - 1)
+        if spare >= 0:
+            widths = _widened(least, natural, spare)
+            screen.print(_table(columns, cells, GAP_COLUMNS - 1, widths))
+            return
     for row in cells:
         _print_block(screen, columns, row)
 
 
+def _longest_word(name: str, rows: Sequence[Sequence[Text]], column: int) -> int:
+    words = [word for row in rows for word in row[column].plain.split()]
+    return max(map(len, [name, *words]))
+
+
+def _widened(least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
+    """Return widths of columns: from the first on, each has what it needs while there is room."""
+    widths = []
+    for width, wanted in zip(least, natural, strict=True):
+        more = min(wanted - width, spare)
+        widths.append(width + more)
+        spare -= more
+    return widths
+
+
 def _table(
-    columns: Sequence[str], rows: Iterable[Sequence[Text]], gap: int, least: Sequence[int]
+    columns: Sequence[str], rows: Iterable[Sequence[Text]], gap: int, widths: Sequence[int]
 ) -> Table:
-    """Return a table whose columns are at least so wide; words that are longer are continued."""
+    """Return a table whose columns are so wide; words that are longer are continued."""
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for name, width in zip(columns, least, strict=True):
+    for name, width in zip(columns, widths, strict=True):
         side: Literal["left", "right"] = "right" if name.startswith(">") else "left"
-        table.add_column(name.lstrip(">"), justify=side, overflow="fold", min_width=width)
+        table.add_column(name.lstrip(">"), justify=side, overflow="fold", width=width)
     for row in rows:
         table.add_row(*row)
     return table
