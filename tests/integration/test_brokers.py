@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
@@ -102,17 +103,17 @@ class Brokers:
             if node.replicas[CLUSTER_GROUP].core.role is Role.LEADER
         )
 
-    async def produce(self, name, number=0):
+    async def produce(self, name, number=0, **fields):
         """Produce a record, as clients do: at the leader, wherever that is; return its offset."""
         async with asyncio.timeout(SECONDS):
             while True:
-                response, offset = await self._produce(name, number)
+                response, offset = await self._produce(name, number, fields)
                 if response.code == ResponseCode.SUCCESS:
                     return offset
                 assert response.code in AGAIN, response
                 await asyncio.sleep(0.02)
 
-    async def _produce(self, name, number):
+    async def _produce(self, name, number, fields):
         broker = next(iter(self.brokers.values()))
         partition = broker.topics[name].partitions[number]
         await broker.until(
@@ -120,7 +121,7 @@ class Brokers:
         )
         leader = broker.registered[broker.leader_of(partition.group).broker_id].node_id
         replica = self.brokers[leader].replica(partition.group)
-        batch, block = prepared(partition.channel)
+        batch, block = prepared(partition.channel, **fields)
         answered = asyncio.get_running_loop().create_future()
         replica.propose(block, lambda *answer: answered.set_result(answer), batch)
         response, _ = await answered
@@ -260,3 +261,29 @@ async def test_retention_follows_the_configs_of_topics_and_of_the_cluster(broker
     default = ConfigChange("set", "log.retention.ms", "0")
     await brokers.execute(AlterConfigs([AlterResource(None, [default])]))
     await until(lambda: log_starts() == {3}, seconds=SECONDS)
+
+
+async def test_b9_a_topic_that_keeps_little_shares_no_files_with_one_that_keeps_all(brokers):
+    await brokers.start()
+    await brokers.create("all", 1, retention_ms="-1")
+    await brokers.create("little", 1, retention_ms="-1", retention_bytes="1")
+    n0 = brokers.brokers["n0"]
+    group = n0.topics["little"].partitions[0].group
+    assert n0.topics["all"].partitions[0].group != group
+    for _ in range(3):
+        await brokers.produce("all")
+        for _ in range(8):
+            await brokers.produce("little", value=bytes(1 << 20))
+
+    def are_freed():
+        """Whether all replicas have removed the first data files of the topic that keeps little."""
+        stores = [Path(config.store_base_dir) / group for config in brokers.configs.values()]
+        names = [{file.name for file in (store / "data").iterdir()} for store in stores]
+        return all(each and "0" * 20 not in each for each in names)
+
+    await until(are_freed, seconds=SECONDS)
+    assert await brokers.produce("all") == 3
+    partition = n0.topics["all"].partitions[0]
+    for node in brokers.nodes.values():
+        kept = node.replicas[partition.group].partition_reads.partition(partition.channel)
+        assert kept.log_start == 0

@@ -26,14 +26,21 @@ from quorumlog.machine.cluster.commands import (
 from quorumlog.machine.cluster.machine import execute
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState, group_name
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.retention_classes import MIXED, UNLIMITED
 
 NAMES = st.sampled_from(["a", "b", "a.b", "a_b", "c", "../x", ""])
 IDS = st.integers(1, 6).map(lambda number: bytes([number]) * 16)
 COUNTS = st.integers(-1, 5)
 GROUPS = st.integers(0, 5).map(group_name)
-NEW_GROUPS = st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True).map(
-    lambda members: NewGroup(members, "", {})
+NEW_GROUPS = st.builds(
+    NewGroup,
+    st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True),
+    st.just(""),
+    st.just({}),
+    st.integers(MIXED, UNLIMITED),
 )
+CONFIGS = st.sampled_from([{}, {"retention.ms": "60000"}, {"cleanup.policy": "compact"}])
+NEW_TOPICS = st.builds(NewTopic, NAMES, IDS, COUNTS, configs=CONFIGS)
 CHANNELS = st.lists(st.integers(1, 12), max_size=5)
 COMMANDS = st.one_of(
     st.builds(
@@ -47,9 +54,7 @@ COMMANDS = st.one_of(
     st.builds(GroupsLed, st.lists(GROUPS, max_size=2)),
     st.builds(PartitionsOpened, GROUPS, CHANNELS),
     st.builds(PartitionsLost, GROUPS, CHANNELS, st.integers(-1, 9)),
-    st.builds(
-        CreateTopics, st.lists(st.builds(NewTopic, NAMES, IDS, COUNTS), max_size=3), st.booleans()
-    ),
+    st.builds(CreateTopics, st.lists(NEW_TOPICS, max_size=3), st.booleans()),
     st.builds(DeleteTopics, st.lists(st.builds(TopicToDelete, NAMES), max_size=2)),
     st.builds(DeleteTopics, st.lists(st.builds(TopicToDelete, st.just(""), IDS), max_size=2)),
     st.builds(CreatePartitions, st.lists(st.builds(MorePartitions, NAMES, COUNTS), max_size=2)),

@@ -15,17 +15,23 @@ from quorumlog.broker.leaders import SILENT_MS, Leaders
 from quorumlog.machine.cluster.commands import (
     AddGroups,
     AllocateProducerIds,
+    AlterConfigs,
+    AlterResource,
+    ConfigChange,
+    CreatePartitions,
     CreateTopics,
     Envelope,
     GroupsLed,
+    MorePartitions,
     NewTopic,
     RegisterBroker,
     ReplaceGroup,
 )
 from quorumlog.machine.cluster.machine import execute
-from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState
+from quorumlog.machine.cluster.state import EMPTY_VIEW, GROUPS_MAX, ClusterState
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.cluster import LedGroup
+from quorumlog.model.retention_classes import SHORTEST, UNLIMITED
 
 OK = ResponseCode.SUCCESS
 
@@ -66,9 +72,25 @@ class Case:
         if not self.loses:
             self.do(command)
 
-    def admit(self, timeout_ms=1_000):
-        command = CreateTopics([NewTopic("t", os.urandom(16))])
+    def admit(self, timeout_ms=1_000, **configs):
+        """Have the controller admit a new topic, and see what it ordered."""
+        configs = {name.replace("_", "."): str(value) for name, value in configs.items()}
+        self.admit_command(
+            CreateTopics([NewTopic("t", os.urandom(16), configs=configs)]), timeout_ms
+        )
+
+    def admit_command(self, command, timeout_ms=1_000):
+        before = len(self.asked)
         self.controller.admit(command, timeout_ms, lambda *found: self.went.append(found))
+        if len(self.asked) > before:
+            self.controller.release()  # as whenever the view has changed
+
+    def led_by_class(self):
+        """Return the preferred leaders of the groups of each retention class."""
+        found = {}
+        for group in self.view().groups.values():
+            found.setdefault(group.retention_class, []).append(group.members[0])
+        return found
 
     def pass_time(self, by_ms):
         """Let time pass in which all nodes are heard."""
@@ -129,6 +151,7 @@ def test_a_topic_waits_for_brokers_and_says_so_if_they_do_not_come():
     assert not case.asked
     case.leaders.told("n2", [])
     case.controller.tick()
+    case.controller.release()
     assert case.went == [(OK, "")]
     assert len(case.view().groups) == 3
     late = Case(alive=[0])
@@ -208,3 +231,90 @@ def test_a_node_that_leads_no_more_does_nothing(case):
     before = len(case.asked)
     case.pass_time(2 * UNLED_MS)
     assert len(case.asked) == before
+
+
+DAY_MS = 86_400_000
+WEEK, HOURS = 15, 12
+
+
+def test_topics_that_keep_for_other_times_have_groups_of_their_own(case):
+    case.admit()
+    case.admit(retention_ms=3 * DAY_MS // 24)
+    case.admit(retention_ms=10 * DAY_MS)
+    assert case.went == [(OK, "")] * 3
+    assert case.led_by_class() == {WEEK: [0, 1, 2], HOURS: [0, 1, 2]}
+    members = [group.members for group in case.view().groups.values()]
+    assert all(sorted(one) == [0, 1, 2] for one in members)
+
+
+def test_a_topic_waits_until_its_groups_can_be_seen_and_says_so_if_they_do_not_come(case):
+    case.admit()
+    case.loses = True
+    case.admit(timeout_ms=1_500, retention_ms=60_000)
+    assert case.went == [(OK, "")]
+    case.pass_time(REPEAT_MS)
+    assert len(case.asked) == 3, "they were ordered again"
+    case.pass_time(500)
+    code, text = case.went[1]
+    assert code is ResponseCode.TIMEOUT
+    assert "were ordered, and are not there yet" in text
+    case.loses = False
+    case.admit(timeout_ms=5_000, retention_ms=60_000)
+    case.pass_time(REPEAT_MS)
+    case.controller.release()
+    assert case.went[2] == (OK, "")
+
+
+def test_more_partitions_go_to_groups_of_the_class_that_the_topic_has_by_now(case):
+    case.admit(retention_ms=60_000)
+    case.do(CreateTopics([NewTopic("t", os.urandom(16), configs={"retention.ms": "60000"})]))
+    change = ConfigChange("set", "retention.ms", str(7 * DAY_MS))
+    case.do(AlterConfigs([AlterResource("t", [change])]))
+    case.admit_command(CreatePartitions([MorePartitions("t", 8)]))
+    assert set(case.led_by_class()) == {SHORTEST, WEEK}
+    assert case.went == [(OK, "")] * 2
+
+
+def test_when_there_are_as_many_groups_as_may_be_topics_share_those_of_others():
+    case = Case(brokers=40, voters=3)
+    case.admit()
+    case.admit(retention_ms=60_000)
+    assert len(case.view().groups) == GROUPS_MAX
+    assert len(case.led_by_class()[SHORTEST]) == GROUPS_MAX - 40
+    case.admit(retention_ms=-1)
+    assert case.went == [(OK, "")] * 3
+    assert UNLIMITED not in case.led_by_class()
+
+
+def test_too_few_brokers_for_more_groups_do_not_keep_a_topic_from_those_there_are(case):
+    case.admit()
+    case.dead = {"n2"}
+    case.pass_time(SILENT_MS + 1)
+    case.admit(retention_ms=-1)
+    assert case.went == [(OK, "")] * 2
+
+
+def test_a_broker_that_joins_later_gets_a_group_of_each_class():
+    case = Case(brokers=4, alive=[0, 1, 2], voters=4)
+    case.admit()
+    case.admit(retention_ms=-1)
+    case.leaders.told("n3", [])
+    case.pass_time(REPEAT_MS)
+    assert case.led_by_class() == {WEEK: [0, 1, 2, 3], UNLIMITED: [0, 1, 2, 3]}
+
+
+def test_a_group_that_is_made_elsewhere_is_of_the_same_class():
+    case = Case(brokers=4, alive=[0, 1, 2, 3], voters=4)
+    case.admit(retention_ms=60_000)
+    case.pass_time(0)
+    case.dead = {"n3"}
+    case.pass_time(UNLED_MS)
+    replaced = [one for one in case.asked if isinstance(one, ReplaceGroup)]
+    assert replaced
+    assert set(case.led_by_class()) == {SHORTEST}
+
+
+def test_a_topic_that_is_refused_for_its_configs_has_no_group_made(case):
+    case.admit(retention_ms="never")
+    assert case.went == [(OK, "")], "the machine says what is wrong"
+    assert not case.asked

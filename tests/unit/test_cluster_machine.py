@@ -3,6 +3,7 @@
 import io
 import os
 
+import msgspec
 import pytest
 
 from quorumlog.machine.cluster.answers import (
@@ -35,10 +36,11 @@ from quorumlog.machine.cluster.commands import (
     encode,
 )
 from quorumlog.machine.cluster.machine import ClusterMachine
-from quorumlog.machine.cluster.state import group_identity
+from quorumlog.machine.cluster.state import PartitionGroup, group_identity
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import CorruptionError
+from quorumlog.model.retention_classes import MIXED, SHORTEST, UNLIMITED
 
 OK = ResponseCode.SUCCESS
 
@@ -50,7 +52,7 @@ def entry(body):
 class Cluster:
     """A machine, and the commands that it was given."""
 
-    def __init__(self, brokers=3, groups=3):
+    def __init__(self, brokers=3, groups=3, classes=()):
         self.machine = ClusterMachine()
         self.log = []
         for number in range(brokers):
@@ -59,6 +61,8 @@ class Cluster:
             ids = [*range(brokers)]
             rings = [ids[first:] + ids[:first] for first in range(groups)]
             self.do(AddGroups(0, [NewGroup(members, "", {}) for members in rings]))
+        for one in classes:
+            self.do(AddGroups(self.view.groups_made, [NewGroup([0], "", {}, one)]))
 
     @property
     def view(self):
@@ -102,6 +106,41 @@ def test_partitions_take_turns_over_groups_and_those_with_the_fewest_come_first(
     assert cluster.channels("b") == [("pg-1", 2), ("pg-2", 2)]
     assert cluster.view.topics["b"].created_ms == 5
     assert cluster.view.partition_count == 6
+
+
+def test_partitions_go_to_groups_of_their_topics_retention_class():
+    cluster = Cluster(groups=0, classes=[12, 15, UNLIMITED, 15])
+    cluster.create("weeks", 2)
+    assert cluster.channels("weeks") == [("pg-1", 1), ("pg-3", 1)]
+    cluster.create("hours", 2, configs={"retention.ms": "7200000"})
+    assert cluster.channels("hours") == [("pg-0", 1), ("pg-0", 2)]
+    cluster.create("compacted", 1, configs={"cleanup.policy": "compact"})
+    assert cluster.channels("compacted") == [("pg-2", 1)]
+    cluster.do(AlterConfigs([AlterResource("weeks", [ConfigChange("set", "retention.ms", "-1")])]))
+    cluster.do(CreatePartitions([MorePartitions("weeks", 3)]))
+    assert cluster.channels("weeks") == [("pg-1", 1), ("pg-3", 1), ("pg-2", 2)], "nothing moves"
+    cluster.do(AlterConfigs([AlterResource(None, [ConfigChange("set", "log.retention.ms", "9")])]))
+    cluster.create("minutes", 1)
+    assert cluster.channels("minutes") == [("pg-0", 3)], "the nearest class that has a group"
+
+
+def test_groups_from_before_there_were_classes_are_used_if_there_are_no_others():
+    cluster = Cluster(groups=1)
+    cluster.create("t", 1)
+    assert cluster.channels("t") == [("pg-0", 1)]
+    cluster.do(AddGroups(1, [NewGroup([0], "", {}, SHORTEST)]))
+    cluster.do(CreatePartitions([MorePartitions("t", 2)]))
+    assert cluster.channels("t") == [("pg-0", 1), ("pg-1", 1)]
+    cluster.do(ReplaceGroup("pg-1", NewGroup([1], "", {}, SHORTEST)))
+    assert cluster.view.groups["pg-2"].retention_class == SHORTEST
+
+
+def test_what_was_saved_before_there_were_classes_is_read_as_mixed():
+    before = ["pg-0", [0], "peers", {}, "led", 5, 3]
+    group = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=PartitionGroup)
+    assert (group.next_channel, group.retention_class) == (3, MIXED)
+    new = msgspec.msgpack.decode(msgspec.msgpack.encode([[0], "peers", {}]), type=NewGroup)
+    assert new.retention_class == MIXED
 
 
 def test_a_deleted_topics_name_is_free_at_once_and_its_channels_are_never_used_again():

@@ -5,12 +5,14 @@ as soon as their view of `__cluster` has them. Everything follows from the state
 what, so another leader goes on from there.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from quorumlog.broker.leaders import Leaders
+from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import (
     AddGroups,
     AnyCommand,
@@ -18,12 +20,21 @@ from quorumlog.machine.cluster.commands import (
     CreateTopics,
     GroupsLed,
     NewGroup,
+    NewTopic,
     ReplaceGroup,
 )
 from quorumlog.machine.cluster.state import GROUPS_MAX, ClusterView
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.topic_configs import REPLICATION_DEFAULT, cluster_default
+from quorumlog.model.retention_classes import MIXED, class_text, retention_class
+from quorumlog.model.topic_configs import (
+    REPLICATION_DEFAULT,
+    TOPIC_CONFIGS,
+    cluster_default,
+    problem_of,
+)
 from quorumlog.model.wording import counted
+
+logger = logging.getLogger(__name__)
 
 UNLED_MS: Final = 30_000
 """A new partition group that has no leader after this time is given up, and made elsewhere."""
@@ -33,7 +44,7 @@ DEFAULT_SETTINGS: Final = {"mappedFileSizeForEntryData": str(256 * 1024 * 1024)}
 """Of new partition groups, unless the configuration of the node says otherwise: the room of records
 that were given up comes back with whole data files."""
 HELD_MAX: Final = 1_024
-"""Commands that wait for brokers."""
+"""Commands that wait for brokers, or for partition groups."""
 
 
 class ControllerNode(Protocol):
@@ -71,8 +82,17 @@ Go: TypeAlias = Callable[[ResponseCode, str], None]
 
 @dataclass(slots=True)
 class _Held:
+    """A command that waits until there are partition groups of some retention classes."""
+
+    classes: frozenset[int]
     deadline_ms: int
     go: Go
+
+
+def _problem_of(new: NewTopic) -> str:
+    """Return what is wrong with the configs of a topic, for which it is to be refused."""
+    problems = (problem_of(TOPIC_CONFIGS, *one, of="topics") for one in new.configs.items())
+    return next(filter(None, problems), "")
 
 
 def replicas_of_new_groups(view: ClusterView, voters: int) -> int:
@@ -103,17 +123,43 @@ class Controller:
     # -- commands -----------------------------------------------------------------------------
 
     def admit(self, command: AnyCommand, timeout_ms: int, go: Go) -> None:
-        """Call `go` once a command can be appended: partitions need groups to be on."""
+        """Call `go` once a command can be appended: partitions need groups to be on.
+
+        These are groups of the retention classes of their topics. If such groups cannot be made
+        now, others do, as far as there are any.
+        """
         if not isinstance(command, CreateTopics | CreatePartitions):
             go(ResponseCode.SUCCESS, "")
             return
-        self._add_groups()
-        if self._node.view().groups or self._is_enough():
+        classes = self._classes(command)
+        if self._has_groups_for(classes):
             go(ResponseCode.SUCCESS, "")
         elif len(self._held) >= HELD_MAX:
-            go(ResponseCode.LEADER_PENDING_FULL, f"{HELD_MAX} commands wait for brokers already")
+            text = f"{HELD_MAX} commands wait for brokers or partition groups already"
+            go(ResponseCode.LEADER_PENDING_FULL, text)
         else:
-            self._held.append(_Held(self._node.now_ms() + timeout_ms, go))
+            self._held.append(_Held(classes, self._node.now_ms() + timeout_ms, go))
+
+    def _classes(self, command: CreateTopics | CreatePartitions) -> frozenset[int]:
+        """Return the retention classes of the topics that a command is about."""
+        view = self._node.view()
+        if isinstance(command, CreateTopics):
+            configs = [new.configs for new in command.topics if not _problem_of(new)]
+        else:
+            found = [view.topics.get(more.name) for more in command.topics]
+            configs = [topic.configs for topic in found if topic is not None]
+        return frozenset(retention_class(one, view.defaults) for one in configs)
+
+    def _has_groups_for(self, classes: frozenset[int]) -> bool:
+        """Whether topics of some classes have groups; those that are lacking are ordered."""
+        groups = self._node.view().groups
+        lacking = classes - {group.retention_class for group in groups.values()}
+        if not lacking:
+            return True
+        if not self._is_enough() or len(groups) >= GROUPS_MAX:
+            return bool(groups)
+        self._add_groups(lacking)
+        return False
 
     def _is_enough(self) -> bool:
         return len(self._live()) >= self._factor()
@@ -131,7 +177,7 @@ class Controller:
 
     def tick(self) -> None:
         """Do what is to be done, if this node is the controller."""
-        self._release()
+        self.release()
         if not self._node.controls():
             self._unled.clear()
             return
@@ -148,8 +194,7 @@ class Controller:
                 if name not in led and now_ms - since_ms >= UNLED_MS
             ]
         )
-        if view.groups:
-            self._add_groups()
+        self._add_groups({group.retention_class for group in view.groups.values()} - {MIXED})
 
     def _may_ask(self, what: str) -> bool:
         """Whether something may be ordered now: not again and again before it can be seen."""
@@ -159,45 +204,54 @@ class Controller:
         self._asked[what] = now_ms
         return True
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Let commands go on that can, and refuse those that have waited for too long."""
         held, self._held = self._held, []
         now_ms = self._node.now_ms()
         for one in held:
             if not self._node.controls():
                 one.go(ResponseCode.NOT_LEADER, "another node leads __cluster")
-            elif self._node.view().groups or self._is_enough():
-                self._add_groups()
+            elif self._has_groups_for(one.classes):
                 one.go(ResponseCode.SUCCESS, "")
             elif now_ms >= one.deadline_ms:
-                one.go(ResponseCode.TIMEOUT, self._too_few())
+                one.go(ResponseCode.TIMEOUT, self._why_none())
             else:
                 self._held.append(one)
 
-    def _too_few(self) -> str:
+    def _why_none(self) -> str:
+        if self._is_enough():
+            return "the partition groups that it needs were ordered, and are not there yet"
         return (
             f"a partition group is made of {counted(self._factor(), 'broker')}, and there are "
             f"{len(self._live())}: start others (kafkaListen), or set default.replication.factor"
         )
 
-    def _add_groups(self) -> None:
-        """Have a group made for each live broker that is preferred as the leader of none."""
+    def _add_groups(self, classes: Collection[int]) -> None:
+        """Have a group of each class made for each live broker that is preferred for none of it."""
         view, factor = self._node.view(), self._factor()
         live = self._live()
         if len(live) < factor:
             return
-        preferred = {group.members[0] for group in view.groups.values()}
-        without = [broker_id for broker_id in live if broker_id not in preferred]
-        room = GROUPS_MAX - len(view.groups)
-        if without and room > 0 and self._may_ask(f"groups {view.groups_made}"):
+        led = {(group.members[0], group.retention_class) for group in view.groups.values()}
+        pairs = [(one, each) for one in live for each in sorted(classes) if (one, each) not in led]
+        pairs = pairs[: max(0, GROUPS_MAX - len(view.groups))]
+        if pairs and self._may_ask(f"groups {view.groups_made}"):
             load = self._loads()
-            load.update(without[:room])
-            added = [self._new_group(first, live, factor, load) for first in without[:room]]
+            load.update(first for first, _ in pairs)
+            added = [self._new_group(*pair, live, factor, load) for pair in pairs]
             self._asked = {
                 what: at_ms
                 for what, at_ms in self._asked.items()
                 if not what.startswith("groups ") or what == f"groups {view.groups_made}"
             }
+            texts = ", ".join(class_text(one) for one in sorted({one for _, one in pairs}))
+            log_event(
+                logger,
+                logging.INFO,
+                "partition groups ordered",
+                groups=len(added),
+                retention_classes=texts,
+            )
             self._node.ask_for(AddGroups(view.groups_made, added))
 
     def _loads(self) -> Counter[int]:
@@ -206,12 +260,12 @@ class Controller:
         return Counter(member for group in groups for member in group.members)
 
     def _new_group(
-        self, first: int, live: Iterable[int], factor: int, load: Counter[int]
+        self, first: int, retained: int, live: Iterable[int], factor: int, load: Counter[int]
     ) -> NewGroup:
         """Return a group that `first` shall lead, with the others that have the fewest groups.
 
         Of those with equally many, the ones after `first` in the order of their ids. `load` counts
-        the group for `first` already; the others are added to it.
+        the group for `first` already; the others are added to it. `retained` is its class.
         """
         ring = sorted(live, key=lambda one: (one <= first, one))
         others = [one for one in ring if one != first]
@@ -223,7 +277,7 @@ class Controller:
         peers = ";".join(f"{brokers[one].node_id}-{brokers[one].address}" for one in chosen)
         settings = {**DEFAULT_SETTINGS, **self._node.settings, "kind": "partitions"}
         settings["preferredLeaderIds"] = node_ids[0]
-        return NewGroup(chosen, peers, settings)
+        return NewGroup(chosen, peers, settings, retained)
 
     def _replace(self, names: Sequence[str]) -> None:
         """Give up groups that got no leader, and have others made of live brokers.
@@ -240,7 +294,8 @@ class Controller:
             first = min(live, key=lambda one: (led[one], load[one], one))
             led[first] += 1
             load[first] += 1
-            replacement = self._new_group(first, live, factor, load)
+            retained = self._node.view().groups[name].retention_class
+            replacement = self._new_group(first, retained, live, factor, load)
             self._node.ask_for(ReplaceGroup(name, replacement))
 
     def end(self) -> None:

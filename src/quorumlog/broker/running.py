@@ -140,6 +140,7 @@ class Running:
         """This node's view of `__cluster` has changed, in more than its consumer groups."""
         self.applied()
         self.leaders.forget(self.view().has_given_up)
+        self.controller.release()
         self._reconcile()
 
     # -- leaders ------------------------------------------------------------------------------

@@ -70,7 +70,15 @@ def add_groups(state: ClusterState, command: AddGroups, at_ms: int) -> Changed:
 def _add_group(state: ClusterState, new: NewGroup, at_ms: int) -> PartitionGroup:
     name = group_name(state.groups_made)
     state.groups_made += 1
-    group = PartitionGroup(name, tuple(new.members), new.peers, new.settings, "making", at_ms)
+    group = PartitionGroup(
+        name,
+        tuple(new.members),
+        new.peers,
+        new.settings,
+        "making",
+        at_ms,
+        retention_class=new.retention_class,
+    )
     state.put_group(group)
     return group
 

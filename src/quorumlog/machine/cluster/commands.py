@@ -13,6 +13,7 @@ from msgspec import Meta
 from quorumlog.model.bounds import AddressText, Milliseconds, Name, Number
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.retention_classes import MIXED, UNLIMITED
 
 ID_BYTES: Final = 16
 NO_TOPIC: Final = bytes(ID_BYTES)
@@ -71,12 +72,14 @@ class Registered(Result, frozen=True, array_like=True, tag=True):
 class NewGroup(msgspec.Struct, frozen=True, array_like=True):
     """A partition group to be made: `members` are brokers, the preferred leader first.
 
-    `peers` are these with their addresses, as a group's configuration has them.
+    `peers` are these with their addresses, as a group's configuration has them. `retention_class`
+    is that of the topics whose partitions it is for (`model.retention_classes`).
     """
 
     members: Annotated[list[int], Meta(min_length=1, max_length=50)]
     peers: Annotated[str, Meta(max_length=4_096)]
     settings: dict[str, str]
+    retention_class: Annotated[int, Meta(ge=MIXED, le=UNLIMITED)] = MIXED
 
 
 class AddGroups(Command, frozen=True, array_like=True, tag=True):

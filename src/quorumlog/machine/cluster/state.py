@@ -16,6 +16,7 @@ from quorumlog.machine.cluster.consumer_groups import (
     ConsumerGroups,
 )
 from quorumlog.model.config import PARTITION_GROUP
+from quorumlog.model.retention_classes import MIXED
 
 BROKERS_MAX: Final = 50
 """Brokers of a cluster."""
@@ -45,7 +46,8 @@ class PartitionGroup(msgspec.Struct, frozen=True, array_like=True):
     """A group of partitions: `members` are the brokers that it was made at, preferred leader first.
 
     It is "making" until it has had a leader; `since_ms` is when it got to its phase.
-    `next_channel` is the lowest channel that no partition was ever given.
+    `next_channel` is the lowest channel that no partition was ever given. `retention_class` is that
+    of the topics that it is for, as far as there are groups for each.
     """
 
     name: str
@@ -55,6 +57,7 @@ class PartitionGroup(msgspec.Struct, frozen=True, array_like=True):
     phase: GroupPhase
     since_ms: int
     next_channel: int = 1
+    retention_class: int = MIXED
 
 
 class TopicPartition(msgspec.Struct, frozen=True, array_like=True):

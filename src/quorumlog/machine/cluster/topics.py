@@ -32,6 +32,7 @@ from quorumlog.machine.cluster.state import (
 )
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP
+from quorumlog.model.retention_classes import nearest, retention_class
 from quorumlog.model.topic_configs import (
     CLUSTER_CONFIGS,
     PARTITIONS_DEFAULT,
@@ -127,11 +128,14 @@ def _check_room(state: ClusterState, count: int) -> None:
 def _with_partitions(state: ClusterState, topic: Topic, count: int) -> Topic:
     """Return a topic with `count` partitions, the new ones on the groups that have the fewest.
 
-    They take turns over groups, and so over leaders: a topic's load is spread from its first
-    partitions on.
+    These are groups of its retention class, or of the nearest one that has groups. They take turns
+    over groups, and so over leaders: a topic's load is spread from its first partitions on.
     """
     used = {name: len(found) for name, found in state.assignments.items()}
-    order = sorted(state.groups, key=lambda name: (used[name], len(name), name))
+    wanted = retention_class(topic.configs, state.defaults)
+    chosen = nearest(wanted, {group.retention_class for group in state.groups.values()})
+    suited = [name for name, group in state.groups.items() if group.retention_class == chosen]
+    order = sorted(suited, key=lambda name: (used[name], len(name), name))
     partitions = list(topic.partitions)
     for turn, number in enumerate(range(len(partitions), count)):
         name = order[turn % len(order)]
