@@ -58,6 +58,7 @@ STILL_S = 30
 """How long a client's main thread must stand still; one that is well wakes each second."""
 
 _creating = threading.Lock()
+"""Held while a client of librdkafka is made, so that its threads are known from others'."""
 
 
 class Records:
@@ -137,18 +138,18 @@ def key_of(value):
 
 def confluent_producer(servers, **options):
     """Return librdkafka's idempotent producer, patient, with small batches."""
-    return Producer(
-        {
-            "bootstrap.servers": servers,
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "batch.num.messages": 50,
-            "message.timeout.ms": DELIVERY_MS,
-            "reconnect.backoff.max.ms": BACKOFF_MS,
-            "log_level": 2,
-            **options,
-        }
-    )
+    settings = {
+        "bootstrap.servers": servers,
+        "enable.idempotence": True,
+        "linger.ms": 5,
+        "batch.num.messages": 50,
+        "message.timeout.ms": DELIVERY_MS,
+        "reconnect.backoff.max.ms": BACKOFF_MS,
+        "log_level": 2,
+        **options,
+    }
+    with _creating:
+        return Producer(settings)
 
 
 def produce_by_confluent(servers, records, name, count, seconds):
@@ -336,17 +337,20 @@ class LibrdkafkaConsumer:
             before = _main_threads()
             self.consumer = Consumer(settings)
             self._threads = set(_main_threads()) - set(before)
-        self._turns, self._turned_s = {}, time.monotonic()
+        self._turns = {}
 
     def is_deadlocked(self):
         """Whether its main thread has not had a turn for `STILL_S`; ask it now and then."""
-        turns = {one: turn for one, turn in _main_threads().items() if one in self._threads}
-        if turns != self._turns:
-            self._turns, self._turned_s = turns, time.monotonic()
-        if time.monotonic() - self._turned_s < STILL_S:
-            return False
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.consumer))
-        return True
+        now_s, turns = time.monotonic(), _main_threads()
+        for thread in self._threads & turns.keys():
+            turn, since_s = self._turns.get(thread, (None, now_s))
+            if turn != turns[thread]:
+                since_s = now_s
+            elif now_s - since_s >= STILL_S:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.consumer))
+                return True
+            self._turns[thread] = turns[thread], since_s
+        return False
 
     def close(self):
         """Close it, unless it is deadlocked; return whether it was closed."""
