@@ -1,7 +1,7 @@
 # make setup   prepare .venv (the other targets do it by themselves)
 # make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
 # make test    all tests; ARGS="tests/unit -k batch" for some
-# make test-clients  Kafka's clients that are programs of their own (kcat, kafkajs)
+# make test-clients  Kafka's clients that are programs of their own (kcat, kafkajs, librdkafka's tests)
 # make soak   the simulator until stopped; ARGS="--first-seed 100000 --nodes 5"
 # make torture  real processes, hurt for ARGS="--rounds 60" rounds under load; needs root
 # make bench   what a cluster does on this machine; ARGS="append --sizes 1024 --plot bench.png"
