@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,14 +45,28 @@ class Row(NamedTuple):
     name: str
     value: float
     unit: str
-    goal: float
+    goal: float | None
     node_cpu: str
     is_least: bool = True
 
     @property
-    def ratio(self) -> float:
-        """Return how good it is; 1 or more: the goal is reached."""
+    def ratio(self) -> float | None:
+        """Return how good it is; 1 or more: the goal is reached. None: there is no goal."""
+        if self.goal is None:
+            return None
         return self.value / self.goal if self.is_least else self.goal / self.value
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    """Print each figure as soon as it is known."""
+    heads = ("", "figure", "", "goal", "ratio", "processor time of all nodes")
+    line: Callable[..., str] = "{:34}{:>9} {:5}{:>7}{:>8}  {}".format
+    print(line(*heads), flush=True)
+    for row in rows:
+        value = f"{row.value:.1f}" if row.value >= 10 else f"{row.value:.2f}"
+        goal = "" if row.goal is None else f"{'≥' if row.is_least else '≤'} {row.goal:g}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        print(line(row.name, value, row.unit, goal, ratio, row.node_cpu), flush=True)
 
 
 class Cluster:
@@ -286,18 +300,10 @@ def main() -> int:
         servers, topic, count, size = sys.argv[2:]
         return be_consumers(servers, topic, int(count), int(size))
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    heads = ("", "figure", "", "goal", "ratio", "processor time of all nodes")
-    line: Callable[..., str] = "{:34}{:>9} {:5}{:>7}{:>8}  {}".format
     with guarded_directory("quorumlog-kafka-") as guard:
         cluster = LocalCluster.create(Path(guard.directory) / "cluster", topics=True, kafka_port=0)
         cluster.up()
-        print(line(*heads), flush=True)
-        for row in measured(Cluster(cluster), seconds):
-            value = f"{row.value:.1f}" if row.value >= 10 else f"{row.value:.2f}"
-            goal = f"{'≥' if row.is_least else '≤'} {row.goal:g}"
-            print(
-                line(row.name, value, row.unit, goal, f"{row.ratio:.2f}", row.node_cpu), flush=True
-            )
+        print_table(measured(Cluster(cluster), seconds))
         cluster.down()
     return 0
 
