@@ -62,6 +62,21 @@ def test_a_topic_is_created_described_altered_and_deleted(topic):
     assert topic("list", "--json")[:2] == (0, "")
 
 
+def test_programs_read_what_was_altered_and_deleted(topic):
+    assert topic("create", "j", "--partitions", "2")[0] == 0
+    topic_id = json.loads(topic("describe", "j", "--json")[1])["topic_id"]
+    options = ("--config", "retention.ms=5", "--delete-config", "retention.bytes")
+    status, out, _ = topic("alter", "j", *options, "--partitions", "3", "--json")
+    assert status == 0
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"name": "j", "configs": {"retention.ms": "5", "retention.bytes": None}},
+        {"name": "j", "partitions": 3},
+    ]
+    status, out, error = topic("delete", "j", "none", "--json")
+    assert (status, json.loads(out)) == (1, {"name": "j", "topic_id": topic_id})
+    assert "there is no topic 'none'" in error
+
+
 def test_what_cannot_be_done_is_said_in_words(topic):
     assert json.loads(topic("create", "b", "--json")[1])["num_partitions"] == 4
     status, _, error = topic("create", "b")

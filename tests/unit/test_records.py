@@ -104,6 +104,24 @@ def test_c3_a_batch_that_cannot_be_true_is_refused(fields, fault):
     assert fault_of(changed(batch_of([1, 2, 3]), **fields)) is fault
 
 
+def test_c3_a_batch_does_not_state_more_records_than_its_bytes_can_hold():
+    without_key_and_value = b"".join(bytes([12, 0, 0, 2 * at, 1, 1, 0]) for at in range(3))
+    smallest = changed(
+        bytes(batch_of([1])[:HEADER_SIZE]) + without_key_and_value,
+        length=HEADER_SIZE - 12 + 3 * 7,
+        count=3,
+        last_offset_delta=2,
+    )
+    assert check_batch(smallest, MAX).count == 3
+    assert [one.offset for one in DefaultRecordBatch(bytearray(smallest))] == [0, 1, 2]
+    many = {"count": 4, "last_offset_delta": 3}
+    assert fault_of(changed(smallest, **many)) is BatchFault.INVALID
+    most = {"count": 2**31 - 1, "last_offset_delta": 2**31 - 2}
+    assert fault_of(changed(batch_of([1], value=bytes(1_000)), **most)) is BatchFault.INVALID
+    packed = changed(batch_of([1] * 1_000, codec=CODECS["gzip"]), **many)
+    assert check_batch(packed, MAX).count == 4, "what is compressed is not looked at"
+
+
 def test_c3_two_batches_and_half_a_batch_are_refused():
     one = bytes(batch_of([1, 2, 3]))
     with pytest.raises(RecordBatchError, match="more than one record batch"):

@@ -130,15 +130,22 @@ def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def _finish(outcomes: Iterable[Mapping[str, Any]], done: str, allowed: int = _NONE) -> None:
-    """Say what became of topics, which are `done`, such as "created".
+def _finish(
+    outcomes: Iterable[Mapping[str, Any]],
+    done: str,
+    allowed: int = _NONE,
+    fields: Sequence[str] = (),
+) -> None:
+    """Say what became of topics, which are `done`, such as "created"; `fields`: of JSON objects.
 
     Raises `CommandError` if something was not done.
     """
     failed = total = 0
     for one in outcomes:
         total += 1
-        if one["error_code"] == _NONE:
+        if one["error_code"] == _NONE and fields:
+            print_json({key: one[key] for key in fields} | {"topic_id": str(one["topic_id"])})
+        elif one["error_code"] == _NONE:
             print_line(f"topic {one['name']} is {done}")
         elif one["error_code"] == allowed:
             print_note(f"{one['error_message']}; nothing is changed")
@@ -184,17 +191,11 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         answer = admin.create_topics(
             dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
         )
-    created = answer["topics"]
-    if as_json:
-        for one in answer["topics"]:
-            if one["error_code"] == _NONE:
-                fields = ("name", "num_partitions", "replication_factor")
-                print_json({key: one[key] for key in fields} | {"topic_id": str(one["topic_id"])})
-        answer["topics"] = [one for one in answer["topics"] if one["error_code"] != _NONE]
+    fields = ("name", "num_partitions", "replication_factor") if as_json else ()
     try:
-        _finish(answer["topics"], "created", _EXISTS if if_not_exists else _NONE)
+        _finish(answer["topics"], "created", _EXISTS if if_not_exists else _NONE, fields)
     finally:
-        _note_replicas(created, replication_factor)
+        _note_replicas(answer["topics"], replication_factor)
 
 
 def _note_replicas(topics: Iterable[Mapping[str, Any]], wanted: int | None) -> None:
@@ -294,7 +295,7 @@ def _places(topic: Mapping[str, Any]) -> list[list[str]]:
 
 
 @app.command(name="alter")
-def alter_command(
+def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     partitions: Annotated[
         int | None,
@@ -315,6 +316,7 @@ def alter_command(
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
     timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Change configs of a topic, or give it more partitions."""
     from kafka.admin import ConfigResource  # noqa: PLC0415  (see _admin)
@@ -329,7 +331,11 @@ def alter_command(
             told = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
             if told["topic"][topic] != "OK":
                 raise CommandError(_KAFKA_CODE.sub("", told["topic"][topic]))
-            print_line(f"topic {topic} is altered")
+            if as_json:
+                altered = {key: value for key, (_, value) in changes.items()}
+                print_json({"name": topic, "configs": altered})
+            else:
+                print_line(f"topic {topic} is altered")
         if partitions is not None:
             wanted = {topic: partitions}
             answer = admin.create_partitions(
@@ -338,7 +344,10 @@ def alter_command(
             outcome = answer.results[0]
             if outcome.error_code != _NONE:
                 raise CommandError(outcome.error_message or f"error {outcome.error_code}")
-            print_line(f"topic {topic} has {counted(partitions, 'partition')} now")
+            if as_json:
+                print_json({"name": topic, "partitions": partitions})
+            else:
+                print_line(f"topic {topic} has {counted(partitions, 'partition')} now")
 
 
 @app.command(name="delete")
@@ -350,10 +359,12 @@ def delete_command(
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
     timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Delete topics permanently, with everything in them."""
     with _admin(directory, bootstrap_server, timeout) as admin:
         answer = admin.delete_topics(
             list(topics), timeout_ms=round(timeout * 1_000), raise_errors=False
         )
-    _finish(answer["topics"], "deleted", _UNKNOWN if if_exists else _NONE)
+    fields = ("name",) if as_json else ()
+    _finish(answer["topics"], "deleted", _UNKNOWN if if_exists else _NONE, fields)

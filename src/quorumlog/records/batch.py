@@ -37,6 +37,8 @@ _CODECS: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
+RECORD_BYTES_MIN: Final = 7
+"""The least bytes of a record that is not compressed: each of its seven fields has one."""
 NO_PRODUCER: Final = -1
 """Producer id of a batch of a producer that is not idempotent."""
 
@@ -173,6 +175,12 @@ def _check_fields(header: BatchHeader) -> None:
         raise _invalid(
             f"a record batch of {counted(header.count, 'record')} with the last offset delta "
             f"{header.last_offset_delta}"
+        )
+    record_bytes = header.size_bytes - HEADER_SIZE
+    if not attributes & _CODECS and header.count * RECORD_BYTES_MIN > record_bytes:
+        raise _invalid(
+            f"a record batch of {counted(header.count, 'record')} in {record_bytes} bytes; each "
+            f"has {RECORD_BYTES_MIN} or more"
         )
     if header.producer_id < NO_PRODUCER:
         raise _invalid(f"producer id {header.producer_id}")
