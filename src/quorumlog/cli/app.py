@@ -11,6 +11,7 @@ import typer
 from quorumlog.cli.append import append_command
 from quorumlog.cli.bench import bench_command
 from quorumlog.cli.cluster import app as cluster_app
+from quorumlog.cli.consumer_group import app as consumer_group_app
 from quorumlog.cli.demo import demo_command
 from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
 from quorumlog.cli.group import app as group_app
@@ -48,6 +49,7 @@ app.add_typer(kv_app, name="kv")
 app.command(name="snapshot")(snapshot_command)
 app.add_typer(group_app, name="group")
 app.add_typer(topic_app, name="topic")
+app.add_typer(consumer_group_app, name="consumer-group")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.command(name="watch-leader")(watch_leader_command)

@@ -3,26 +3,19 @@
 Options are named as those of Kafka's own tools.
 """
 
-import logging
 import re
-import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
-from quorumlog.cli.target import running_cluster
-from quorumlog.log_events import reason_of
-from quorumlog.model.config import parse_address
-from quorumlog.model.errors import ConfigError
 from quorumlog.model.wording import counted
 
-TIMEOUT_SECONDS: Final = 30.0
+SHOWN_BY: Final = "quorumlog topic list"
 _KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
 """What kafka-python puts before a broker's words."""
 _NONE: Final = 0
@@ -35,16 +28,6 @@ app = typer.Typer(
 )
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")]
-Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT,...",
-        help="Find the cluster at these addresses (kafkaListen of any of its nodes).",
-        show_default=False,
-    ),
-]
 Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,70 +37,6 @@ Config = Annotated[
         show_default=False,
     ),
 ]
-Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up after this time.")
-]
-
-
-@contextmanager
-def _admin(directory: Path | None, servers: str | None, timeout_s: float) -> Iterator[Any]:
-    """Yield kafka-python's admin client. Raises `CommandError` for whatever it raises."""
-    # here, since no other command needs it and it takes 0.1 s
-    from kafka import KafkaAdminClient  # noqa: PLC0415
-    from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError  # noqa: PLC0415
-
-    found = _servers(directory, servers)
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    timeout_ms = round(timeout_s * 1_000)
-    try:
-        client = KafkaAdminClient(
-            bootstrap_servers=found.split(","),
-            bootstrap_timeout_ms=timeout_ms,
-            request_timeout_ms=timeout_ms,
-        )
-    except KafkaError:
-        text = f"no broker answers at {found} within {timeout_s:g} s: is it kafkaListen of a node?"
-        raise CommandError(_unknown_hosts(found) or text) from None
-    try:
-        yield client
-    except (KafkaTimeoutError, RequestTimedOutError):
-        raise CommandError(
-            f"{found} did not answer within {timeout_s:g} s; what was asked for may have been "
-            "done, or be done later: 'quorumlog topic list' shows it"
-        ) from None
-    except KafkaError as error:
-        raise CommandError(f"{type(error).__name__}: {error}") from None
-    finally:
-        client.close()
-
-
-def _servers(directory: Path | None, servers: str | None) -> str:
-    if (directory is None) == (servers is None):
-        raise typer.BadParameter("give either --dir DIR or --bootstrap-server HOST:PORT,...")
-    if directory is None:
-        for address in str(servers).split(","):
-            try:
-                parse_address(address.strip())
-            except ConfigError:
-                text = f"{address!r} is not HOST:PORT, such as 127.0.0.1:9092"
-                raise typer.BadParameter(text, param_hint="--bootstrap-server") from None
-        return str(servers)
-    cluster = running_cluster(directory)
-    if not cluster.bootstrap_servers:
-        raise CommandError(f"the cluster in {directory} has no topics: its nodes are no brokers")
-    return cluster.bootstrap_servers
-
-
-def _unknown_hosts(servers: str) -> str:
-    """Return which hosts have no address, as far as can be found out; empty: all have one."""
-    problems = []
-    for address in servers.split(","):
-        host, port = parse_address(address.strip())
-        try:
-            socket.getaddrinfo(host, port)
-        except OSError as error:
-            problems.append(f"host {host!r} cannot be found: {reason_of(error)}")
-    return "; ".join(problems)
 
 
 def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -187,7 +106,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         "replication_factor": replication_factor or -1,
         "configs": _configs(config),
     }
-    with _admin(directory, bootstrap_server, timeout) as admin:
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         answer = admin.create_topics(
             dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
         )
@@ -216,7 +135,7 @@ def list_command(
     as_json: AsJson = False,
 ) -> None:
     """Show all topics: their partitions, and how many of these have no leader."""
-    with _admin(directory, bootstrap_server, timeout) as admin:
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         found = sorted(admin.describe_topics(), key=lambda one: str(one["name"]))
     rows = [
         (
@@ -245,9 +164,9 @@ def describe_command(
     as_json: AsJson = False,
 ) -> None:
     """Show where the partitions of topics are, and the configs that were set."""
-    from kafka.admin import ConfigResource  # noqa: PLC0415  (see _admin)
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
 
-    with _admin(directory, bootstrap_server, timeout) as admin:
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         found = admin.describe_topics(list(topics))
         unknown = [one["name"] for one in found if one["error_code"] != _NONE]
         if unknown:
@@ -319,13 +238,13 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     as_json: AsJson = False,
 ) -> None:
     """Change configs of a topic, or give it more partitions."""
-    from kafka.admin import ConfigResource  # noqa: PLC0415  (see _admin)
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
 
     changes: dict[str, Any] = {key: ("SET", value) for key, value in _configs(config).items()}
     changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
     if not changes and partitions is None:
         raise typer.BadParameter("give --partitions, --config KEY=VALUE or --delete-config KEY")
-    with _admin(directory, bootstrap_server, timeout) as admin:
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         if changes:
             resource = ConfigResource("TOPIC", topic, changes)
             told = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
@@ -362,7 +281,7 @@ def delete_command(
     as_json: AsJson = False,
 ) -> None:
     """Delete topics permanently, with everything in them."""
-    with _admin(directory, bootstrap_server, timeout) as admin:
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         answer = admin.delete_topics(
             list(topics), timeout_ms=round(timeout * 1_000), raise_errors=False
         )

@@ -1,0 +1,373 @@
+"""`quorumlog consumer-group`: list, describe, reset and delete groups, by Kafka's protocol.
+
+Options are named as those of Kafka's own `kafka-consumer-groups`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
+from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.output import print_json, print_line, print_note, print_table
+from quorumlog.model.wording import counted
+
+Place: TypeAlias = tuple[str, int]
+"""A topic, and the number of a partition of it."""
+
+SHOWN_BY: Final = "quorumlog consumer-group describe"
+_DEAD: Final = "Dead"
+_OK: Final = "OK"
+_NOT_FOUND: Final = "GroupIdNotFoundError"
+
+app = typer.Typer(
+    help="Consumer groups of a cluster: list, describe, reset and delete them.",
+    no_args_is_help=True,
+)
+
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names of the groups.")]
+
+
+class Share(NamedTuple):
+    """A partition that a group has committed an offset of, or that a member owns.
+
+    `committed` None: nothing is. `end` is the high watermark; None: no leader said it.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    member: Mapping[str, Any] | None
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets the group has still to come to; None: not known."""
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed)
+
+
+@app.command(name="list")
+def list_command(
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show all consumer groups and their states."""
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+        found = sorted(admin.list_groups(), key=lambda one: str(one["group_id"]))
+    if as_json:
+        for one in found:
+            print_json(
+                {
+                    "group": one["group_id"],
+                    "state": one["group_state"],
+                    "protocol_type": one["protocol_type"],
+                }
+            )
+        return
+    rows = [[one["group_id"], one["group_state"], one["protocol_type"]] for one in found]
+    print_table(["GROUP", "STATE", "PROTOCOL TYPE"], rows)
+
+
+@app.command(name="describe")
+def describe_command(
+    groups: Groups,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show who owns which partition, what is committed, and how far that is from the end."""
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+        described = admin.describe_groups(list(groups))
+        shares = {name: _shares(admin, name, described[name]) for name in dict.fromkeys(groups)}
+    for name, found in shares.items():
+        _check_known(name, described[name], found)
+    for name, found in shares.items():
+        (_print_json if as_json else _print)(name, described[name], found)
+
+
+def _shares(admin: Any, group: str, described: Mapping[str, Any]) -> list[Share]:
+    """Return a group's partitions in order."""
+    from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
+    from kafka.admin import OffsetSpec  # noqa: PLC0415
+
+    committed = admin.list_group_offsets([group])[group]
+    owners = {
+        TopicPartition(each["topic"], number): member
+        for member in described["members"]
+        for each in _assigned(member)
+        for number in each["partitions"]
+    }
+    places = sorted({*committed, *owners})
+    ends = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
+    return [
+        Share(
+            place.topic,
+            place.partition,
+            committed[place].offset if place in committed else None,
+            ends[place].offset if place in ends and ends[place].offset >= 0 else None,
+            owners.get(place),
+        )
+        for place in places
+    ]
+
+
+def _assigned(member: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return what a member owns; nothing while the group rebalances, or of another protocol."""
+    assignment = member["member_assignment"]
+    return assignment.get("assigned_partitions", ()) if isinstance(assignment, Mapping) else ()
+
+
+def _check_known(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
+    if described["group_state"] == _DEAD and not shares:
+        raise CommandError(f"there is no consumer group {name!r}")
+
+
+def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
+    print_json(
+        {
+            "group": name,
+            "state": described["group_state"],
+            "assignor": described["protocol_data"],
+            "members": [
+                {
+                    "member_id": one["member_id"],
+                    "instance_id": one["group_instance_id"],
+                    "client_id": one["client_id"],
+                    "host": one["client_host"],
+                }
+                for one in described["members"]
+            ],
+            "partitions": [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "committed": one.committed,
+                    "end": one.end,
+                    "lag": one.lag,
+                    "member_id": None if one.member is None else one.member["member_id"],
+                }
+                for one in shares
+            ],
+        }
+    )
+
+
+def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
+    state, members = described["group_state"], counted(len(described["members"]), "member")
+    assignor = f", assignor {described['protocol_data']}" if described["protocol_data"] else ""
+    lags = [one.lag for one in shares if one.lag is not None]
+    lag = f", lag {sum(lags)}" if lags else ""
+    print_line(f"consumer group {name}: {state}, {members}{assignor}{lag}")
+    rows = [
+        [
+            one.topic,
+            str(one.partition),
+            *("-" if cell is None else str(cell) for cell in (one.committed, one.end, one.lag)),
+            "-" if one.member is None else f"{one.member['client_id']} {one.member['client_host']}",
+        ]
+        for one in shares
+    ]
+    print_table(["TOPIC", ">PARTITION", ">COMMITTED", ">END", ">LAG", "MEMBER"], rows)
+
+
+# -- reset ----------------------------------------------------------------------------------------
+
+
+OfTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC[:PARTITION,...]",
+        help="Of this topic, or of these partitions of it; repeatable. "
+        "Otherwise all that the group has committed.",
+        show_default=False,
+    ),
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the log start offset.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
+ToOffset = Annotated[
+    int | None, typer.Option("--to-offset", min=0, help="To an offset.", show_default=False)
+]
+ToDatetime = Annotated[
+    datetime | None,
+    typer.Option(
+        "--to-datetime",
+        formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"],
+        help="To the first record that is as new, by its timestamp; local time.",
+        show_default=False,
+    ),
+]
+ShiftBy = Annotated[
+    int | None,
+    typer.Option(
+        "--shift-by", help="By so many offsets from what is committed.", show_default=False
+    ),
+]
+
+
+@app.command(name="reset")
+def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
+    topic: OfTopics = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    shift_by: ShiftBy = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be committed.")
+    ] = False,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Commit other offsets for a group that has no members, within what its partitions have."""
+    target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+        described = admin.describe_groups([group])[group]
+        shares = _shares(admin, group, described)
+        if not topic:
+            _check_known(group, described, shares)
+        if described["members"]:
+            raise CommandError(
+                f"consumer group {group} has {counted(len(described['members']), 'member')}: "
+                "stop them first, as they would commit their own offsets"
+            )
+        now = {(one.topic, one.partition): one.committed for one in shares}
+        places = _places(admin, topic) if topic else list(now)
+        targets = _resolved(admin, {place: target(place, now.get(place)) for place in places})
+        if not dry_run:
+            _commit(admin, group, targets)
+    _print_reset([(place, now.get(place), at) for place, at in sorted(targets.items())], as_json)
+
+
+def _target(
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: datetime | None,
+    shift_by: int | None,
+) -> Callable[[Place, int | None], Any]:
+    """Return what says where to reset to, given a partition and what is committed of it."""
+    from kafka.admin import OffsetSpec, OffsetTimestamp  # noqa: PLC0415  (see kafka_admin)
+
+    def shifted(place: Place, now: int | None) -> int:
+        if now is None:
+            text = f"nothing is committed of {place[0]} {place[1]}, so it cannot be shifted"
+            raise CommandError(text)
+        return max(0, now + (shift_by or 0))
+
+    ways: list[Any] = [OffsetSpec.EARLIEST] * to_earliest + [OffsetSpec.LATEST] * to_latest
+    ways += [] if to_offset is None else [to_offset]
+    ways += [] if to_datetime is None else [OffsetTimestamp(round(to_datetime.timestamp() * 1e3))]
+    if len(ways) + (shift_by is not None) != 1:
+        raise typer.BadParameter(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    return shifted if shift_by is not None else lambda place, now: ways[0]
+
+
+def _places(admin: Any, topics: Iterable[str]) -> list[Place]:
+    """Return the partitions that `--topic` names. Raises `CommandError` for unknown ones."""
+    wanted: dict[str, list[int] | None] = {}
+    for text in topics:
+        name, separator, numbers = text.partition(":")
+        try:
+            wanted[name] = [int(one) for one in numbers.split(",")] if separator else None
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1") from None
+    found = {one["name"]: one for one in admin.describe_topics(list(wanted))}
+    places: list[Place] = []
+    for name, given in wanted.items():
+        if found[name]["error_code"]:
+            raise CommandError(f"there is no topic {name!r}")
+        count = len(found[name]["partitions"])
+        unknown = [one for one in given or () if not 0 <= one < count]
+        if unknown:
+            raise CommandError(f"topic {name} has no partition {unknown[0]}; it has {count}")
+        places += [(name, one) for one in (range(count) if given is None else given)]
+    return places
+
+
+def _resolved(admin: Any, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+    """Return the offset of each partition, within what it has. Raises `CommandError`."""
+    from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
+    from kafka.admin import OffsetSpec  # noqa: PLC0415
+
+    targets = {TopicPartition(*place): target for place, target in wanted.items()}
+    asked = {place: at for place, at in targets.items() if type(at) is not int}
+    starts = admin.list_partition_offsets(dict.fromkeys(targets, OffsetSpec.EARLIEST))
+    ends = admin.list_partition_offsets(dict.fromkeys(targets, OffsetSpec.LATEST))
+    found = admin.list_partition_offsets(asked) if asked else {}
+    resolved = {}
+    for place, target in targets.items():
+        at = found[place].offset if place in asked else target
+        start, end = starts[place].offset, ends[place].offset
+        resolved[place.topic, place.partition] = end if at < 0 else min(max(at, start), end)
+    return resolved
+
+
+def _commit(admin: Any, group: str, targets: Mapping[Place, int]) -> None:
+    from kafka import OffsetAndMetadata, TopicPartition  # noqa: PLC0415  (see kafka_admin)
+
+    offsets = {
+        TopicPartition(*place): OffsetAndMetadata(at, "", -1) for place, at in targets.items()
+    }
+    for place, error in admin.alter_group_offsets(group, offsets).items():
+        if error.errno:
+            what = f"{place.topic} {place.partition}: {error.__name__}"
+            raise CommandError(f"not reset: {what}; '{SHOWN_BY} {group}' shows what is committed")
+
+
+def _print_reset(rows: Iterable[tuple[Place, int | None, int]], as_json: bool) -> None:
+    if as_json:
+        for (name, number), before, after in rows:
+            print_json({"topic": name, "partition": number, "before": before, "committed": after})
+        return
+    cells = [
+        [name, str(number), *("-" if cell is None else str(cell) for cell in offsets)]
+        for (name, number), *offsets in rows
+    ]
+    print_table(["TOPIC", ">PARTITION", ">BEFORE", ">COMMITTED"], cells)
+
+
+@app.command(name="delete")
+def delete_command(
+    groups: Groups,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A group that does not exist is no failure.")
+    ] = False,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Delete groups that have no members, with what they have committed."""
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+        answers = admin.delete_groups(list(dict.fromkeys(groups)))
+    failed = 0
+    for name, answer in answers.items():
+        if answer == _OK:
+            print_json({"group": name}) if as_json else print_line(f"group {name} is deleted")
+        elif answer == _NOT_FOUND and if_exists:
+            print_note(f"there is no consumer group {name!r}; nothing is changed")
+        else:
+            failed += 1
+            print_note(_WHY.get(answer, "{}: " + answer).format(name))
+    if failed:
+        raise CommandError(f"{failed} of {counted(len(answers), 'group')} not deleted")
+
+
+_WHY: Final = {
+    _NOT_FOUND: "there is no consumer group '{}'",
+    "NonEmptyGroupError": "consumer group {} has members: stop them first",
+}

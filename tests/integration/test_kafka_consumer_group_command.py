@@ -1,0 +1,131 @@
+"""`quorumlog consumer-group`: what it shows of groups, what it does to them, what it refuses."""
+
+import json
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from kafka_nodes import kafka_nodes
+from quorumlog.cli.main import main
+
+RECORDS, TAKEN = 6, 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with kafka_nodes(tmp_path_factory.mktemp("kafka")) as nodes:
+        admin = KafkaAdminClient(bootstrap_servers=nodes.servers)
+        admin.create_topics([NewTopic("orders", 2, -1)])
+        admin.close()
+        producer = KafkaProducer(bootstrap_servers=nodes.servers)
+        for number in range(RECORDS):
+            producer.send("orders", b"%d" % number, partition=0).get(30)
+        producer.close()
+        yield nodes
+
+
+@pytest.fixture
+def command(cluster, capsys):
+    """Run the command; return its exit status, its output and what it said on standard error."""
+
+    def run(*arguments):
+        status = main(["consumer-group", *arguments, "--bootstrap-server", cluster.servers])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def consumer(cluster, request):
+    """A member of a group that is named after the test, which has read and committed some."""
+    made = KafkaConsumer(
+        "orders",
+        bootstrap_servers=cluster.servers,
+        group_id=request.node.name,
+        client_id="svc",
+        auto_offset_reset="earliest",
+    )
+    for _ in range(TAKEN):
+        next(made)
+    made.commit()
+    yield made
+    made.close()
+
+
+def described(command, group):
+    status, out, error = command("describe", group, "--json")
+    assert status == 0, error
+    return json.loads(out)
+
+
+def committed(command, group):
+    return [one["committed"] for one in described(command, group)["partitions"]]
+
+
+def test_f2_a_group_is_listed_and_described_with_its_members_and_lag(command, consumer, request):
+    group = request.node.name
+    listed = [json.loads(line) for line in command("list", "--json")[1].splitlines()]
+    assert {"group": group, "state": "Stable", "protocol_type": "consumer"} in listed
+    found = described(command, group)
+    (member,) = found["members"]
+    assert (found["state"], member["client_id"]) == ("Stable", "svc")
+    assert [(one["partition"], one["end"], one["lag"]) for one in found["partitions"]] == [
+        (0, RECORDS, RECORDS - TAKEN),
+        (1, 0, 0),
+    ]
+    assert {one["member_id"] for one in found["partitions"]} == {member["member_id"]}
+    out = command("describe", group)[1]
+    assert f"consumer group {group}: Stable, 1 member, assignor range, lag 2" in out
+    assert "svc 127.0.0.1" in out
+
+
+def test_f2_offsets_are_reset_within_what_partitions_have(command, consumer, request):
+    group = request.node.name
+    consumer.close()
+    assert command("reset", group, "--to-latest", "--dry-run")[0] == 0
+    assert committed(command, group) == [TAKEN, 0]
+    steps = [
+        (("--to-latest",), [RECORDS, 0]),
+        (("--to-earliest",), [0, 0]),
+        (("--to-offset", "3", "--topic", "orders:0"), [3, 0]),
+        (("--to-offset", "999"), [RECORDS, 0]),
+        (("--shift-by", "-2", "--topic", "orders:0"), [RECORDS - 2, 0]),
+        (("--shift-by", "-99"), [0, 0]),
+        (("--to-datetime", "2100-01-01T00:00:00"), [RECORDS, 0]),
+        (("--to-datetime", "2020-01-01"), [0, 0]),
+    ]
+    for options, expected in steps:
+        status, _, error = command("reset", group, *options)
+        assert status == 0, error
+        assert committed(command, group) == expected, options
+    status, out, _ = command("reset", group, "--to-offset", "5", "--topic", "orders:0", "--json")
+    assert json.loads(out) == {"topic": "orders", "partition": 0, "before": 0, "committed": 5}
+
+
+def test_f2_what_has_members_is_neither_reset_nor_deleted(command, consumer, request):
+    group = request.node.name
+    status, _, error = command("reset", group, "--to-latest")
+    assert status == 1
+    assert f"consumer group {group} has 1 member: stop them first" in error
+    status, _, error = command("delete", group)
+    assert status == 1
+    assert f"consumer group {group} has members: stop them first" in error
+    assert committed(command, group) == [TAKEN, 0]
+    consumer.close()
+    assert command("delete", group)[:2] == (0, f"group {group} is deleted\n")
+    assert f"there is no consumer group {group!r}" in command("describe", group)[2]
+
+
+def test_f2_what_cannot_be_done_is_said_in_words(command):
+    assert "there is no consumer group 'none'" in command("describe", "none")[2]
+    assert "there is no consumer group 'none'" in command("reset", "none", "--to-latest")[2]
+    assert "there is no consumer group 'none'" in command("delete", "none")[2]
+    assert command("delete", "none", "--if-exists")[0] == 0
+    options = ("reset", "new", "--to-latest", "--topic")
+    assert "there is no topic 'unknown'" in command(*options, "unknown")[2]
+    assert "topic orders has no partition 7; it has 2" in command(*options, "orders:7")[2]
+    assert command(*options, "orders:x")[0] == 2
+    assert command("reset", "new")[0] == 2
+    shifted = command("reset", "new", "--shift-by", "1", "--topic", "orders:0")
+    assert "nothing is committed of orders 0, so it cannot be shifted" in shifted[2]
