@@ -8,6 +8,7 @@ import pytest
 
 from integration.conftest import free_ports, until
 from partition_group import prepared
+from quorumlog.broker import leaders, pace
 from quorumlog.broker.broker import Broker
 from quorumlog.client.client import Client
 from quorumlog.machine.cluster.commands import (
@@ -22,7 +23,7 @@ from quorumlog.machine.cluster.commands import (
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.node.node import Node
+from quorumlog.node.node import Node, monotonic_ms
 from quorumlog.service.requests import ClientRequests
 from small_files import SMALL_FILES, SMALL_SETTINGS
 
@@ -155,6 +156,28 @@ async def test_a_topic_is_known_with_its_leaders_on_all_nodes_and_can_be_produce
     assert sorted(n0.replicas_of(group)) == [0, 1, 2]
     assert await n0.until(lambda: sorted(n0.in_sync_of(group)) == [0, 1, 2], SECONDS * 1000)
     assert n0.controller_id == int(brokers.controller()[1:])
+
+
+async def test_a_new_leader_says_so_at_once_although_brokers_look_seldom(brokers, monkeypatch):
+    await brokers.start()
+    await brokers.create("orders", 3)
+    n0 = brokers.brokers["n0"]
+    assert await n0.until(lambda: brokers.leaders_of("orders") == {0, 1, 2}, SECONDS * 1000)
+    # soon nobody looks again before the test is over, unless it is told to
+    monkeypatch.setattr(pace, "LATELY_MS", 0)
+    monkeypatch.setattr(pace, "QUIET_LOOK_MS", 1_000 * SECONDS * 1000)
+    monkeypatch.setattr(leaders, "SILENT_MS", 1_000 * SECONDS * 1000)
+    timers = [broker._parts._pace._timer for broker in brokers.brokers.values()]
+    seconds_ms = 1_000 * SECONDS
+    await until(lambda: all(one.deadline_ms > monotonic_ms() + seconds_ms for one in timers))
+    await brokers.stop("n2", clean=False)
+    assert await n0.until(lambda: brokers.leaders_of("orders") == {0, 1}, SECONDS * 1000)
+    n1 = brokers.brokers["n1"]
+    groups = [one.group for one in n0.topics["orders"].partitions]
+    assert await n1.until(
+        lambda: [n1.leader_of(one) for one in groups] == [n0.leader_of(one) for one in groups],
+        SECONDS * 1000,
+    )
 
 
 async def test_a_broker_keeps_its_number_at_another_address_and_after_a_restart(brokers):

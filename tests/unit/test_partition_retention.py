@@ -11,7 +11,7 @@ from quorumlog.node.replica import partition_retention
 from quorumlog.storage.files.space import DiskState
 from quorumlog.topics.batch_index import SealLimits
 from quorumlog.topics.entries import PartitionClosed, PartitionOpened
-from quorumlog.topics.retention import RetentionRule
+from quorumlog.topics.retention import PartitionSpace, RetentionRule
 
 OK, OUTSIDE = ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE
 VALUE = bytes(1_000)
@@ -271,3 +271,28 @@ def test_b9_replicas_agree_whatever_is_killed_while_records_are_given_up(seed):
         assert answer.code is OK
         found = [int.from_bytes(one[:8]) for one in answer.batches]
         assert [offset for offset in found if offset in kept] == kept
+
+
+def test_partitions_are_looked_at_again_only_when_something_has_happened(group, monkeypatch):
+    looked = []
+    for name in ("readable_bytes", "start_by"):
+        method = getattr(PartitionSpace, name)
+
+        def noted(space, channel, *more, method=method):
+            looked.append(channel)
+            return method(space, channel, *more)
+
+        monkeypatch.setattr(PartitionSpace, name, noted)
+    group.fill(1, 10)
+    group.set_rules({1: RetentionRule(7 * 86_400_000, None), 2: RetentionRule(None, 1 << 30)})
+    group.pass_(1_000)
+    assert looked
+    looked.clear()
+    group.pass_(20_000)
+    assert looked == []
+    group.fill(1, 1)
+    group.pass_(200)
+    assert set(looked) >= {1, 2}
+    looked.clear()
+    group.set_rules({1: RetentionRule(None, 1)})
+    group.wait(lambda: group.start_of(1) == 10)

@@ -23,6 +23,9 @@ class Barriers:
         self._now_ms = now_ms
         self._waiting: list[_Barrier] = []
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def ask(self, replica: Replica | None, timeout_ms: int, done: Callable[[bool], None]) -> None:
         """Call `done` once `replica` has applied all that is committed now, or with False.
 

@@ -10,6 +10,7 @@ from quorumlog.broker.commands import Answer, Commands, Done
 from quorumlog.broker.controller import Controller
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.leaders import Leaders
+from quorumlog.broker.pace import Pace
 from quorumlog.broker.partition_keeper import PartitionKeeper
 from quorumlog.broker.registration import Registration
 from quorumlog.broker.retention_rules import RetentionRules
@@ -21,6 +22,7 @@ from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import CLUSTER_GROUP, NodeConfig
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.group_records import text_of
+from quorumlog.model.hooks import RoleChange
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.cluster import ClusterMessage, Leading, LedGroup
 from quorumlog.node.node import Node, monotonic_ms, wall_ms
@@ -28,8 +30,6 @@ from quorumlog.node.replica.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-TICK_MS: Final = 25
-"""Pause between two looks at what this node's replicas lead, and at what is due."""
 BEAT_MS: Final = 1_000
 """Nodes tell each other so often at least which groups they lead."""
 ORDER_MS: Final = 5_000
@@ -81,7 +81,7 @@ class Running:
         self._owner = owner
         self._changed = changed
         self._self_id = owner.config.self_id
-        self.leaders = Leaders(monotonic_ms, changed)
+        self.leaders = Leaders(monotonic_ms, self._leaders_changed)
         self.commands = Commands(self._self_id, os.urandom(SESSION_BYTES), self)
         self.controller = Controller(self, self.leaders)
         self._groups = GroupKeeper(node.hosting.lifecycle, node.replicas, monotonic_ms)
@@ -94,7 +94,7 @@ class Running:
             lambda: node.own_address,
             lambda: owner.advertised,
         )
-        self._timer = node.new_timer()
+        self._pace = Pace(node.new_timer(), monotonic_ms)
         self._led: list[LedGroup] = []
         self._beat_ms = self._complete_ms = 0
         self._seen: dict[str, tuple[int, int, int]] = {}
@@ -107,20 +107,21 @@ class Running:
     def start(self) -> None:
         """Begin to look."""
         self.node.hosting.cluster_received = self._received
-        self._timer.tick = self.tick
-        self.tick()
+        self.node.hosting.role_changed = self._role_changed
+        self._pace.start(self.tick)
 
     def stop(self) -> None:
         """Look no more, and answer what waits."""
-        self._timer.end()
+        self._pace.end()
         self.node.hosting.cluster_received = lambda message, attachment: None
+        self.node.hosting.role_changed = lambda change: None
         self.controller.end()
         self._barriers.end()
         self.commands.end("the node stops")
 
     def tick(self) -> None:
         """Look at everything once."""
-        self._timer.wake_at(monotonic_ms() + TICK_MS)
+        self._pace.looks()
         self._look_at_replicas()
         self.leaders.tick()
         self.commands.tick()
@@ -130,6 +131,8 @@ class Running:
         self.registration.tick()
         self._reconcile()
         self._rules.tick(self.view())
+        if self.commands or self._barriers:
+            self._pace.soon()
 
     def applied(self) -> None:
         """This node's view of `__cluster` has come further."""
@@ -139,11 +142,20 @@ class Running:
     def view_changed(self) -> None:
         """This node's view of `__cluster` has changed, in more than its consumer groups."""
         self.applied()
+        self._pace.changed()
         self.leaders.forget(self.view().has_given_up)
         self.controller.release()
         self._reconcile()
 
     # -- leaders ------------------------------------------------------------------------------
+
+    def _role_changed(self, change: RoleChange) -> None:
+        if change.group == CLUSTER_GROUP or change.group in self.view().groups:
+            self._pace.changed()
+
+    def _leaders_changed(self) -> None:
+        self._pace.changed()
+        self._changed()
 
     def _look_at_replicas(self) -> None:
         observed: dict[str, tuple[int, str | None]] = {}
@@ -157,6 +169,8 @@ class Running:
                 observed[name] = core.term, core.leader_id
             elif core.is_ready:
                 led.append(LedGroup(name, core.term, _in_sync(replica)))
+            else:
+                self._pace.soon()
         self.leaders.observed(observed)
         now_ms = monotonic_ms()
         if led != self._led or now_ms >= self._beat_ms:
@@ -185,7 +199,10 @@ class Running:
     def _complete(self) -> None:
         """Find out how far `__cluster` had come when this node started, and when it is here."""
         replica, now_ms = self._cluster(), monotonic_ms()
-        if self.is_complete or replica is None or now_ms < self._complete_ms:
+        if self.is_complete:
+            return
+        self._pace.soon()
+        if replica is None or now_ms < self._complete_ms:
             return
         self._complete_ms = now_ms + ORDER_MS
 
@@ -215,6 +232,8 @@ class Running:
             if replica is not None and (self._seen.get(led.group) != mark or not keeper.is_settled):
                 self._seen[led.group] = mark
                 keeper.reconcile(view, replica)
+            if not keeper.is_settled:
+                self._pace.soon()
         for name in self._partitions.keys() - view.groups.keys():
             del self._partitions[name]
             self._seen.pop(name, None)
@@ -223,6 +242,7 @@ class Running:
 
     def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
         """Have `__cluster` carry out a command; `done` is called once."""
+        self._pace.soon()
         self.commands.execute(command, timeout_ms, done)
 
     def ask_for(self, command: AnyCommand) -> None:
@@ -274,6 +294,7 @@ class Running:
 
     def barrier(self, timeout_ms: int, done: Callable[[bool], None]) -> None:
         """Call `done` once the view has all that is committed now, or with False."""
+        self._pace.soon()
         self._barriers.ask(self._cluster(), timeout_ms, done)
 
     # -- what the parts need ------------------------------------------------------------------

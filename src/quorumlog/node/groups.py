@@ -15,6 +15,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
 from quorumlog.model.config import JOURNAL_NAME, GroupConfig
 from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError, StoreLockedError
+from quorumlog.model.hooks import RoleChange, RoleListener
 from quorumlog.model.membership import addresses_of, peers_text
 from quorumlog.node.attachments import NO_ATTACHMENTS, Attachments
 from quorumlog.node.bootstrap import boot_state, founds_compatible, is_adopted, raft_config
@@ -318,7 +319,7 @@ class Groups(HostedReplicas):
             wake_at=timer.wake_at,
             rebuild_machine=None if isinstance(given, StateMachine) else rebuild,
             append_hook=attached.append_hook,
-            role_changed=attached.role_changed,
+            role_changed=_both(attached.role_changed, self._environment.role_changed),
             applied=attached.applied,
         )
         kind = Replica if environment.tracer is None else TracedReplica
@@ -466,6 +467,16 @@ class Groups(HostedReplicas):
                 log_event(logger, logging.ERROR, "group not closed", group=name, exc_info=error)
         if self._directory is not None:
             self._directory.close()
+
+
+def _both(first: RoleListener, second: RoleListener) -> RoleListener:
+    """Return a listener that passes on what it hears to two others."""
+
+    def hear(change: RoleChange) -> None:
+        first(change)
+        second(change)
+
+    return hear
 
 
 def _with_machine(config: GroupConfig, attached: Attachments) -> GroupConfig:

@@ -3,8 +3,10 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.hooks import RoleChange, RoleListener
 from quorumlog.model.messages.cluster import ClusterMessage
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.deleted_groups import LifecycleEnvironment
@@ -54,6 +56,9 @@ class Hosting:
         self.configured: Callable[[Iterable[GroupConfig]], None] = lambda configs: None
         self.cluster_received: Callable[[ClusterMessage, memoryview], None] = lambda *_: None
         """Takes what brokers send to this one."""
+        self.role_changed: RoleListener = lambda change: None
+        """Hears of each role that a replica of this node takes."""
+        environment = replace(environment, role_changed=self.tell_role)
         self.catalog = GroupCatalog(config)
         self.groups = Groups(self.catalog, replicas, environment, new_timer, changed, attachments)
         self._environment = environment
@@ -135,6 +140,10 @@ class Hosting:
     def take_cluster_message(self, message: ClusterMessage, attachment: memoryview) -> None:
         """Pass a message of another broker to whoever takes it at present."""
         self.cluster_received(message, attachment)
+
+    def tell_role(self, change: RoleChange) -> None:
+        """Pass the new role of a replica to whoever hears of it at present."""
+        self.role_changed(change)
 
     # -- what peers are asked and told ----------------------------------------------------------
 

@@ -8,7 +8,7 @@ by the group's time; marks of it follow the batches while a rule asks for their 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,23 @@ class DeletedRecords(msgspec.Struct, frozen=True):
 Answer: TypeAlias = Callable[[DeletedRecords], None]
 
 
+class _Content(NamedTuple):
+    """What partitions and their rules are found in: while it is the same, so are they."""
+
+    before_begin_index: int
+    end_index: int
+    as_of: int
+    replacements: int
+    rules_set: int
+
+
+class _Looked(NamedTuple):
+    """At what a check looks. `old`: up to which index entries are older than each period."""
+
+    content: _Content
+    old: tuple[int, ...]
+
+
 class PartitionRetention:
     """The part of a replica that moves log starts, and counts what partitions have.
 
@@ -64,6 +81,12 @@ class PartitionRetention:
         self._propose = propose
         self._group_time = group_time
         self._rules: dict[int, RetentionRule] = {}
+        self._rules_set = 0
+        self._periods: tuple[int, ...] = ()
+        self._counted_content: _Content | None = None
+        self._aged: tuple[_Content, Aging | None] | None = None
+        self._settled: _Looked | None = None
+        """When nothing was to be given up; the same is not looked at again."""
         self._space = PartitionSpace(tables.batches)
         self._seen_replacements = tables.replacements
         self._is_moving = False
@@ -78,6 +101,19 @@ class PartitionRetention:
         Whichever replica leads moves log starts, so all may be given the same rules.
         """
         self._rules = {channel: rule for channel, rule in rules.items() if rule.is_bound}
+        self._rules_set += 1
+        periods = {rule.retention_ms for rule in self._rules.values()}
+        self._periods = tuple(one for one in periods if one is not None)
+
+    def _content(self) -> _Content:
+        log, tables = self._context.log, self._tables
+        return _Content(
+            log.before_begin_index,
+            log.end_index,
+            tables.as_of,
+            tables.replacements,
+            self._rules_set,
+        )
 
     def readable_bytes(self, channel: int) -> int:
         """Return the bytes of the batches that may be read of a partition."""
@@ -159,6 +195,12 @@ class PartitionRetention:
         The period of a partition counts only while it has records: a short one would otherwise
         demand marks until the batches of all others are old.
         """
+        content = self._content()
+        if self._aged is None or self._aged[0] != content:
+            self._aged = content, self._find_aging()
+        return self._aged[1]
+
+    def _find_aging(self) -> Aging | None:
         partitions = self._tables.partitions.partitions
         periods = [
             rule.retention_ms
@@ -175,11 +217,16 @@ class PartitionRetention:
 
     def _due(self, now_ms: int) -> None:
         self._timer.set(now_ms + self._context.config.clean_interval)
-        self._count(iter(list(self._tables.partitions.partitions)))
+        content = self._content()
+        if content != self._counted_content:
+            self._counted_content = content
+            self._count(iter(list(self._tables.partitions.partitions)))
         if self._may_move() and self._rules and not self._is_moving:
             self._group_time.check()
-            self._is_moving = True
-            self._check(iter(list(self._rules.items())), [])
+            looked = _Looked(content, tuple(map(self._group_time.old_until, self._periods)))
+            if looked != self._settled:
+                self._is_moving = True
+                self._check(iter(list(self._rules.items())), [], looked)
 
     def _may_move(self) -> bool:
         """Whether this replica leads, and knows all batches that it counts."""
@@ -189,7 +236,10 @@ class PartitionRetention:
         return leads and is_whole and not context.is_broken
 
     def _check(
-        self, rules: Iterator[tuple[int, RetentionRule]], moved: list[tuple[int, int]]
+        self,
+        rules: Iterator[tuple[int, RetentionRule]],
+        moved: list[tuple[int, int]],
+        looked: _Looked,
     ) -> None:
         """Check the next partitions, and go on in another turn."""
         if not self._may_move():
@@ -205,11 +255,12 @@ class PartitionRetention:
                 if start > partition.log_start:
                     moved.append((channel, start))
         if checked == PARTITIONS_PER_TURN:
-            self._context.environment.defer(partial(self._check, rules, moved))
+            self._context.environment.defer(partial(self._check, rules, moved, looked))
         elif moved:
             self._move(moved, self._moved)
         else:
             self._is_moving = False
+            self._settled = looked
             space.keep_only(set(partitions))
 
     def _start_of(
