@@ -64,7 +64,10 @@ class KafkaNodes:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(SECONDS)
 
     def settle(self):
-        """Wait until all nodes know what one of them knows, and who leads the partitions."""
+        """Wait until all nodes know what one of them knows, and preferred leaders lead.
+
+        Those of new partition groups take over soon after the first election.
+        """
         self.run(self._settled())
 
     async def _settled(self):
@@ -78,7 +81,9 @@ class KafkaNodes:
         brokers = [one.broker for one in self.nodes]
         known = [(one.view.topics, one.view.defaults) for one in brokers]
         return known.count(known[0]) == len(known) and all(
-            partition.is_open and broker.leader_of(partition.group).broker_id >= 0
+            partition.is_open
+            and broker.leader_of(partition.group).broker_id
+            == broker.view.groups[partition.group].members[0]
             for broker in brokers
             for topic in broker.topics.values()
             for partition in topic.partitions

@@ -254,7 +254,8 @@ async def test_the_calls_of_requests_do_not_grow_with_the_partitions_there_are(t
             one, all_of_them = fetch(name, 1), fetch(name, count)
             alone = await client.calls(one)
             told = await client.calls(metadata(name), before=changed)
-            kept = await client.calls(metadata(name))
+            # leaders may change meanwhile, and then it is made again
+            kept = min([await client.calls(metadata(name)) for _ in range(3)])
             return {
                 "produce": await client.calls(produce(name)),
                 "fetch": alone,
