@@ -51,7 +51,7 @@ class _Content(NamedTuple):
     end_index: int
     as_of: int
     replacements: int
-    rules_set: int
+    version: int
 
 
 class _Looked(NamedTuple):
