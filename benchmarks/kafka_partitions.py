@@ -53,6 +53,8 @@ QUIET = {"log_level": 2}
 """Librdkafka says nothing of connections that are lost, as they shall be."""
 _PARTITION = struct.Struct(">hii")
 _INT32 = struct.Struct(">i")
+_PRODUCE_ERROR = slice(14 + len(GROWTH_TOPIC), 16 + len(GROWTH_TOPIC))
+"""Where the answer to a Produce has the error code of its first partition."""
 
 
 def _string(text: str) -> bytes:
@@ -163,7 +165,7 @@ class Cluster:
                 one.close()
 
     def create(self, topics: dict[str, int]) -> None:
-        """Make topics with so many partitions, and wait until all of them are led."""
+        """Make topics with a number of partitions, and wait until all of them are led."""
         admin = AdminClient({"bootstrap.servers": self.servers})
         new = [NewTopic(name, partitions, 3) for name, partitions in topics.items()]
         asked = admin.create_topics(new, operation_timeout=WITHIN_S, request_timeout=WITHIN_S)
@@ -183,7 +185,7 @@ class Cluster:
 
 
 def _knows_leaders(address: str, least: int, among: Collection[str]) -> bool:
-    """Whether a broker says that so many partitions, and all that it knows, are led by some."""
+    """Whether a broker knows this number of partitions, and who leads each."""
     try:
         with closing(Connection(address)) as connection:
             addresses, places = known(connection.metadata(POLLED))
@@ -379,13 +381,18 @@ def _costs(cluster: Cluster) -> dict[str, float]:
     costs: dict[str, float] = {}
     with cluster.connections() as connections:
         node_id, leader = next(iter(connections.items()))
-        address, mine = cluster.local.kafka_address(node_id), list[int]()
-        while not mine:  # it soon leads the group for which it is preferred
+        address = cluster.local.kafka_address(node_id)
+        places: list[Place] = []
+        while len({one.leader for one in places}) < len(connections):  # until the preferred lead
+            time.sleep(POLL_S)
             addresses, places = known(leader.metadata(POLLED, GROWTH_TOPIC))
-            mine = [one.partition for one in places if addresses.get(one.leader) == address]
+        mine = [one.partition for one in places if addresses.get(one.leader) == address]
+        time.sleep(SETTLE_S)
         coordinator = _coordinator(connections.values())
         for name, request in _requests(mine).items():
             asked = coordinator if name == "offset commit" else leader
+            if name == "produce" and asked.ask(*request)[_PRODUCE_ERROR] != b"\0\0":
+                raise RuntimeError(f"{node_id} does not take records of {GROWTH_TOPIC}")
             rounds = [
                 [_timed(lambda: asked.ask(*request)) for _ in range(GROWTH_REQUESTS)]  # noqa: B023
                 for _ in range(GROWTH_ROUNDS)

@@ -4,7 +4,7 @@
 
 Three processes on this machine, whose disks and processors they share with the client: measure
 where nothing else runs. A table has each figure beside its goal and their ratio, and the processor
-time of all nodes for it, which another load disturbs less. It takes below four minutes.
+time of all nodes for it, which another load disturbs less. It takes below five minutes.
 """
 
 import json
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 def print_table(rows: Iterable[Row]) -> None:
     """Print each figure as soon as it is known."""
     heads = ("", "figure", "", "goal", "ratio", "processor time of all nodes")
-    line: Callable[..., str] = "{:34}{:>9} {:5}{:>7}{:>8}  {}".format
+    line: Callable[..., str] = "{:44}{:>9} {:5}{:>7}{:>8}  {}".format
     print(line(*heads), flush=True)
     for row in rows:
         value = f"{row.value:.1f}" if row.value >= 10 else f"{row.value:.2f}"
@@ -146,9 +146,15 @@ def produce_for(producer: Producer, topic: str, partitions: int, seconds: float)
 
 
 def throughput(
-    cluster: Cluster, topic: str, partitions: int, batch: int, goal: float, seconds: float
+    cluster: Cluster,
+    topic: str,
+    partitions: int,
+    batch: int,
+    goal: float | None,
+    seconds: float,
+    **settings: object,
 ) -> Row:
-    """Measure acks=all with batches of a size, which the client waits for."""
+    """Measure batches of a size, which the client waits for; acks=all unless `settings` differ."""
     producer = cluster.producer(
         **{
             "batch.size": batch,
@@ -156,6 +162,7 @@ def throughput(
             "linger.ms": 100,
             "queue.buffering.max.kbytes": 256 * 1024,
             "queue.buffering.max.messages": 500_000,
+            **settings,
         }
     )
     produce_for(producer, topic, partitions, 0.5)
@@ -163,8 +170,14 @@ def throughput(
     size = produce_for(producer, topic, partitions, seconds)
     took, used = time.monotonic() - began, cluster.cpu() - cpu
     note = f"{used / size * MB * 1e3:.2f} ms/MB, {used / (size / batch) * 1e6:.0f} µs/batch"
-    name = f"produce, batches of {batch:,} bytes"
+    differs = "".join(f", {one}" for one in _words(settings))
+    name = f"produce, batches of {batch:,} bytes{differs}"
     return Row(name, size / took / MB, "MB/s", goal, note)
+
+
+def _words(settings: Mapping[str, object]) -> Iterator[str]:
+    for key, value in settings.items():
+        yield str(value) if key == "compression.type" else f"{key}={value}"
 
 
 def _percentiles(name: str, taken: list[float], cpu: float, goals: tuple[int, int]) -> list[Row]:
@@ -281,6 +294,10 @@ def measured(cluster: Cluster, seconds: float) -> Iterator[Row]:
     yield row
     size = int(min(row.value * seconds, CONSUMED_MB_MAX)) * MB
     yield consumed(cluster, "large", size)
+    for differs in ({"acks": "1"}, {"acks": "0"}, {"compression.type": "zstd"}):
+        yield throughput(cluster, "large", LARGE_PARTITIONS, MB, None, seconds, **differs)
+    cluster.make("medium", LARGE_PARTITIONS)
+    yield throughput(cluster, "medium", LARGE_PARTITIONS, 65_536, None, seconds)
     cluster.make("small", SMALL_PARTITIONS)
     yield throughput(cluster, "small", SMALL_PARTITIONS, 16_384, 60, seconds)
     cluster.make("single", 1)
