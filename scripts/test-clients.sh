@@ -44,13 +44,13 @@ fetch() {
     is_whole "$@" && [ -d "$1/$5" ] && return
     mkdir -p "$1" &&
         { is_whole "$@" || (cd "$1" && npm pack --silent "$4" >/dev/null); } &&
-        is_whole "$@" && tar -xzf "$1/$2.tgz" -C "$1" "$5"
+        is_whole "$@" && rm -rf "${1:?}/$5" && tar -xzf "$1/$2.tgz" -C "$1" "$5"
 }
 
 # without TLS, SASL and HTTP, which nodes do not speak; unoptimized, as the tests' authors build them
 build_librdkafka() {
     fetch build/librdkafka "$librdkafka" "$librdkafka_sha256" \
-        @confluentinc/kafka-javascript@1.10.1 package/deps/librdkafka || return
+        "@confluentinc/kafka-javascript@${librdkafka##*-}" package/deps/librdkafka || return
     (
         cd build/librdkafka/package/deps/librdkafka || exit
         [ -e tests/built ] && exit
@@ -67,7 +67,7 @@ build_librdkafka() {
 has kcat || lacking="$lacking kcat"
 if ! has node; then
     lacking="$lacking node"
-elif ! fetch build/kafkajs "$kafkajs" "$kafkajs_sha256" kafkajs@2.2.4 package; then
+elif ! fetch build/kafkajs "$kafkajs" "$kafkajs_sha256" "kafkajs@${kafkajs#kafkajs-}" package; then
     rm -rf build/kafkajs
     lacking="$lacking $kafkajs"
 fi
