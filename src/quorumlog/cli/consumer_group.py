@@ -208,7 +208,7 @@ ToDatetime = Annotated[
 ShiftBy = Annotated[
     int | None,
     typer.Option(
-        "--shift-by", help="By so many offsets from what is committed.", show_default=False
+        "--shift-by", help="By a number of offsets from what is committed.", show_default=False
     ),
 ]
 
