@@ -20,7 +20,6 @@ from quorumlog.machine.cluster.commands import (
     CreateTopics,
     GroupsLed,
     NewGroup,
-    NewTopic,
     ReplaceGroup,
 )
 from quorumlog.machine.cluster.state import GROUPS_MAX, ClusterView
@@ -28,9 +27,8 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.retention_classes import MIXED, class_text, retention_class
 from quorumlog.model.topic_configs import (
     REPLICATION_DEFAULT,
-    TOPIC_CONFIGS,
     cluster_default,
-    problem_of,
+    problem_of_topic,
 )
 from quorumlog.model.wording import counted
 
@@ -89,12 +87,6 @@ class _Held:
     go: Go
 
 
-def _problem_of(new: NewTopic) -> str:
-    """Return what is wrong with the configs of a topic, for which it is to be refused."""
-    problems = (problem_of(TOPIC_CONFIGS, *one, of="topics") for one in new.configs.items())
-    return next(filter(None, problems), "")
-
-
 def replicas_of_new_groups(view: ClusterView, voters: int) -> int:
     """Return how many replicas new partition groups get, if so many nodes vote in `__cluster`."""
     wanted = int(cluster_default(REPLICATION_DEFAULT, view.defaults))
@@ -144,7 +136,7 @@ class Controller:
         """Return the retention classes of the topics that a command is about."""
         view = self._node.view()
         if isinstance(command, CreateTopics):
-            configs = [new.configs for new in command.topics if not _problem_of(new)]
+            configs = [new.configs for new in command.topics if not problem_of_topic(new.configs)]
         else:
             found = [view.topics.get(more.name) for more in command.topics]
             configs = [topic.configs for topic in found if topic is not None]

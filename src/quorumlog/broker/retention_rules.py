@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.machine.cluster.state import ClusterView
-from quorumlog.model.topic_configs import effective
+from quorumlog.model.topic_configs import retained
 from quorumlog.node.replica.replica import Replica
 from quorumlog.topics.retention import RetentionRule
 
@@ -54,10 +54,4 @@ def rules_of(view: ClusterView, group: str) -> dict[int, RetentionRule]:
 
 
 def _rule_of(view: ClusterView, topic_id: bytes) -> RetentionRule:
-    configs = view.topics_by_id[topic_id].configs
-    policy = effective("cleanup.policy", configs, view.defaults)
-    if "delete" not in [part.strip() for part in policy.split(",")]:
-        return RetentionRule()  # of a compacted topic nothing is given up
-    age_ms = int(effective("retention.ms", configs, view.defaults))
-    size = int(effective("retention.bytes", configs, view.defaults))
-    return RetentionRule(None if age_ms < 0 else age_ms, None if size < 0 else size)
+    return RetentionRule(*retained(view.topics_by_id[topic_id].configs, view.defaults))

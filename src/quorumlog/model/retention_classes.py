@@ -8,7 +8,7 @@ within, from 17.5 minutes to 50 days, and one more for longer times.
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from quorumlog.model.topic_configs import effective
+from quorumlog.model.topic_configs import retained
 
 MIXED: Final = -1
 """Of a partition group that was made before there were classes: topics of all classes share it."""
@@ -25,13 +25,9 @@ _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 def retention_class(configs: Mapping[str, str], defaults: Mapping[str, str]) -> int:
     """Return the class of a topic with these configs, where the cluster has these defaults."""
-    policies = effective("cleanup.policy", configs, defaults)
-    if "delete" not in {policy.strip() for policy in policies.split(",")}:
-        return UNLIMITED
-    age_ms = int(effective("retention.ms", configs, defaults))
-    if age_ms < 0:
-        is_bounded = int(effective("retention.bytes", configs, defaults)) >= 0
-        return BY_BYTES if is_bounded else UNLIMITED
+    age_ms, size_bytes = retained(configs, defaults)
+    if age_ms is None:
+        return UNLIMITED if size_bytes is None else BY_BYTES
     return next((one for one in range(SHORTEST, LONGEST) if age_ms <= 4**one), LONGEST)
 
 

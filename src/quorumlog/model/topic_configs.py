@@ -6,7 +6,7 @@ which have names of their own (`log.retention.ms` for `retention.ms`) and can be
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -325,6 +325,12 @@ def problem_of(
     return f"{name}: {problem}" if problem else ""
 
 
+def problem_of_topic(configs: Mapping[str, str]) -> str:
+    """Return what is wrong with the first bad one of the configs of a topic; empty: nothing."""
+    problems = (problem_of(TOPIC_CONFIGS, *pair, of="topics") for pair in configs.items())
+    return next(filter(None, problems), "")
+
+
 def effective(name: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> str:
     """Return the value that counts for a topic: its own, the cluster's, or the built-in one.
 
@@ -334,6 +340,26 @@ def effective(name: str, configs: Mapping[str, str], defaults: Mapping[str, str]
     if name in configs:
         return configs[name]
     return defaults.get(definition.broker_name, definition.default)
+
+
+class Retained(NamedTuple):
+    """How much a topic keeps: records up to `age_ms`, and `size_bytes`; None: any of that."""
+
+    age_ms: int | None = None
+    size_bytes: int | None = None
+
+
+def retained(configs: Mapping[str, str], defaults: Mapping[str, str]) -> Retained:
+    """Return how much a topic with these configs keeps, where the cluster has these defaults.
+
+    One whose `cleanup.policy` is not `delete` keeps everything.
+    """
+    policies = effective("cleanup.policy", configs, defaults).split(",")
+    if "delete" not in (policy.strip() for policy in policies):
+        return Retained()
+    names = ("retention.ms", "retention.bytes")
+    bounds = [int(effective(name, configs, defaults)) for name in names]
+    return Retained(*(None if bound < 0 else bound for bound in bounds))
 
 
 def cluster_default(name: str, defaults: Mapping[str, str]) -> str:

@@ -39,6 +39,7 @@ from quorumlog.model.topic_configs import (
     TOPIC_CONFIGS,
     cluster_default,
     problem_of,
+    problem_of_topic,
 )
 from quorumlog.model.wording import counted
 from quorumlog.topics.entries import TOPIC_NAME_MAX
@@ -102,9 +103,8 @@ def _create(state: ClusterState, new: NewTopic, at_ms: int, *, only_checks: bool
     if factor != DEFAULT and not 1 <= factor <= len(state.brokers):
         text = f"replication factor {factor} of {counted(len(state.brokers), 'broker')}"
         raise _TopicError(ResponseCode.INVALID_REPLICATION_FACTOR, text)
-    for name, value in new.configs.items():
-        if text := problem_of(TOPIC_CONFIGS, name, value, of="topics"):
-            raise _TopicError(ResponseCode.INVALID_CONFIG, text)
+    if text := problem_of_topic(new.configs):
+        raise _TopicError(ResponseCode.INVALID_CONFIG, text)
     _check_room(state, count)
     topic = Topic(new.name, new.topic_id, (), dict(new.configs), at_ms)
     if not only_checks:

@@ -45,7 +45,10 @@ Answer: TypeAlias = Callable[[DeletedRecords], None]
 
 
 class _Content(NamedTuple):
-    """What partitions and their rules are found in: while it is the same, so are they."""
+    """What partitions and their rules are found in: while it is the same, so are they.
+
+    `version` is that of the rules.
+    """
 
     before_begin_index: int
     end_index: int
