@@ -312,3 +312,33 @@ def test_b5_the_last_acknowledged_commit_counts_when_the_coordinator_stops(tmp_p
         assert sorted(found) == [b"later %d" % number for number in range(PARTITIONS)]
         consumer.commit(asynchronous=False)
         consumer.close()
+
+
+def test_b4_without_a_coordinator_clients_are_told_to_ask_again(tmp_path):
+    with kafka_nodes(tmp_path, 3) as cluster:
+        without_delay(cluster)
+        left, *others = cluster.nodes
+        for one in others:
+            cluster.run(one.stop())
+            cluster.nodes.remove(one)
+
+        fetched = cluster.run(
+            asked_of(left, ApiKey.OFFSET_FETCH, 7, group_id="g", topics=None, require_stable=False)
+        )
+        assert fetched.error_code in (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.NOT_COORDINATOR,
+        ), "older clients of Java know no other error that passes"
+        broker = left.broker
+
+        def has_heard():
+            return broker.coordinator_term < 0 and broker.controller_id == broker.broker_id
+
+        assert cluster.run(broker.until(has_heard, SECONDS * 1_000))
+        listed = cluster.run(asked_of(left, ApiKey.LIST_GROUPS, 4, states_filter=[]))
+        assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_transactions_have_no_coordinator(cluster):
+    found = ask(cluster, ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["t"])
+    assert [one.error_code for one in found.coordinators] == [ErrorCode.INVALID_REQUEST]

@@ -182,6 +182,7 @@ def test_commands_that_wait_are_bounded_and_answered_by_who_leads_next_or_at_the
     case.is_controller = False
     case.controller.tick()
     assert {code for code, _ in case.went[1:]} == {ResponseCode.NOT_LEADER}
+    case.is_controller = True
     case.admit()
     case.controller.end()
     assert case.went[-1][0] is ResponseCode.NODE_STOPPING
@@ -314,7 +315,34 @@ def test_a_group_that_is_made_elsewhere_is_of_the_same_class():
     assert set(case.led_by_class()) == {SHORTEST}
 
 
-def test_a_topic_that_is_refused_for_its_configs_has_no_group_made(case):
-    case.admit(retention_ms="never")
-    assert case.went == [(OK, "")], "the machine says what is wrong"
+def topic(name="new", **fields):
+    return NewTopic(name, os.urandom(16), **fields)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        CreateTopics([topic()], validate_only=True),
+        CreateTopics([topic(configs={"retention.ms": "never"})]),
+        CreateTopics([topic("no/name"), topic("old"), topic(partitions=0)]),
+        CreateTopics([topic(replication_factor=4)]),
+        CreatePartitions([MorePartitions("none", 3), MorePartitions("old", 1)]),
+        CreatePartitions([MorePartitions("old", 3)], validate_only=True),
+    ],
+    ids=["check", "configs", "names", "replicas", "more", "check-more"],
+)
+def test_a3_what_only_checks_or_will_be_refused_has_no_group_made(case, command):
+    case.admit(retention_ms=60_000)
+    case.do(CreateTopics([topic("old", partitions=1)]))
+    case.do(AlterConfigs([AlterResource("old", [ConfigChange("set", "retention.ms", "-1")])]))
+    before = list(case.asked)
+    case.admit_command(command)
+    assert case.went == [(OK, ""), (OK, "")], "the machine says what is wrong"
+    assert case.asked == before
+
+
+def test_a_leader_that_does_not_know_all_topics_yet_has_no_group_made(case):
+    case.is_controller = False
+    case.admit()
+    assert [code for code, _ in case.went] == [ResponseCode.LEADER_NOT_READY]
     assert not case.asked

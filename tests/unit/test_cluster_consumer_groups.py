@@ -4,6 +4,7 @@ import io
 import os
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.machine.cluster import consumer_groups
 from quorumlog.machine.cluster.commands import (
@@ -167,3 +168,33 @@ def test_commits_leave_what_metadata_is_made_of_as_it_is(cluster):
     assert cluster.machine.view.version == version
     cluster.do(AllocateProducerIds(1))
     assert cluster.machine.view.version > version
+
+
+def test_c4_all_groups_together_have_so_many_bytes_and_no_more(cluster, monkeypatch):
+    monkeypatch.setattr(consumer_groups, "BYTES_MAX", 4_000)
+    assert cluster.commit((ORDERS, 0, 1, -1, "x" * 3_000)).codes == [OK]
+    answer = cluster.commit((ORDERS, 0, 2, -1, "y" * 2_000), (ORDERS, 1, 1, -1, "z" * 2_000))
+    assert answer.codes == [OK, ResponseCode.CLUSTER_FULL], "what shrinks is always taken"
+    large = replace(MEMBER, metadata=bytes(2_000))
+    assert cluster.save(members=(large,)).code is ResponseCode.CLUSTER_FULL
+    assert cluster.save(members=()).code is OK
+    cluster.do(ForgetGroups(TERM, ["g"]))
+    assert cluster.save(members=(large,)).code is OK
+
+
+def test_c4_the_bytes_of_groups_are_counted_alike_after_a_snapshot(cluster):
+    cluster.commit((ORDERS, 0, 1, -1, "a note"), (BILLS, 0, 1))
+    cluster.save("other")
+    cluster.save("other", generation=2, members=())
+    cluster.commit((ORDERS, 0, 2), (ORDERS, 3, 1, -1, "ä"), name="new")
+    cluster.do(DeleteOffsets(TERM, "new", [(ORDERS, 0)]))
+    cluster.do(DeleteTopics([TopicToDelete("bills")]))
+    groups = cluster.machine._state.consumer_groups
+    restored = ClusterState.decode(cluster.machine._state.encode()).consumer_groups
+    assert groups.size_bytes == restored.size_bytes > 0
+    assert groups.offset_count == restored.offset_count
+
+
+def test_b5_a_commit_of_which_nothing_is_taken_makes_no_group(cluster):
+    assert cluster.commit((bytes(16), 0, 1)).codes == [ResponseCode.UNKNOWN_TOPIC]
+    assert cluster.groups == {}

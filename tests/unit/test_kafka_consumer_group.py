@@ -29,12 +29,12 @@ class Store:
         if not self.is_holding:
             self.release()
 
-    def release(self, is_saved=True):
+    def release(self, error=ErrorCode.NONE):
         held, self.held = self.held, []
         for group, done in held:
-            if is_saved:
+            if error is ErrorCode.NONE:
                 self.saved.append(group)
-            done(is_saved)
+            done(error)
 
 
 class Consumers:
@@ -228,13 +228,26 @@ def test_b4_nobody_is_told_an_assignment_that_is_not_saved(consumers):
     assert saved[consumers.id_of("b")] == b"all"
 
 
-def test_b4_if_saving_fails_members_look_for_the_coordinator(consumers):
+@pytest.mark.parametrize(
+    "error", [ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_MAX_SIZE_REACHED], ids=str
+)
+def test_b4_if_saving_fails_members_are_told_why(consumers, error):
     consumers.store.is_holding = True
     consumers.join("a")
     consumers.sync("a", {consumers.id_of("a"): b"all"})
-    consumers.store.release(is_saved=False)
-    assert consumers.synced["a"].error is ErrorCode.NOT_COORDINATOR
+    consumers.store.release(error)
+    assert consumers.synced["a"].error is error
     assert consumers.group.state is GroupState.COMPLETING
+
+
+def test_c4_ids_and_names_of_members_count_as_what_they_say(consumers):
+    long = "x" * 249
+    protocols = tuple(GroupProtocol(f"{long}{number}", b"") for number in range(9))
+    for number in range(MEMBERS_MAX):
+        answer = consumers.join(f"{number:04}{long}", protocols=protocols)
+        if answer is not None and answer.error is ErrorCode.GROUP_MAX_SIZE_REACHED:
+            break
+    assert 100 < number < BYTES_MAX // (9 * 249)
 
 
 def test_b4_an_assignment_that_is_saved_too_late_is_told_nobody(consumers):

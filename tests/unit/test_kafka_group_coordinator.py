@@ -6,10 +6,16 @@ import pytest
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups import coordinator as module
-from quorumlog.kafka.groups.coordinator import EXPIRE_EVERY_MS, GroupCoordinator
+from quorumlog.kafka.groups.coordinator import (
+    EXPIRE_EVERY_MS,
+    SAVE_MS,
+    TAKEN_PER_TICK,
+    GroupCoordinator,
+)
 from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest
-from quorumlog.machine.cluster.commands import ForgetGroups
+from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SavedMember, SaveGroup
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
+from quorumlog.model.codes import ResponseCode
 
 DAY_MS = 86_400_000
 RETENTION_DAYS = 7
@@ -19,12 +25,12 @@ class World:
     """A broker that coordinates, and the time, which is the wall clock's, too."""
 
     def __init__(self, *records):
-        self.now_ms, self.due, self.ordered = 30 * DAY_MS, [], []
+        self.now_ms, self.due, self.ordered, self.done = 30 * DAY_MS, [], [], []
         self.broker = SimpleNamespace(
             coordinator_term=1,
             consumer_groups={one.name: one for one in records},
             defaults={},
-            order=lambda command, timeout_ms, done: self.ordered.append(command),
+            order=self.order,
         )
         self.coordinator = GroupCoordinator(
             self.broker,
@@ -35,12 +41,18 @@ class World:
         )
         assert self.coordinator.is_current()
 
-    def join(self, name, session_ms):
-        answers = []
+    def order(self, command, timeout_ms, done):
+        self.ordered.append(command)
+        self.done.append(done)
+
+    def join(self, name, session_ms, *, knows_ids=True, answers=None):
+        answers = [] if answers is None else answers
         protocols = (GroupProtocol("range", b""),)
-        request = JoinRequest("c", "h", "", None, session_ms, session_ms, "consumer", protocols)
+        request = JoinRequest(
+            "c", "h", "", None, session_ms, session_ms, "consumer", protocols, knows_ids
+        )
         self.coordinator.join(name, request, answers.append)
-        return answers[0].error
+        return answers[0].error if answers else None
 
     def wait(self, time_ms):
         self.now_ms += time_ms
@@ -66,3 +78,59 @@ def test_b5_a_group_without_members_is_forgotten_after_its_time_also_if_it_was_l
     world.wait(EXPIRE_EVERY_MS)
     forgotten = [one.groups for one in world.ordered if isinstance(one, ForgetGroups)]
     assert forgotten == ([["g"]] if is_old else [])
+
+
+MEMBER = SavedMember("m", None, "client", "host", 10_000, 60_000, b"topics", b"part")
+
+
+def of_a_member(name="g"):
+    return ConsumerGroupRecord(name, 1, "consumer", "range", "m", (MEMBER,))
+
+
+def test_c4_a_new_group_is_refused_when_as_many_are_saved_or_about_to_be(monkeypatch):
+    monkeypatch.setattr(module, "GROUPS_MAX", 3)
+    world = World(ConsumerGroupRecord("a"), ConsumerGroupRecord("b"))
+    assert world.join("a", 10_000) is ErrorCode.MEMBER_ID_REQUIRED
+    assert world.join("c", 10_000) is ErrorCode.MEMBER_ID_REQUIRED
+    assert world.join("d", 10_000) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_c4_members_are_told_that_the_cluster_has_no_room_for_their_group():
+    world, told = World(), []
+    world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
+    world.done[-1](ResponseCode.SUCCESS, "", GroupsChanged(ResponseCode.CLUSTER_FULL))
+    world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
+    world.done[-1](ResponseCode.TIMEOUT, "", None)
+    assert told == [ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.NOT_COORDINATOR]
+
+
+def test_b4_a_group_that_became_empty_does_not_come_back_with_its_members_before_that_is_saved():
+    world = World(of_a_member())
+    world.wait(0)
+    for _ in range(12):
+        world.wait(1_000)
+    assert [one.members for one in world.ordered] == [[]]
+    assert world.coordinator.find("g").is_unused
+    world.wait(SAVE_MS)
+    assert world.coordinator.find("g").is_unused, "the record still has the member"
+    world.broker.consumer_groups["g"] = ConsumerGroupRecord("g", 2)
+    world.done[-1](ResponseCode.SUCCESS, "", GroupsChanged(ResponseCode.SUCCESS))
+    world.broker.consumer_groups.clear()
+    assert world.coordinator.names() == [], "it is in memory no more"
+
+
+def test_b4_many_groups_are_taken_over_in_turns_and_at_once_when_asked_for():
+    names = [f"g{number}" for number in range(2 * TAKEN_PER_TICK + 1)]
+    world = World(*map(of_a_member, names))
+    assert len(world.coordinator.find(names[-1]).members) == 1
+    for _ in range(3):
+        world.wait(0)
+    world.broker.consumer_groups.clear()
+    assert sorted(world.coordinator.names()) == sorted(names)
+
+
+def test_b4_who_joins_while_the_group_is_deleted_is_told_to_join_again():
+    world, answers = World(ConsumerGroupRecord("g", 1)), []
+    assert world.join("g", 10_000, knows_ids=False, answers=answers) is None
+    world.coordinator.forget("g")
+    assert [one.error for one in answers] == [ErrorCode.UNKNOWN_MEMBER_ID]

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from kafka_broker import GROUP, kafka_cluster
 from kafka_client import connected, fetch_values, produce_request, until
 from quorumlog.kafka.connection import KafkaConnection
-from quorumlog.kafka.context import RequestContext
+from quorumlog.kafka.context import ELEMENTS_PER_TURN, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.frames import FrameReader
 from quorumlog.kafka.handlers.fetch import GATHERED_BYTES_MAX, gathered
@@ -204,6 +204,21 @@ async def test_a_fetch_has_one_batch_at_least_and_otherwise_what_fits(client):
     assert len((await client.fetch(0, partition_bytes_max=1)).records) == size
     assert len((await client.fetch(1, bytes_max=2 * size)).records) == 2 * size
     assert len((await client.fetch(3)).records) == 2 * size
+
+
+async def test_b7_only_the_first_batch_of_an_answer_may_be_larger_than_that_shall_be(
+    cluster, client
+):
+    count = ELEMENTS_PER_TURN + 1  # more than are read at once
+    await cluster.create_topic("many", count)
+    small, large = bytes(batch_of(range(1))), bytes(batch_of(range(1), value=bytes(1_000)))
+    await client.produce(small, *[small] * (count - 2), large, topic="many")
+    values = fetch_values(0, topic="many", bytes_max=len(small) + 1)
+    (asked,) = values["topics"][0]["partitions"]
+    values["topics"][0]["partitions"] = [{**asked, "partition": at} for at in range(count)]
+    answer = await client.ask(ApiKey.FETCH, 12, **values)
+    found = answer.responses[0].partitions
+    assert [bool(one.records) for one in (found[0], found[-1])] == [True, False]
 
 
 async def test_a_fetch_may_name_a_topic_by_its_id(cluster, client):

@@ -23,13 +23,10 @@ from quorumlog.machine.cluster.commands import (
     ReplaceGroup,
 )
 from quorumlog.machine.cluster.state import GROUPS_MAX, ClusterView
+from quorumlog.machine.cluster.topics import classes_of
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.retention_classes import MIXED, class_text, retention_class
-from quorumlog.model.topic_configs import (
-    REPLICATION_DEFAULT,
-    cluster_default,
-    problem_of_topic,
-)
+from quorumlog.model.retention_classes import MIXED, class_text
+from quorumlog.model.topic_configs import REPLICATION_DEFAULT, cluster_default
 from quorumlog.model.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -118,12 +115,15 @@ class Controller:
         """Call `go` once a command can be appended: partitions need groups to be on.
 
         These are groups of the retention classes of their topics. If such groups cannot be made
-        now, others do, as far as there are any.
+        now, others do, as far as there are any. No group is made for a topic that will be refused.
         """
         if not isinstance(command, CreateTopics | CreatePartitions):
             go(ResponseCode.SUCCESS, "")
             return
-        classes = self._classes(command)
+        if not self._node.controls():
+            go(ResponseCode.LEADER_NOT_READY, "the leader of __cluster does not know all of it yet")
+            return
+        classes = classes_of(self._node.view(), command)
         if self._has_groups_for(classes):
             go(ResponseCode.SUCCESS, "")
         elif len(self._held) >= HELD_MAX:
@@ -131,16 +131,6 @@ class Controller:
             go(ResponseCode.LEADER_PENDING_FULL, text)
         else:
             self._held.append(_Held(classes, self._node.now_ms() + timeout_ms, go))
-
-    def _classes(self, command: CreateTopics | CreatePartitions) -> frozenset[int]:
-        """Return the retention classes of the topics that a command is about."""
-        view = self._node.view()
-        if isinstance(command, CreateTopics):
-            configs = [new.configs for new in command.topics if not problem_of_topic(new.configs)]
-        else:
-            found = [view.topics.get(more.name) for more in command.topics]
-            configs = [topic.configs for topic in found if topic is not None]
-        return frozenset(retention_class(one, view.defaults) for one in configs)
 
     def _has_groups_for(self, classes: frozenset[int]) -> bool:
         """Whether topics of some classes have groups; those that are lacking are ordered."""

@@ -22,7 +22,7 @@ class RetentionRules:
         self._replicas = replicas
         self._now_ms = now_ms
         self._due_ms = 0
-        self._told: dict[str, tuple[int, int]] = {}
+        self._told: dict[str, tuple[int, Replica]] = {}
         """By group: the view and the replica whose rules were set last."""
 
     def tick(self, view: ClusterView) -> None:
@@ -33,9 +33,10 @@ class RetentionRules:
         self._due_ms = now_ms + RULES_MS
         for name in view.groups:
             replica = self._replicas.get(name)
-            mark = view.version, id(replica)
-            if replica is not None and self._told.get(name) != mark:
-                self._told[name] = mark
+            if replica is None:
+                self._told.pop(name, None)
+            elif self._told.get(name) != (view.version, replica):
+                self._told[name] = view.version, replica
                 replica.partition_retention.set_rules(rules_of(view, name))
         for name in self._told.keys() - view.groups.keys():
             del self._told[name]

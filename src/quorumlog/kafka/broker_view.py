@@ -95,8 +95,13 @@ class BrokerView(Protocol):
         ...
 
     @property
+    def broker_id(self) -> int:
+        """The number of this broker; -1: it has none yet."""
+        ...
+
+    @property
     def controller_id(self) -> int:
-        """The broker whose node leads the cluster group; -1: not known."""
+        """The broker whose node leads the cluster group; this one if none is known to."""
         ...
 
     @property

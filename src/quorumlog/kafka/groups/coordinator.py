@@ -5,6 +5,7 @@ What it decides is carried out only in the term in which it leads.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -31,7 +32,15 @@ EXPIRE_EVERY_MS: Final = 600_000
 """Pause between two looks for groups that nobody has used for long."""
 FORGOTTEN_MAX: Final = 1_000
 """Groups that are forgotten with one command."""
+TAKEN_PER_TICK: Final = 200
+"""Groups that are taken over in one turn of the loop; those that are asked for are so at once."""
 _MINUTE_MS: Final = 60_000
+_ERRORS: Final = {
+    ResponseCode.SUCCESS: ErrorCode.NONE,
+    ResponseCode.CLUSTER_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ResponseCode.UNEXPECTED_ARGUMENT: ErrorCode.GROUP_MAX_SIZE_REACHED,
+}
+"""Why a group is not saved; after all others, members look for the coordinator again."""
 
 
 class GroupCoordinator:
@@ -58,6 +67,10 @@ class GroupCoordinator:
         self._groups: dict[str, ConsumerGroup] = {}
         self._due: list[tuple[int, str]] = []
         """When groups may have something to do: each once."""
+        self._saving: Counter[str] = Counter()
+        """Saves under way of groups without members: their records still have some till then."""
+        self._to_take: list[str] = []
+        """Groups with members that an earlier coordinator had."""
         self._expire_ms = 0
         self._is_ticking = False
         self._has_ended = False
@@ -79,13 +92,13 @@ class GroupCoordinator:
 
     def _take_over(self) -> None:
         self._expire_ms = self.now_ms() + EXPIRE_EVERY_MS
-        for name, record in self._broker.consumer_groups.items():
-            if record.members:
-                self.find(name)
+        records = self._broker.consumer_groups
+        self._to_take = [name for name, record in records.items() if record.members]
         self._tick_later()
 
     def _give_up(self, error: ErrorCode) -> None:
         groups, self._groups, self._due = list(self._groups.values()), {}, []
+        self._to_take = []
         for group in groups:
             group.end(error)
 
@@ -129,7 +142,7 @@ class GroupCoordinator:
             if request.member_id:
                 joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
-            if len(self._groups) >= GROUPS_MAX:
+            if self._is_full():
                 joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
                 return
             group = ConsumerGroup(name, self._settings(), self)
@@ -138,11 +151,18 @@ class GroupCoordinator:
         if not group.is_unused:
             self._keep(group)
 
-    def forget(self, name: str, error: ErrorCode) -> None:
-        """Have a group no more: it was deleted."""
+    def _is_full(self) -> bool:
+        """Whether there are as many groups as there may be, saved or about to be."""
+        records, groups = self._broker.consumer_groups, self._groups
+        if len(records) + len(groups) < GROUPS_MAX:
+            return False
+        return len(records) + sum(name not in records for name in groups) >= GROUPS_MAX
+
+    def forget(self, name: str) -> None:
+        """Have a group no more: it was deleted. Who has joined it meanwhile shall join again."""
         group = self._groups.pop(name, None)
         if group is not None:
-            group.end(error)
+            group.end(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def touch(self, group: ConsumerGroup) -> None:
         """Something has happened to a group: look at it when it has something to do."""
@@ -151,17 +171,30 @@ class GroupCoordinator:
             group.looked_at_ms = due_ms
             heapq.heappush(self._due, (due_ms, group.name))
 
+    def _drop_if_unused(self, name: str) -> None:
+        """Have a group in memory no more if its record says all that there is to say of it."""
+        if self._saving[name]:
+            return
+        del self._saving[name]
+        if name in self._groups and self._groups[name].is_unused:
+            del self._groups[name]
+
     # -- what groups need ---------------------------------------------------------------------
 
     def new_member_id(self, prefix: str) -> str:
         """See `GroupStore`."""
         return f"{prefix}-{self._unique()}"
 
-    def save(self, group: SaveGroup, done: Callable[[bool], None]) -> None:
+    def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
         """See `GroupStore`."""
+        is_empty = not group.members
+        self._saving[group.group] += is_empty
 
         def ordered(code: ResponseCode, text: str, result: Any) -> None:
-            done(isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS)
+            outcome = result.code if isinstance(result, GroupsChanged) else code
+            done(_ERRORS.get(outcome, ErrorCode.NOT_COORDINATOR))
+            self._saving[group.group] -= is_empty
+            self._drop_if_unused(group.group)
 
         self._broker.order(group, SAVE_MS, ordered)
 
@@ -178,6 +211,9 @@ class GroupCoordinator:
         if self._has_ended or not self.is_current():
             return
         self._tick_later()
+        some, self._to_take = self._to_take[:TAKEN_PER_TICK], self._to_take[TAKEN_PER_TICK:]
+        for name in some:
+            self.find(name)
         now_ms = self.now_ms()
         while self._due and self._due[0][0] <= now_ms:
             due_ms, name = heapq.heappop(self._due)
@@ -186,10 +222,8 @@ class GroupCoordinator:
                 continue
             group.looked_at_ms = None
             group.tick(now_ms)
-            if group.is_unused:
-                del self._groups[name]
-            else:
-                self.touch(group)
+            self.touch(group)
+            self._drop_if_unused(name)
         if now_ms >= self._expire_ms:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expire()

@@ -24,7 +24,12 @@ from quorumlog.kafka.groups.members import (
     Synced,
     SyncRequest,
 )
-from quorumlog.kafka.groups.membership import Membership, common_protocols, size_of
+from quorumlog.kafka.groups.membership import (
+    Membership,
+    common_protocols,
+    size_of,
+    size_of_protocols,
+)
 from quorumlog.machine.cluster.commands import MEMBERS_MAX, SaveGroup
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 
@@ -62,8 +67,8 @@ class GroupStore(Protocol):
         """Return an id that no member has had."""
         ...
 
-    def save(self, group: SaveGroup, done: Callable[[bool], None]) -> None:
-        """Have a group saved; call `done` once, with whether it was."""
+    def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
+        """Have a group saved; call `done` once, with NONE or with why it was not."""
         ...
 
 
@@ -116,7 +121,7 @@ class ConsumerGroup:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         is_known = request.member_id in {*members.by_id, *members.invited}
         is_new = not is_known and request.instance_id not in members.static
-        said = sum(len(one.metadata) for one in request.protocols)
+        said = size_of_protocols(request.protocols)
         if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
@@ -193,9 +198,9 @@ class ConsumerGroup:
             self._rebalance(now_ms)
             return
 
-        def saved(is_saved: bool) -> None:
-            if not is_saved:
-                joined(JoinAnswer(ErrorCode.NOT_COORDINATOR, member_id))
+        def saved(error: ErrorCode) -> None:
+            if error is not ErrorCode.NONE:
+                joined(JoinAnswer(error, member_id))
             elif self.members.by_id.get(member_id) is not member:
                 joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             elif not was_leader:
@@ -281,7 +286,7 @@ class ConsumerGroup:
 
     def _become_empty(self) -> None:
         self.state, self.protocol, self.leader = GroupState.EMPTY, None, ""
-        self._store.save(self.saved(), lambda is_saved: None)
+        self._store.save(self.saved(), lambda error: None)
 
     def _forget_assignment(self, error: ErrorCode) -> None:
         self._assignments += 1
@@ -323,11 +328,11 @@ class ConsumerGroup:
         self._assignments += 1
         number = self._assignments
 
-        def saved(is_saved: bool) -> None:
+        def saved(error: ErrorCode) -> None:
             if number != self._assignments:
                 return
-            if not is_saved:
-                self._forget_assignment(ErrorCode.NOT_COORDINATOR)
+            if error is not ErrorCode.NONE:
+                self._forget_assignment(error)
                 return
             self.state = GroupState.STABLE
             for member in list(self.members):

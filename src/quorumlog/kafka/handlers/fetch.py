@@ -53,6 +53,7 @@ class _Fetching:
         "_asked",
         "_ends",
         "_has_error",
+        "_has_records",
         "_is_looking",
         "_parsed",
         "_request",
@@ -66,7 +67,7 @@ class _Fetching:
         self._parsed = parsed
         self._topics: list[FetchedTopic] = []
         self._asked: dict[Replica, list[_Asked]] = {}
-        self._has_error = self._is_looking = False
+        self._has_error = self._has_records = self._is_looking = False
         self._ends: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._room = 0
@@ -260,7 +261,8 @@ class _Fetching:
             self._guard(take)
 
         owner = self._request.context.owner
-        replica.partition_reads.read([one.read for one in asked], self._room, answer, owner)
+        reads, at_least_one = [one.read for one in asked], not self._has_records
+        replica.partition_reads.read(reads, self._room, answer, owner, at_least_one=at_least_one)
 
     def _take(self, asked: _Asked, result: ReadBatches) -> None:
         if result.code is not ResponseCode.SUCCESS:
@@ -272,6 +274,7 @@ class _Fetching:
             return
         records = gathered(result.batches) if len(result.batches) > 1 else result.batches
         self._room -= sum(map(len, records))
+        self._has_records = self._has_records or bool(records)
         asked.slot[asked.number] = FetchedPartition(
             asked.partition,
             ErrorCode.NONE,

@@ -162,7 +162,7 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     for one in asked:
         error = group_error(context, one.group_id)
         if error is ErrorCode.NONE and not has_passed:
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
         note(context, error, one.group_id)
         answers.append({"error_code": error, "topics": await _fetched(context, one, error)})
     if not has_groups:
@@ -290,7 +290,7 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
             else:
                 outcomes[name] = result
             if outcomes[name] is ErrorCode.NONE:
-                coordinator.forget(name, ErrorCode.GROUP_ID_NOT_FOUND)
+                coordinator.forget(name)
     for name, error in outcomes.items():
         note(context, error, name)
     asked = dict.fromkeys(request.groups_names)

@@ -45,6 +45,8 @@ REASONS: Final = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "the members are assigned more than can be saved",
     ErrorCode.INVALID_REQUEST: f"an instance id has 1 to {TEXT_MAX} characters",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out in time",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "no broker coordinates consumer groups at the moment: "
+    "__cluster has no leader, or the leader does not know yet all that is committed",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "metadata of an offset have at most 4,096 characters",
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "the cluster has no room for more committed offsets",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group are subscribed to the topic",
@@ -232,11 +234,19 @@ async def handle_leave_group(context: RequestContext, request: Any) -> Answer:
 
 
 async def handle_list_groups(context: RequestContext, request: Any) -> Answer:
-    """Answer which groups this broker coordinates: all, or none."""
-    coordinator = context.services.coordinator
+    """Answer which groups this broker coordinates: all, or none if another broker does.
+
+    If none does, clients shall ask again: it is not said that there are no groups.
+    """
+    coordinator, broker = context.services.coordinator, context.broker
+    is_current = coordinator.is_current()
+    if not is_current and broker.controller_id == broker.broker_id:
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        context.note_error(error, REASONS[error])
+        return {"error_code": error, "groups": []}
     wanted = {one.lower() for one in getattr(request, "states_filter", None) or ()}
     groups = []
-    async for name in context.in_turns(coordinator.names() if coordinator.is_current() else ()):
+    async for name in context.in_turns(coordinator.names() if is_current else ()):
         found = coordinator.find(name)
         if found is None or (wanted and found.state.lower() not in wanted):
             continue

@@ -23,7 +23,12 @@ _OF_BROKERS: Final = 1
 _OPERATION_BITS: Final = {bit for bit in range(31) if CLUSTER_OPERATIONS >> bit & 1}
 _FIRST_WITH_IDS: Final = 12
 _FIRST_WITH_KEYS: Final = 4
+_OF_GROUPS: Final = 0
 _NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE, "no controller is known now"
+_NOT_OF_GROUPS: Final = (
+    ErrorCode.INVALID_REQUEST,
+    "only consumer groups (key type 0) have a coordinator: transactions are not there yet",
+)
 
 
 async def handle_metadata(context: RequestContext, request: Any) -> Answer:
@@ -116,9 +121,10 @@ async def handle_find_coordinator(context: RequestContext, request: Any) -> Answ
     """
     broker = context.broker
     found = broker.brokers.get(broker.controller_id)
-    if found is None:
-        context.note_error(*_NO_COORDINATOR)
-        error, text = _NO_COORDINATOR
+    is_of_groups = getattr(request, "key_type", _OF_GROUPS) == _OF_GROUPS
+    if found is None or not is_of_groups:
+        error, text = _NO_COORDINATOR if is_of_groups else _NOT_OF_GROUPS
+        context.note_error(error, text)
         fields = {"error_code": error, "error_message": text, "node_id": -1, "port": -1}
     else:
         fields = {

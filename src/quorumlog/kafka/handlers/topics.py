@@ -10,6 +10,7 @@ from quorumlog.kafka.config_entries import problem_of_lengths, topic_entries
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.machine.cluster.commands import (
+    DEFAULT,
     AnyCommand,
     CreatePartitions,
     CreateTopics,
@@ -192,7 +193,9 @@ def _created(
         **answer,
         "topic_id": None if is_check else done.topic_id,
         "num_partitions": done.partitions,
-        "replication_factor": done.replication_factor,
+        "replication_factor": context.broker.replicas_at_least
+        if done.replication_factor == DEFAULT
+        else done.replication_factor,
         "configs": [entry.created() for entry in entries] if told else None,
     }
 

@@ -21,6 +21,12 @@ GROUPS_MAX: Final = 10_000
 """Consumer groups of a cluster."""
 OFFSETS_MAX: Final = 100_000
 """Committed offsets of all consumer groups."""
+BYTES_MAX: Final = 64 * 1024 * 1024
+"""What all consumer groups take (`ConsumerGroupRecord.size_bytes`), in memory and in a snapshot."""
+_GROUP_BYTES: Final = 200
+_MEMBER_BYTES: Final = 100
+_OFFSET_BYTES: Final = 100
+"""Beside the bytes of texts."""
 
 
 class CommittedOffset(NamedTuple):
@@ -51,6 +57,30 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     offsets: Mapping[Partition, CommittedOffset] = {}
     changed_ms: int = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it takes."""
+        return self.member_bytes + _size_of_offsets(self.offsets.values())
+
+    @property
+    def member_bytes(self) -> int:
+        """About how many bytes it takes without its offsets."""
+        texts = (self.name, self.protocol_type, self.protocol, self.leader)
+        return _GROUP_BYTES + _bytes_of(*texts) + sum(map(_size_of_member, self.members))
+
+
+def _bytes_of(*texts: str | None) -> int:
+    return sum(len(one.encode()) for one in texts if one)
+
+
+def _size_of_member(member: SavedMember) -> int:
+    texts = _bytes_of(member.member_id, member.instance_id, member.client_id, member.client_host)
+    return _MEMBER_BYTES + texts + len(member.metadata) + len(member.assignment)
+
+
+def _size_of_offsets(offsets: Iterable[CommittedOffset]) -> int:
+    return sum(_OFFSET_BYTES + len(one.metadata.encode()) for one in offsets)
+
 
 @dataclass(slots=True)
 class ConsumerGroups:
@@ -58,6 +88,7 @@ class ConsumerGroups:
 
     records: dict[str, ConsumerGroupRecord] = field(default_factory=dict)
     offset_count: int = 0
+    size_bytes: int = 0
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -68,7 +99,7 @@ class ConsumerGroups:
             return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
         if before is not None and before.generation > command.generation:
             return _outdated(before)
-        self.records[command.group] = ConsumerGroupRecord(
+        after = ConsumerGroupRecord(
             command.group,
             command.generation,
             command.protocol_type,
@@ -78,6 +109,11 @@ class ConsumerGroups:
             {} if before is None else before.offsets,
             at_ms,
         )
+        growth = after.member_bytes - (0 if before is None else before.member_bytes)
+        if command.members and growth > 0 and self.size_bytes + growth > BYTES_MAX:
+            return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
+        self.size_bytes += growth
+        self.records[command.group] = after
         return GroupsChanged(ResponseCode.SUCCESS)
 
     def commit(
@@ -92,16 +128,24 @@ class ConsumerGroups:
         if command.generation != NO_GENERATION and before.generation > command.generation:
             return _outdated(before)
         offsets, codes = dict(before.offsets), []
+        growth = 0 if command.group in self.records else before.member_bytes
         for one in command.offsets:
             place = one.topic_id, one.partition
+            known = offsets.get(place)
+            offset = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms)
+            more = _size_of_offsets([offset]) - _size_of_offsets([known] if known else ())
             if one.topic_id not in topics:
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
-            elif place not in offsets and self._room(before, offsets) <= 0:
+            elif (known is None and self._room(before, offsets) <= 0) or (
+                more > 0 and self.size_bytes + growth + more > BYTES_MAX
+            ):
                 codes.append(ResponseCode.CLUSTER_FULL)
             else:
-                offsets[place] = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms)
+                offsets[place] = offset
+                growth += more
                 codes.append(ResponseCode.SUCCESS)
-        self._put(before, offsets, at_ms)
+        if ResponseCode.SUCCESS in codes:  # a commit of nothing makes no group
+            self._put(before, offsets, at_ms, growth)
         return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
 
     def _room(
@@ -116,9 +160,8 @@ class ConsumerGroups:
         if before is None:
             return GroupsChanged(ResponseCode.UNKNOWN_GROUP, f"no group {command.group!r}")
         offsets = dict(before.offsets)
-        for place in command.partitions:
-            offsets.pop(place, None)
-        self._put(before, offsets, at_ms)
+        removed = [offsets.pop(place) for place in command.partitions if place in offsets]
+        self._put(before, offsets, at_ms, -_size_of_offsets(removed))
         return GroupsChanged(ResponseCode.SUCCESS)
 
     def forget(self, command: ForgetGroups) -> GroupsChanged:
@@ -134,22 +177,26 @@ class ConsumerGroups:
         if found.members or is_recent:
             return ResponseCode.CHANGE_IN_PROGRESS
         self.offset_count -= len(found.offsets)
+        self.size_bytes -= found.size_bytes
         del self.records[name]
         return ResponseCode.SUCCESS
 
     def forget_topic(self, topic_id: bytes) -> None:
         """A topic is deleted: so is how far groups have come in it."""
         for record in list(self.records.values()):
-            offsets = {place: one for place, one in record.offsets.items() if place[0] != topic_id}
-            if len(offsets) < len(record.offsets):
-                self._put(record, offsets, record.changed_ms)
+            removed = [one for place, one in record.offsets.items() if place[0] == topic_id]
+            if removed:
+                kept = {place: one for place, one in record.offsets.items() if place[0] != topic_id}
+                self._put(record, kept, record.changed_ms, -_size_of_offsets(removed))
 
     def _put(
         self,
         before: ConsumerGroupRecord,
         offsets: Mapping[Partition, CommittedOffset],
         at_ms: int,
+        growth: int,
     ) -> None:
+        self.size_bytes += growth
         self.offset_count += len(offsets) - len(before.offsets)
         after = msgspec.structs.replace(before, offsets=offsets, changed_ms=at_ms)
         self.records[before.name] = after
@@ -160,7 +207,8 @@ class ConsumerGroups:
     def restored(cls, records: Iterable[ConsumerGroupRecord]) -> "ConsumerGroups":
         """Return the groups of a snapshot."""
         found = {one.name: one for one in records}
-        return cls(found, sum(len(one.offsets) for one in found.values()))
+        offset_count = sum(len(one.offsets) for one in found.values())
+        return cls(found, offset_count, sum(one.size_bytes for one in found.values()))
 
 
 def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:

@@ -90,7 +90,8 @@ class Assignment(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of the state at one moment. `assignments`: group → channel → partition.
+    """All of the state at one moment. `assignments`: group → channel → partition. `folded`: see
+    `ClusterState`.
 
     `version` rises with every change, but not with those of consumer groups: these come with each
     commit, and concern nobody else.
@@ -102,6 +103,7 @@ class ClusterView:
     groups: Mapping[str, PartitionGroup] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topics_by_id: Mapping[bytes, Topic] = field(default_factory=dict)
+    folded: Mapping[str, str] = field(default_factory=dict)
     assignments: Mapping[str, Mapping[int, Assignment]] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     groups_made: int = 0
@@ -207,6 +209,7 @@ class ClusterState:
             groups=dict(self.groups),
             topics=dict(self.topics),
             topics_by_id=dict(self.topics_by_id),
+            folded=dict(self.folded),
             assignments={name: dict(found) for name, found in self.assignments.items()},
             defaults=dict(self.defaults),
             groups_made=self.groups_made,

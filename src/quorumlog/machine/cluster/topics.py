@@ -1,8 +1,9 @@
 """Making and deleting topics, giving them partitions, and altering configs."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from quorumlog.machine.cluster.commands import (
 from quorumlog.machine.cluster.state import (
     PARTITIONS_MAX,
     TOPIC_PARTITIONS_MAX,
+    BrokerRecord,
     ClusterState,
     Topic,
     folded,
@@ -56,6 +58,40 @@ class _TopicError(Exception):
     text: str
 
 
+class Tables(Protocol):
+    """What a new topic is judged by: the state, or a view of it."""
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRecord]:
+        """All brokers by number."""
+        ...
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """All topics by name."""
+        ...
+
+    @property
+    def topics_by_id(self) -> Mapping[bytes, Topic]:
+        """All topics by id."""
+        ...
+
+    @property
+    def folded(self) -> Mapping[str, str]:
+        """All names by what they are in names of metrics."""
+        ...
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The configs of the cluster that were set."""
+        ...
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        ...
+
+
 def problem_of_name(name: str) -> str:
     """Return why a topic cannot have a name; empty: it can (Kafka's rules)."""
     if not name:
@@ -84,6 +120,16 @@ def create_topics(state: ClusterState, command: CreateTopics, at_ms: int) -> Top
 
 
 def _create(state: ClusterState, new: NewTopic, at_ms: int, *, only_checks: bool) -> TopicOutcome:
+    count = _judged(state, new)
+    topic = Topic(new.name, new.topic_id, (), dict(new.configs), at_ms)
+    if not only_checks:
+        topic = _with_partitions(state, topic, count)
+        state.put_topic(topic)
+    return _outcome(state, topic, count)
+
+
+def _judged(state: Tables, new: NewTopic) -> int:
+    """Return how many partitions a new topic gets. Raises `_TopicError`: it cannot be made."""
     if text := problem_of_name(new.name):
         raise _TopicError(ResponseCode.INVALID_TOPIC, text)
     if new.name in state.topics:
@@ -106,17 +152,10 @@ def _create(state: ClusterState, new: NewTopic, at_ms: int, *, only_checks: bool
     if text := problem_of_topic(new.configs):
         raise _TopicError(ResponseCode.INVALID_CONFIG, text)
     _check_room(state, count)
-    topic = Topic(new.name, new.topic_id, (), dict(new.configs), at_ms)
-    if not only_checks:
-        topic = _with_partitions(state, topic, count)
-        state.put_topic(topic)
-    return _outcome(state, topic, count)
+    return count
 
 
-def _check_room(state: ClusterState, count: int) -> None:
-    if not state.groups:
-        text = "no partition group is there yet; try again"
-        raise _TopicError(ResponseCode.CHANGE_IN_PROGRESS, text)
+def _check_room(state: Tables, count: int) -> None:
     if state.partition_count + count > PARTITIONS_MAX:
         text = (
             f"a cluster has at most {PARTITIONS_MAX} partitions; {state.partition_count} are in "
@@ -131,6 +170,9 @@ def _with_partitions(state: ClusterState, topic: Topic, count: int) -> Topic:
     These are groups of its retention class, or of the nearest one that has groups. They take turns
     over groups, and so over leaders: a topic's load is spread from its first partitions on.
     """
+    if not state.groups:
+        text = "no partition group is there yet; try again"
+        raise _TopicError(ResponseCode.CHANGE_IN_PROGRESS, text)
     used = {name: len(found) for name, found in state.assignments.items()}
     wanted = retention_class(topic.configs, state.defaults)
     chosen = nearest(wanted, {group.retention_class for group in state.groups.values()})
@@ -163,6 +205,15 @@ def create_partitions(state: ClusterState, command: CreatePartitions, at_ms: int
 
 
 def _grow(state: ClusterState, more: MorePartitions, *, only_checks: bool) -> TopicOutcome:
+    topic = _judged_growth(state, more)
+    if not only_checks:
+        topic = _with_partitions(state, topic, more.count)
+        state.put_topic(topic)
+    return _outcome(state, topic, more.count)
+
+
+def _judged_growth(state: Tables, more: MorePartitions) -> Topic:
+    """Return the topic that gets more partitions. Raises `_TopicError`: it cannot."""
     topic = state.topics.get(more.name)
     if topic is None:
         raise _TopicError(ResponseCode.UNKNOWN_TOPIC, f"there is no topic {more.name!r}")
@@ -174,10 +225,35 @@ def _grow(state: ClusterState, more: MorePartitions, *, only_checks: bool) -> To
         text = f"a topic has at most {TOPIC_PARTITIONS_MAX} partitions, not {more.count}"
         raise _TopicError(ResponseCode.INVALID_PARTITIONS, text)
     _check_room(state, more.count - now)
-    if not only_checks:
-        topic = _with_partitions(state, topic, more.count)
-        state.put_topic(topic)
-    return _outcome(state, topic, more.count)
+    return topic
+
+
+# -- what partitions need -------------------------------------------------------------------------
+
+
+def classes_of(state: Tables, command: CreateTopics | CreatePartitions) -> frozenset[int]:
+    """Return the retention classes of the partitions that a command makes: none if it only checks.
+
+    Each topic is judged by itself, as if it were the only one.
+    """
+    if command.validate_only:
+        return frozenset()
+    return frozenset(retention_class(one, state.defaults) for one in _configs_of(state, command))
+
+
+def _configs_of(
+    state: Tables, command: CreateTopics | CreatePartitions
+) -> Iterator[Mapping[str, str]]:
+    """Yield the configs of the topics that get partitions."""
+    for one in command.topics:
+        try:
+            if isinstance(one, NewTopic):
+                _judged(state, one)
+                yield one.configs
+            else:
+                yield _judged_growth(state, one).configs
+        except _TopicError:
+            continue
 
 
 def delete_topics(state: ClusterState, command: DeleteTopics, at_ms: int) -> TopicsChanged:

@@ -183,19 +183,25 @@ class PartitionReads:
     # -- reading ------------------------------------------------------------------------------
 
     def read(
-        self, reads: Sequence[PartitionRead], bytes_max: int, answer: Answer, client: object
+        self,
+        reads: Sequence[PartitionRead],
+        bytes_max: int,
+        answer: Answer,
+        client: object,
+        *,
+        at_least_one: bool = True,
     ) -> None:
         """Answer with batches of some partitions, in the order in which they are asked for.
 
-        All of them have at most `bytes_max` bytes, and each has at most what its read says, but the
-        first batch that there is, is given whatever its size. What is not in memory is read on a
-        thread, on which clients take turns.
+        All of them have at most `bytes_max` bytes, and each has at most what its read says; but if
+        `at_least_one`, the first batch that there is, is given whatever its size. What is not in
+        memory is read on a thread, on which clients take turns.
         """
         refused = self.refusal()
         if refused is not None:
             answer([ReadBatches(*refused) for _ in reads])
             return
-        found, room, is_first = list[ReadBatches](), bytes_max, True
+        found, room, is_first = list[ReadBatches](), bytes_max, at_least_one
         cold: list[tuple[ReadBatches, list[int], int]] = []
         tail, partitions = self._context.log.tail, self._readable
         for read in reads:
