@@ -270,3 +270,35 @@ async def test_the_log_level_of_a_group_is_altered_while_nodes_run(tmp_path):
             assert (elections("quiet") == before["quiet"]) == is_quiet
     finally:
         made.down()
+
+
+async def test_debug_lines_are_those_of_one_group_while_it_is_looked_into(tmp_path):
+    made = LocalCluster.create(tmp_path / "cluster", groups=("asked", "other"))
+    made.up()
+
+    def debug_lines():
+        lines = [made.log_file(node_id).read_text().splitlines() for node_id in made.node_ids]
+        events = [json.loads(line) for of_node in lines for line in of_node]
+        return [one for one in events if one["level"] == "DEBUG"]
+
+    async def lead_elsewhere():
+        for group in ("asked", "other"):
+            async with Client(made.servers, group) as client:
+                await client.admin.transfer()
+                await client.append(b"by the next leader")
+
+    try:
+        async with Client(made.servers, "asked") as client:
+            await client.admin.groups.alter("asked", {"logLevel": "DEBUG"})
+            await lead_elsewhere()
+            await client.admin.groups.alter("asked", {}, unset=("logLevel",))
+        lines = debug_lines()
+        assert {one.get("group") for one in lines} == {"asked"}
+        told = [one["text"] for one in lines if one["event"] == "history"]
+        assert [text for text in told if text.startswith("transfers leadership to ")]
+        assert [text for text in told if "votes in term" in text]
+        assert [text for text in told if "TRUNCATE → APPEND" in text]
+        await lead_elsewhere()
+        assert debug_lines() == lines
+    finally:
+        made.down()

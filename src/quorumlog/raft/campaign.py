@@ -18,8 +18,12 @@ def start_campaign(state: RaftState) -> None:
     state.election_timer.restart(state.now_ms)
     if state.election is not None and state.election.own_vote_token > state.writes.durable_token:
         return  # the disk is slower than the time-out, and more writes would make it slower still
+    if state.leader_id is not None:
+        state.record(f"no longer waits for {state.leader_id}, which led")
     if not state.may_campaign or state.disk_is_stalled():
         if state.leader_id is not None or state.role is not Role.FOLLOWER:
+            why = "its disk does not answer" if state.may_campaign else "it must not lead now"
+            state.record(f"does not campaign: {why}")
             state.enter(Role.FOLLOWER, None)
         return  # others campaign until this replica may
     state.enter(Role.CANDIDATE, None)

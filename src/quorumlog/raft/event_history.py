@@ -1,6 +1,7 @@
 """Recent events of a replica, in sentences, for people who must understand a failure."""
 
 from collections import deque
+from collections.abc import Callable
 
 HISTORY_LINES_MAX = 256
 """Older lines are dropped."""
@@ -19,9 +20,13 @@ class EventHistory:
         self._first_ms = 0
         self.last_alarm = ""
         """The last alarm of those that are raised once, however often their cause repeats."""
+        self.on_event: Callable[[str], None] | None = None
+        """Told of each event, also of one that repeats."""
 
     def record(self, now_ms: int, text: str) -> None:
         """Add a line; `now_ms` is the clock that the core is given."""
+        if self.on_event is not None:
+            self.on_event(text)
         if self._lines and self._lines[-1][1] == text:
             self._repeats += 1
             self._lines[-1] = (now_ms, text)

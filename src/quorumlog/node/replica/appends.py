@@ -4,9 +4,11 @@ With a state machine an append is answered once the machine has applied it, with
 """
 
 import itertools
+import logging
 from collections.abc import Callable
 from typing import TypeGuard
 
+from quorumlog.log_events import log_event
 from quorumlog.model.block import Block
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
@@ -43,6 +45,8 @@ from quorumlog.sessions.entries import (
     is_transactional,
 )
 from quorumlog.topics.produced_batch import ProducedBatch
+
+logger = logging.getLogger(__name__)
 
 _UNKNOWN_OUTCOME = "leadership ended before a majority answered; the append may or may not be kept"
 _ACK_TIMEOUT = "no majority answered in {} ms; the append may still be committed"
@@ -354,6 +358,8 @@ class Appends:
     def _refuse(self, answer: Answer, code: ResponseCode, text: str) -> None:
         context = self._context
         context.counters.count_refusal(code)
+        group = context.config.group
+        log_event(logger, logging.DEBUG, "append refused", group=group, code=code.name, text=text)
         answer(refusal(code, text, context.core.leader_id, context.core.term), ())
 
 

@@ -1,7 +1,9 @@
 """What a replica's log needs now and then: checkpoints, preallocated files, and retention."""
 
+import logging
 import zlib
 
+from quorumlog.log_events import log_event
 from quorumlog.model.bounds import NEVER_MS
 from quorumlog.model.errors import StorageError
 from quorumlog.node.checkpoint_pace import BYTES_MAX
@@ -11,6 +13,8 @@ from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.retention import Retention
 from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.files.write_plans import WritePlan
+
+logger = logging.getLogger(__name__)
 
 IDLE_PAUSES_MAX = 32
 """The pause between checks of a disk, in cleanIntervals, grows to this while nothing happens."""
@@ -127,6 +131,16 @@ class Maintenance:
     def written(self, token: int | None, plan: WritePlan) -> None:
         """See `WriteOwner`: the checkpoint is durable."""
         self._checkpointing = False
+        context, core = self._context, self._context.core
+        log_event(
+            logger,
+            logging.DEBUG,
+            "checkpoint written",
+            group=context.config.group,
+            end_index=context.log.end_index,
+            durable_index=core.durable_index,
+            committed_index=core.committed_index,
+        )
 
     def writes_completed(self) -> None:
         """See `WriteOwner`."""

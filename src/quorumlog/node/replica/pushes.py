@@ -173,11 +173,29 @@ class Pushes:
     def answered(self, message: PushResponse, _: memoryview) -> None:
         """Pass a peer's answer to the core; observe how long an acknowledgement took."""
         context = self._context
-        if message.type is PushType.APPEND and message.code is ResponseCode.SUCCESS:
+        if message.code is not ResponseCode.SUCCESS:
+            _log_refusal(message)
+        elif message.type is PushType.APPEND:
             pushes = context.histograms.pushes.get(message.local_id)
             if pushes is not None:
                 pushes.acknowledged(message.request_id, context.environment.now_us())
         context.step(Received(message))
+
+
+def _log_refusal(message: PushResponse) -> None:
+    """Log why a peer did not take a push, as when the logs differ; off at most log levels."""
+    log_event(
+        logger,
+        logging.DEBUG,
+        "push refused",
+        group=message.group,
+        peer=message.local_id,
+        type=message.type.name,
+        code=message.code.name,
+        end_index=message.end_index,
+        conflicting_term=message.x_term,
+        conflicts_from=message.x_index,
+    )
 
 
 def read_push_block(

@@ -118,6 +118,18 @@ class Retention:
             last = last_unneeded(segments, size_bytes, context.config, inputs)
         else:
             last = last_to_remove(segments, size_bytes, context.config, self._space.disk, inputs)
+        log_event(
+            logger,
+            logging.DEBUG,
+            "looked for old entries",
+            group=context.config.group,
+            bytes=size_bytes,
+            files=len(segments),
+            applied_index=inputs.applied_index,
+            peers_have=inputs.peers_have,
+            removes_until=last,
+            text=self.text,
+        )
         if last is not None and last > context.log.before_begin_index:
             self._remove_segments(last, segments)
 
