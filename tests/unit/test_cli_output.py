@@ -86,33 +86,58 @@ def test_a_table_that_nearly_fits_a_terminal_has_narrower_gaps(terminal):
     assert names.split() == ["NODE", "ADDRESS", "TERM", "SETTINGS"]
 
 
-def test_a_value_that_is_too_long_for_a_terminal_goes_on_in_the_next_line(terminal):
-    rows = [["n0", "127.0.0.1:7101", "7", "fileReservedHours=24 " + "x" * 90]]
+def test_a_value_that_is_too_long_for_a_column_goes_on_in_the_next_line(terminal):
+    rows = [["n0", "127.0.0.1:7101", "7", " ".join(f"setting{number}=24" for number in range(9))]]
     print_table(NODES, rows)
     names, *lines = terminal()
     start = names.index("SETTINGS")
     assert all(len(line) <= 80 for line in lines)
     assert not any(line[:start].strip() for line in lines[1:])
-    shown = [line[start:].strip() for line in lines]
-    assert "".join(shown).replace("24", "24 ") == rows[0][3]
+    assert [word for line in lines for word in line[start:].split()] == rows[0][3].split()
 
 
-def test_a_table_in_a_terminal_breaks_no_setting_if_each_has_room(terminal):
+@pytest.mark.parametrize("other", ["g", "__cluster"])
+def test_a_list_of_groups_in_a_terminal_breaks_no_setting(terminal, other):
     settings = "kind=partitions preferredLeaderIds=n0 mappedFileSizeForEntryData=67108864"
-    rows = [["pg-0", "n0, n1, n2", "n0", "1", "1234567", "run time", settings]]
+    rows = [
+        [group, "n0, n1, n2", "n0", "1", "1234567", "run time", settings]
+        for group in ("pg-0", other)
+    ]
     print_table(["GROUP", "MEMBERS", "LEADER", ">TERM", ">END", "FROM", "SETTINGS"], rows)
     lines = terminal()
     assert all(len(line) <= 80 for line in lines)
     words = [word for line in lines for word in line.split()]
-    assert all(word in words for word in settings.split())
+    assert all(words.count(word) == 2 for word in settings.split())
+
+
+def test_a_table_that_would_cut_a_word_is_printed_as_a_block_for_each_row(terminal):
+    settings = ["a=1", "kind=partitions", "originalCompatible=false", "b" * 60, "c=" + "x" * 30]
+    print_table(NODES, [["n0", "127.0.0.1:7101", "7", " ".join(settings)], ["n1", "", "-", ""]])
+    assert terminal() == [
+        "NODE n0",
+        "  ADDRESS   127.0.0.1:7101",
+        "  TERM      7",
+        "  SETTINGS  a=1 kind=partitions originalCompatible=false",
+        "            " + settings[3],
+        "            " + settings[4],
+        "NODE n1",
+        "  TERM      -",
+    ]
+
+
+def test_a_word_that_is_longer_than_a_terminal_stays_whole_in_its_block(terminal):
+    print_table(NODES, [["n0", "127.0.0.1:7101", "7", "short " + "x" * 90 + " after it"]])
+    values = [line.removeprefix("  SETTINGS").strip() for line in terminal()[3:]]
+    assert "".join(values[1:-1]) == "x" * 90
+    assert (values[0], values[-1]) == ("short", "after it")
 
 
 def test_a_table_with_too_many_columns_for_a_terminal_is_printed_row_by_row(terminal):
     columns = ["NODE", *(f">COLUMN {number:02}" for number in range(12))]
     print_table(columns, [["n0", *(str(10**7 + number) for number in range(12))]] * 2)
     lines = terminal()
-    assert lines[:3] == ["n0", "  COLUMN 00  10000000", "  COLUMN 01  10000001"]
-    assert lines[13:15] == ["n0", "  COLUMN 00  10000000"]
+    assert lines[:3] == ["NODE n0", "  COLUMN 00  10000000", "  COLUMN 01  10000001"]
+    assert lines[13:15] == ["NODE n0", "  COLUMN 00  10000000"]
     assert len(lines) == 26
 
 

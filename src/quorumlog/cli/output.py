@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,8 +24,6 @@ PIPE_WIDTH = 10_000
 """Columns of a table that goes to a pipe or file: nothing is cut there."""
 GAP_COLUMNS: Final = 3
 """Between two columns; one less in a terminal that is too narrow for that."""
-WORDS_COLUMNS: Final = 14
-"""The least width of a column of words in a narrow terminal; values go on in the next line."""
 BAD_STYLE = "bold red"
 GOOD_STYLE = "green"
 QUIET_STYLE = "dim"
@@ -55,8 +54,9 @@ def flush_every_line() -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print columns under their names; a name that starts with `>` is a column of numbers.
 
-    What does not fit into a terminal beside each other is printed below each other: a value is
-    continued on the next line, between two words if each word has room, or never cut.
+    In a terminal that is too narrow for that, values are continued on the next line, between two
+    words. If a column has no room for its longest word, each row is printed as a block of lines,
+    one for each value that is not empty.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     screen = console()
@@ -68,24 +68,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
         if sum(natural) + gap * (len(columns) - 1) <= screen.width:
             screen.print(_table(columns, cells, gap, natural))
             return
-    whole = [_longest_word(name, cells, number) for number, name in enumerate(columns)]
-    for words in (whole, [WORDS_COLUMNS] * len(columns)):
-        least = [
-            width if number == 0 or name.startswith(">") else min(width, words[number])
-            for number, (name, width) in enumerate(zip(columns, natural, strict=True))
-        ]
-        spare = screen.width - sum(least) - (GAP_COLUMNS - 1) * (len(columns) - 1)
-        if spare >= 0:
-            widths = _widened(least, natural, spare)
-            screen.print(_table(columns, cells, GAP_COLUMNS - 1, widths))
-            return
+    least = [
+        width
+        if number == 0 or name.startswith(">")
+        else _longest_word(name, *(row[number].plain for row in cells))
+        for number, (name, width) in enumerate(zip(columns, natural, strict=True))
+    ]
+    spare = screen.width - sum(least) - (GAP_COLUMNS - 1) * (len(columns) - 1)
+    if spare >= 0:
+        screen.print(_table(columns, cells, GAP_COLUMNS - 1, _widened(least, natural, spare)))
+        return
     for row in cells:
         _print_block(screen, columns, row)
 
 
-def _longest_word(name: str, rows: Sequence[Sequence[Text]], column: int) -> int:
-    words = [word for row in rows for word in row[column].plain.split()]
-    return max(map(len, [name, *words]))
+def _longest_word(*texts: str) -> int:
+    """Return how many columns the longest word of these texts takes."""
+    return max((cell_len(word) for text in texts for word in text.split()), default=0)
 
 
 def _widened(least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
@@ -112,11 +111,19 @@ def _table(
 
 
 def _print_block(screen: Console, columns: Sequence[str], row: Sequence[Text]) -> None:
-    """Print one row of a table with a line for each of its columns."""
-    screen.print(row[0], style="bold", soft_wrap=True)
-    width = max(len(name.lstrip(">")) for name in columns[1:])
-    for name, cell in zip(columns[1:], row[1:], strict=True):
-        screen.print(Text(f"  {name.lstrip('>'):{width}}  ") + cell, soft_wrap=True)
+    """Print one row of a table with a line for each of its columns.
+
+    Long values go on below, between two words; a word that has no room even there is left whole.
+    """
+    names = [name.lstrip(">") for name in columns]
+    screen.print(Text(f"{names[0]} ", style="bold") + row[0], soft_wrap=True)
+    start = 2 + max(map(len, names[1:])) + 2
+    for name, cell in zip(names[1:], row[1:], strict=True):
+        width = max(screen.width - start, _longest_word(cell.plain))
+        for number, line in enumerate(cell.wrap(screen, width) if cell.plain else ()):
+            line.rstrip()
+            head = f"  {name}" if number == 0 else ""
+            screen.print(Text(head.ljust(start)) + line, soft_wrap=True)
 
 
 def console() -> Console:
