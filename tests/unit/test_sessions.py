@@ -230,6 +230,19 @@ def test_a_block_that_was_truncated_is_not_known_any_more(replica):
     assert replica.check(1, 0, [b"a"]).appended.index == 0
 
 
+def test_tables_read_again_are_not_ahead_of_the_log(replica):
+    """After a repair, while what is committed already is still on its way into the log."""
+    replica.append(1, 0, [b"a"])
+    replica.commit()
+    committed_index = replica.log.end_index + 2
+    replica.tables.scan(committed_index)
+    assert replica.tables.as_of == replica.log.end_index
+    assert TableSet.decode(replica.tables.encode()).as_of == replica.log.end_index
+    replica.append(1, 1, [b"b"])
+    replica.commit()
+    assert replica.tables.as_of == replica.log.end_index == committed_index
+
+
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_a_restart_knows_what_was_known(replica, checkpoints):
     for number in range(40):

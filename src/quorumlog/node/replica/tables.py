@@ -133,7 +133,8 @@ class Tables:
 
         found, unread = scan_entries(self._log, first, take)
         self._tail, self.is_incomplete = deque(found), unread is not None or self.is_lost
-        self.committed(committed_index)
+        # what is committed may not be in the log yet: its entries are about to be appended
+        self.committed(min(committed_index, self._log.end_index))
         return unread
 
     def _apply(self, change: Change) -> None:
