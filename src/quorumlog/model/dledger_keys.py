@@ -33,7 +33,9 @@ REFUSED: Final[dict[str, str]] = {
     "enableSnapshot": _SNAPSHOTS,
     "snapshotEntryResetStrategy": _TRIMMING,
     "resetSnapshotEntriesDelayTime": _TRIMMING,
-    "enableFastAdvanceCommitIndex": "leave it out: followers learn of a commit after 2 ms at most",
+    "enableFastAdvanceCommitIndex": (
+        "leave it out: each term begins with a NOOP, which commits what came before it"
+    ),
     "metricsExporterType": (
         "leave it out: adminListen is for Prometheus, metricsGrpcExporterTarget for OTLP"
     ),
