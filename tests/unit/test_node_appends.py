@@ -1,9 +1,11 @@
 """Every append gets an answer, even if the answer has to be looked up first."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
@@ -62,8 +64,11 @@ REFUSED = checked(ResponseCode.PRODUCER_FENCED)
         (REFUSED, (ResponseCode.NOT_LEADER, "deposed", -1), ResponseCode.NOT_LEADER),
     ],
 )
-def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(result, found, code):
+def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(
+    result, found, code, caplog
+):
     """A leader that stopped meanwhile would leave its client without one."""
+    caplog.set_level(logging.DEBUG)
     leader = Leader(result)
     appends = leader.appends
     block = parse_block(memoryview(bytearray(encode_block([b"x"]))), count=1, entry_bytes_max=100)
@@ -80,3 +85,6 @@ def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(result,
     leader.looked_up.pop()(*found)
     assert answers[1:] == [code]
     assert appends.is_idle
+    told = [getattr(one, EVENT_FIELDS) for one in caplog.records if one.msg == "append refused"]
+    refused = [one.name for one in answers if one is not ResponseCode.SUCCESS]
+    assert [(one["group"], one["code"]) for one in told] == [("g", name) for name in refused]

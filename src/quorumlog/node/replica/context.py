@@ -92,8 +92,7 @@ class ReplicaContext:
     timers: PartTimers = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the parts' timers, and have events of the history logged."""
-        self.core.history.on_event = self._log_history
+        """Make the parts' timers."""
         self.timers = PartTimers(self.environment.now_ms, self.environment.wake_at)
 
     def step(
@@ -154,7 +153,7 @@ class ReplicaContext:
         self.counters.alarms += 1
         log_event(logger, logging.ERROR, "alarm", group=self.config.group, text=text)
 
-    def _log_history(self, text: str) -> None:
+    def log_history(self, text: str) -> None:
         """Log an event of the history; off unless somebody looks into a group (`logLevel`)."""
         group, term = self.config.group, self.core.term
         log_event(logger, logging.DEBUG, "history", group=group, term=term, text=text)

@@ -113,6 +113,7 @@ class Replica:
         self.context = context = ReplicaContext(
             config, limits, core, opened.log, environment, shell=self
         )
+        core.history.on_event = context.log_history
         self._inbox: deque[_Item] = deque()
         self._is_stepping = False
         places = environment.is_same_place, environment.is_here
@@ -165,8 +166,7 @@ class Replica:
         self._writer = LogWriter(context, opened.hard_states, tables)
         self._messages = PeerMessages(context)
         pushes = Pushes(context, self._messages, space)
-        tick_leader = partial(environment.liveness.quiesce, self)
-        self._core_timer = CoreTimer(context, tick_leader).timer
+        self._core_timer = CoreTimer(context, partial(environment.liveness.quiesce, self)).timer
         self._effects = self._effect_handlers(pushes, sender)
         self._received = self._message_handlers(pushes, sender)
 
