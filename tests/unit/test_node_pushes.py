@@ -1,9 +1,14 @@
-"""How many bytes a peer lags by, which the core does not know."""
+"""What a leader finds out about its peers' logs: how far they lag, and why they refuse a push."""
+
+import logging
 
 import pytest
 
+from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.block import encode_block, parse_block
+from quorumlog.model.codes import PushType, ResponseCode
 from quorumlog.model.config import GroupConfig
+from quorumlog.model.messages.peer import PushResponse
 from quorumlog.node.replica.pushes import Pushes
 from quorumlog.raft.effects import MeasureLag
 from quorumlog.raft.events import LagMeasured
@@ -35,3 +40,27 @@ def test_a_lag_that_cannot_be_measured_is_not_reported(leader):
     log.reset(1)
     Pushes(leader.context, None, None).measure_lag(MeasureLag("n1", 0))
     assert leader.steps == []
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_STATE])
+def test_a_push_that_a_peer_refuses_is_logged_with_the_reason(leader, caplog, code):
+    caplog.set_level(logging.DEBUG)
+    response = PushResponse(
+        group="g",
+        local_id="n1",
+        remote_id="n0",
+        term=1,
+        type=PushType.COMPARE,
+        request_id=1,
+        code=code,
+        match_index=-1,
+        end_index=7,
+        x_term=3,
+        x_index=5,
+    )
+    Pushes(leader.context, None, None).answered(response, memoryview(b""))
+    told = [getattr(record, EVENT_FIELDS) for record in caplog.records]
+    assert len(told) == (code is not ResponseCode.SUCCESS)
+    for line in told:
+        assert (line["group"], line["peer"], line["code"]) == ("g", "n1", code.name)
+        assert (line["end_index"], line["conflicting_term"], line["conflicts_from"]) == (7, 3, 5)
