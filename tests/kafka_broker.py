@@ -108,6 +108,9 @@ class BrokerOfTest:
         self._known.watchers.append(call)
         return lambda: self._known.watchers.remove(call)
 
+    async def wait_elected(self):
+        pass
+
     async def execute(self, command, timeout_ms):
         raise AssertionError(command)
 

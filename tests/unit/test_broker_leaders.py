@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.broker.leaders import NOBODY, SILENT_MS, Leaders
+from quorumlog.broker.leaders import ELECTION_MS, NOBODY, SILENT_MS, Leaders
 from quorumlog.model.messages.cluster import LedGroup
 
 
@@ -46,6 +46,21 @@ def test_a_node_that_says_it_leads_no_more_leaves_its_term_behind(leaders):
     assert leaders.of("pg-0")[:2] == (None, 5), "older than what is known"
 
 
+def test_a_node_whose_connection_has_ended_leads_nothing_until_it_says_so_again(leaders, clock):
+    leaders.told("n0", [])
+    leaders.told("n1", led(5, in_sync=("n0", "n1")))
+    leaders.observed({"pg-0": (5, "n1")})
+    changes = clock.changes
+    leaders.lost("n1")
+    assert leaders.of("pg-0") == (None, 5, ("n0", "n1"))
+    assert (leaders.alive, clock.changes) == ({"n0", "n1"}, changes + 1)
+    leaders.lost("n1")
+    leaders.lost("n7")
+    assert clock.changes == changes + 1
+    leaders.told("n1", led(5, in_sync=("n0", "n1")))
+    assert leaders.of("pg-0")[:2] == ("n1", 5)
+
+
 def test_a_silent_node_is_dead_and_leads_nothing(leaders, clock):
     leaders.told("n0", [])
     leaders.told("n1", led(5))
@@ -66,6 +81,8 @@ def test_what_an_own_replica_knows_of_a_later_term_counts(leaders):
     leaders.observed({"pg-0": (6, None)})
     assert leaders.of("pg-0") == (None, 6, ("n1",))
     leaders.observed({"pg-0": (6, "n2")})
+    assert leaders.of("pg-0")[:2] == (None, 6), "nothing was heard of it"
+    leaders.told("n2", [])
     assert leaders.of("pg-0")[:2] == ("n2", 6)
 
 
@@ -87,3 +104,17 @@ def test_only_what_is_new_is_a_change(leaders, clock):
     assert clock.changes == before
     leaders.told("n1", led(5, in_sync=("n0", "n1")))
     assert clock.changes == before + 1
+
+
+def test_a_group_that_has_just_lost_its_leader_is_electing_for_a_while(leaders, clock):
+    leaders.told("n0", [])
+    leaders.told("n1", led(5))
+    assert not leaders.are_electing()
+    leaders.lost("n1")
+    clock.ms = ELECTION_MS - 1
+    assert leaders.are_electing()
+    leaders.told("n0", led(6))
+    assert not leaders.are_electing()
+    leaders.told("n0", [])
+    clock.ms += ELECTION_MS
+    assert not leaders.are_electing(), "nobody waits for a leader that does not come"

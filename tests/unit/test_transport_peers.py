@@ -54,10 +54,13 @@ class Peer:
 
 class Watcher:
     def __init__(self):
-        self.news = asyncio.Queue()
+        self.news, self.reached = asyncio.Queue(), asyncio.Queue()
 
     def peer_connected(self, peer_id):
         self.news.put_nowait(("connected", peer_id))
+
+    def peer_reached(self, peer_id):
+        self.reached.put_nowait(peer_id)
 
     def peer_lost(self, peer_id):
         self.news.put_nowait(("lost", peer_id))

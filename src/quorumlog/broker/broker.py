@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.broker.commands import Done
 from quorumlog.broker.controller import DEFAULT_SETTINGS, replicas_at_least
+from quorumlog.broker.leaders import ELECTION_MS
 from quorumlog.broker.running import Running
 from quorumlog.machine.base import StateMachine
 from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
@@ -233,6 +234,12 @@ class Broker:
         finally:
             end()
         return True
+
+    async def wait_elected(self) -> None:
+        """Wait for the new leaders of partition groups that have just lost theirs, but not long."""
+        leaders = self._running.leaders
+        if leaders.are_electing():
+            await self.until(lambda: not leaders.are_electing(), ELECTION_MS)
 
     async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
         """Wait until all partitions of some topics can be produced to, as far as is known here.

@@ -1,7 +1,9 @@
 """Who leads the partition groups, as far as one node knows: from messages, and from its replicas.
 
 Each node says which groups it leads when that changes, and again each second. What is of the
-highest term counts.
+highest term counts. A node whose connection has ended leads nothing until it says so again; one
+that is silent is dead, too. Clients may be told of brokers that were just lost: librdkafka forgets
+for a second what it has to send to a broker that is gone from the list.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,6 +14,9 @@ from quorumlog.model.messages.cluster import LedGroup
 
 SILENT_MS: Final = 4_000
 """A node that was not heard of for this long counts as dead, and as the leader of nothing."""
+ELECTION_MS: Final = 300
+"""A group that has lost its leader usually has another one after this time, if it gets one at all:
+30 to 100 ms after a process has died, as its connections end."""
 UNKNOWN_TERM: Final = -1
 
 
@@ -32,6 +37,7 @@ class _Heard:
 
     at_ms: int
     groups: dict[str, LedGroup] = field(default_factory=dict)
+    is_connected: bool = True
 
 
 class Leaders:
@@ -44,6 +50,8 @@ class Leaders:
         self._observed: dict[str, tuple[int, str | None]] = {}
         self._known: dict[str, KnownLeader] = {}
         self._alive: frozenset[str] = frozenset()
+        self._leaderless: dict[str, int] = {}
+        """Since when groups that had a leader have none."""
 
     def of(self, group: str) -> KnownLeader:
         """Return the leader of a group."""
@@ -54,10 +62,22 @@ class Leaders:
         """Nodes that were heard of lately, and this one."""
         return self._alive
 
+    def are_electing(self) -> bool:
+        """Whether a group has lost its leader, and may be about to have another one."""
+        oldest = self._now_ms() - ELECTION_MS
+        return any(since_ms > oldest for since_ms in self._leaderless.values())
+
     def told(self, node_id: str, groups: Iterable[LedGroup]) -> None:
         """A node says which groups it leads: these, and no others."""
         self._heard[node_id] = _Heard(self._now_ms(), {one.group: one for one in groups})
         self._update()
+
+    def lost(self, node_id: str) -> None:
+        """The connection of a node has ended: its process, too, or it says more at once."""
+        heard = self._heard.get(node_id)
+        if heard is not None and heard.is_connected:
+            self._heard[node_id] = _Heard(heard.at_ms, is_connected=False)
+            self._update()
 
     def observed(self, replicas: dict[str, tuple[int, str | None]]) -> None:
         """Take what this node's own replicas know: group → (term, leader or None)."""
@@ -70,6 +90,7 @@ class Leaders:
         gone = [name for name in self._known if is_given_up(name)]
         for name in gone:
             del self._known[name]
+            self._leaderless.pop(name, None)
 
     def tick(self) -> None:
         """Forget nodes that were silent for too long."""
@@ -89,12 +110,18 @@ class Leaders:
         for name, (term, leader) in self._observed.items():
             before = known.get(name, NOBODY)
             if term > before.term:
-                known[name] = KnownLeader(leader, term, before.in_sync)
+                heard = self._heard.get(leader or "")
+                leads = leader if heard is not None and heard.is_connected else None
+                known[name] = KnownLeader(leads, term, before.in_sync)
         for name, last in self._known.items():  # who led last is not forgotten, but that it leads
             if known.get(name, NOBODY).term < last.term:
                 known[name] = KnownLeader(None, last.term, last.in_sync)
             elif not known[name].in_sync:
                 known[name] = known[name]._replace(in_sync=last.in_sync)
+        now_ms, leaderless = self._now_ms(), self._leaderless
+        self._leaderless = {
+            name: leaderless.get(name, now_ms) for name, one in known.items() if one.node_id is None
+        }
         alive = frozenset(self._heard)
         if known != self._known or alive != self._alive:
             self._known, self._alive = known, alive

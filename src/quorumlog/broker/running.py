@@ -108,6 +108,8 @@ class Running:
         """Begin to look."""
         self.node.hosting.cluster_received = self._received
         self.node.hosting.role_changed = self._role_changed
+        self.node.hosting.peer_reached = self._tell
+        self.node.hosting.peer_silent = self.leaders.lost
         self._pace.start(self.tick)
 
     def stop(self) -> None:
@@ -115,6 +117,7 @@ class Running:
         self._pace.end()
         self.node.hosting.cluster_received = lambda message, attachment: None
         self.node.hosting.role_changed = lambda change: None
+        self.node.hosting.peer_reached = self.node.hosting.peer_silent = lambda peer_id: None
         self.controller.end()
         self._barriers.end()
         self.commands.end("the node stops")
@@ -177,8 +180,12 @@ class Running:
             self._led, self._beat_ms = led, now_ms + BEAT_MS
             self.leaders.told(self._self_id, led)
             for peer_id in self._peers():
-                message = Leading(local_id=self._self_id, remote_id=peer_id, groups=led)
-                self.node.links.send(peer_id, message)
+                self._tell(peer_id)
+
+    def _tell(self, peer_id: str) -> None:
+        """Say to another node which groups are led here."""
+        message = Leading(local_id=self._self_id, remote_id=peer_id, groups=self._led)
+        self.node.links.send(peer_id, message)
 
     def _peers(self) -> list[str]:
         replica = self._cluster()

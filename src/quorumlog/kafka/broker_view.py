@@ -176,6 +176,10 @@ class BrokerView(Protocol):
         """Whether all partitions of a topic can be produced to, as far as is known here."""
         ...
 
+    async def wait_elected(self) -> None:
+        """Wait for the new leaders of groups that have just lost theirs, but not long."""
+        ...
+
     async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
         """Wait until all partitions of some topics have leaders; return whether they have."""
         ...

@@ -58,6 +58,10 @@ class Hosting:
         """Takes what brokers send to this one."""
         self.role_changed: RoleListener = lambda change: None
         """Hears of each role that a replica of this node takes."""
+        self.peer_reached: Callable[[str], None] = lambda peer_id: None
+        """Hears of each node that can be sent to (again)."""
+        self.peer_silent: Callable[[str], None] = lambda peer_id: None
+        """Hears of each node whose connection to this one has ended."""
         environment = replace(environment, role_changed=self.tell_role)
         self.catalog = GroupCatalog(config)
         self.groups = Groups(self.catalog, replicas, environment, new_timer, changed, attachments)

@@ -40,7 +40,7 @@ from quorumlog.node.watermark_lines import WatermarkLines
 from quorumlog.storage.files.os_files import OsFileSystem
 from quorumlog.storage.journal.writer import NodeJournal
 from quorumlog.storage.log.group_store import GroupStore
-from quorumlog.transport.connection import ConnectionHandler
+from quorumlog.transport.connection import Connection, ConnectionHandler
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.peers import PeerLinks
 
@@ -306,7 +306,7 @@ class Node:
             return self._client_handler(self)
         events = ConnectionEvents(
             self.links.incoming_opened,
-            self.links.incoming_closed,
+            self._incoming_closed,
             self.links.knows,
             self.hosting.sync.received,
             self.hosting.take_cluster_message,
@@ -415,6 +415,15 @@ class Node:
         for replica in self.replicas.values():
             replica.peer_connected(peer_id)
         self.hosting.sync.peer_connected()
+
+    def peer_reached(self, peer_id: str) -> None:
+        """See `LinkWatcher`."""
+        self.hosting.peer_reached(peer_id)
+
+    def _incoming_closed(self, peer_id: str, connection: Connection) -> None:
+        self.links.incoming_closed(peer_id, connection)
+        if connection.hello is not None and connection.hello.role == "control":
+            self.hosting.peer_silent(peer_id)
 
     def peer_lost(self, peer_id: str) -> None:
         """See `LinkWatcher`."""

@@ -51,6 +51,10 @@ class LinkWatcher(Protocol):
         """A bulk link is up (again): what was on its way before may be lost."""
         ...
 
+    def peer_reached(self, peer_id: str) -> None:
+        """A control link is up (again)."""
+        ...
+
     def peer_lost(self, peer_id: str) -> None:
         """A control link has ended, and nobody listens at the peer's address."""
         ...
@@ -161,6 +165,8 @@ class _Link:
         self.introduce()
         if self._is_bulk:
             self._watcher.peer_connected(self.peer_id)
+        else:
+            self._watcher.peer_reached(self.peer_id)
 
     def introduce(self, group: str | None = None) -> None:
         """Send which groups are here, and their identities, before any other message."""

@@ -3,6 +3,7 @@
 FindCoordinator, too: one broker coordinates all consumer groups.
 """
 
+import asyncio
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,6 +20,9 @@ from quorumlog.kafka.metadata import (
 )
 from quorumlog.machine.cluster.topics import problem_of_name
 
+NEWS_S: Final = 0.005
+"""Pause before Metadata is answered. A client whose connection to a broker ends asks another one at
+once, which may see its own connection to that broker end a millisecond later."""
 _OF_BROKERS: Final = 1
 _OPERATION_BITS: Final = {bit for bit in range(31) if CLUSTER_OPERATIONS >> bit & 1}
 _FIRST_WITH_IDS: Final = 12
@@ -36,6 +40,8 @@ async def handle_metadata(context: RequestContext, request: Any) -> Answer:
 
     Topics that do not exist are created if the client, the cluster and this node allow it.
     """
+    await asyncio.sleep(NEWS_S)
+    await context.broker.wait_elected()  # told of no leader, librdkafka asks again after a second
     version, broker = context.header.version, context.broker
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else UNTOLD
     encoded = context.services.encoded_topics
