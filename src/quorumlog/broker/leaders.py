@@ -101,6 +101,10 @@ class Leaders:
         if silent:
             self._update()
 
+    def _is_connected(self, node_id: str | None) -> bool:
+        heard = None if node_id is None else self._heard.get(node_id)
+        return heard is not None and heard.is_connected
+
     def _update(self) -> None:
         known: dict[str, KnownLeader] = {}
         for node_id, heard in self._heard.items():
@@ -110,8 +114,7 @@ class Leaders:
         for name, (term, leader) in self._observed.items():
             before = known.get(name, NOBODY)
             if term > before.term:
-                heard = self._heard.get(leader or "")
-                leads = leader if heard is not None and heard.is_connected else None
+                leads = leader if self._is_connected(leader) else None
                 known[name] = KnownLeader(leads, term, before.in_sync)
         for name, last in self._known.items():  # who led last is not forgotten, but that it leads
             if known.get(name, NOBODY).term < last.term:

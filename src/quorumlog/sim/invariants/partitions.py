@@ -1,6 +1,6 @@
 """Partitions of topics: dense offsets, each batch once, reads of what is committed and no other."""
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
 from quorumlog.model.block import HEADER, HEADER_SIZE, Block
@@ -210,7 +210,8 @@ class Partitions(Invariant):
         by_term, known = self._watermarks.setdefault(answer.channel, {}), 0
         for term, marks in by_term.items():
             if term <= answer.term:
-                place = bisect_right(marks, asked_us, key=lambda pair: pair[0])
+                # a node that was suspended has many requests in one moment: none is before another
+                place = bisect_left(marks, asked_us, key=lambda pair: pair[0])
                 known = max(known, marks[place - 1][1] if place else 0)
         self.require(
             answer.high_watermark >= known,
