@@ -304,13 +304,18 @@ def restarted(cluster: Cluster, topics: dict[str, int]) -> Iterator[Row]:
 
 
 def killed(cluster: Cluster, topics: dict[str, int]) -> Iterator[Row]:
-    """Kill the node that leads a partition, again and again, beside a producer of it."""
+    """Kill the node that leads a partition, again and again, beside a producer of its topic.
+
+    The producer has connections to all leaders then. One that knows no broker but the one that is
+    killed begins anew with its bootstrap servers, for which librdkafka takes up to 2 s.
+    """
     topic, node_ids = next(iter(topics)), cluster.local.node_ids
     until_produced, until_led = list[float](), list[float]()
     producer = Producer({"bootstrap.servers": cluster.servers, "linger.ms": 0, **QUIET})
 
-    def produce(partition: int) -> None:
-        producer.produce(topic, VALUE, partition=partition)
+    def produce(*partitions: int) -> None:
+        for one in partitions:
+            producer.produce(topic, VALUE, partition=one)
         if producer.flush(WITHIN_S):
             raise TimeoutError("nothing was acknowledged after a kill")
 
@@ -320,7 +325,7 @@ def killed(cluster: Cluster, topics: dict[str, int]) -> Iterator[Row]:
             addresses, places = known(connections[node_ids[0]].metadata(POLLED, topic))
         leads = next(addresses[one.leader] for one in places if one.partition == partition)
         leader = next(one for one in node_ids if cluster.local.kafka_address(one) == leads)
-        produce(partition)
+        produce(*range(topics[topic]))
         began = time.monotonic()
         cluster.local.kill(leader)
         produce(partition)
