@@ -16,6 +16,7 @@ from kafka_nodes import SECONDS, kafka_nodes
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.machine.cluster.commands import AlterConfigs, AlterResource, ConfigChange
+from quorumlog.service.metrics import NodeMetrics
 
 NUMBERS = itertools.count()
 PARTITIONS = 4
@@ -220,6 +221,40 @@ def test_a3_a_group_with_members_is_described_and_not_deleted(cluster):
     consumer.close()
     found = admin.describe_consumer_groups([topic])[topic].result(SECONDS)
     assert (found.state.name, found.members) == ("EMPTY", [])
+
+
+def figures_of(one):
+    """Return the metrics of a node by their names: labels and values."""
+    metrics = NodeMetrics(one.node, one.listener.counters, lambda: one.broker.view)
+    return {
+        metric.name.removeprefix("quorumlog_"): [
+            (sample.labels, sample.value) for sample in metric.samples
+        ]
+        for metric in metrics.registry.collect()
+    }
+
+
+def test_f3_lag_and_rebalances_are_in_the_metrics(cluster, monkeypatch):
+    topic = filled(cluster)
+    consumer = confluent(cluster, topic, topic)
+    until(has_all, consumer)
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 3)], asynchronous=False)
+    consumer.close()
+    for one in cluster.nodes:
+        assert cluster.run(one.broker.barrier(SECONDS * 1_000))
+    found = [figures_of(one) for one in cluster.nodes]
+    lags = [
+        (labels["partition"], value)
+        for one in found
+        for labels, value in one["consumer_group_lag_records"]
+        if labels["consumer_group"] == labels["topic"] == topic
+    ]
+    assert lags == [("0", RECORDS // PARTITIONS - 3)], "the leader says it, and nobody else"
+    assert sum(one["kafka_rebalances"][0][1] for one in found) >= 1
+    known = len(cluster.nodes[0].broker.consumer_groups)
+    assert [one["kafka_consumer_groups"][0][1] for one in found] == [known] * len(found)
+    monkeypatch.setattr("quorumlog.service.metrics.LAGS_SHOWN_MAX", 0)
+    assert not any(figures_of(one)["consumer_group_lag_records"] for one in cluster.nodes)
 
 
 async def asked_of(node, key, version, **values):

@@ -19,10 +19,14 @@ class Store:
 
     def __init__(self):
         self.saved, self.held, self.is_holding, self.ids = [], [], False, 0
+        self.rebalances = 0
 
     def new_member_id(self, prefix):
         self.ids += 1
         return f"{prefix}-{self.ids}"
+
+    def generation_began(self):
+        self.rebalances += 1
 
     def save(self, group, done):
         self.held.append((group, done))

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups import coordinator as module
 from quorumlog.kafka.groups.coordinator import (
@@ -38,6 +39,7 @@ class World:
             lambda: self.now_ms,
             lambda: "unique",
             lambda seconds, call: self.due.append(call),
+            KafkaCounters(),
         )
         assert self.coordinator.is_current()
 

@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.group import GroupState
@@ -92,6 +93,7 @@ class Node:
             lambda: world.now_ms,
             self.unique,
             lambda seconds, call: self.calls.append((world.now_ms + seconds * 1000, call)),
+            KafkaCounters(),
         )
 
     def unique(self):

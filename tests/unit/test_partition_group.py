@@ -61,6 +61,20 @@ def test_a_batch_for_no_partition_is_refused(group):
     assert group.produce(4)[1].base_offset == 0
 
 
+def test_b9_a_batch_that_comes_in_the_turn_in_which_its_partition_is_closed_is_refused(group):
+    closed = [PartitionClosed(channel) for channel in (2, 1)]
+    data = memoryview(bytearray(b"".join(one.encode() for one in closed)))
+    block = parse_block(data, count=len(closed), entry_bytes_max=4_096)
+    produced, batch = prepared(1)
+
+    def close_and_produce(replica, answer):
+        replica.propose(block, lambda response, _: None, closed[0])
+        replica.propose(batch, answer, produced)
+
+    response, _ = group.call(close_and_produce)
+    assert response.code == UNKNOWN
+
+
 def test_b2_a_batch_that_comes_again_has_the_offset_of_the_first_time(group):
     assert group.produce(1, **of_producer(0, 3))[0] is OK
     code, again = group.produce(1, **of_producer(0, 3))

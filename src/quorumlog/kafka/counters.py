@@ -24,6 +24,7 @@ class KafkaCounters:
     bytes_out: int = 0
     waited_for_room: int = 0
     paused: int = 0
+    rebalances: int = 0
 
     def count_request(self, name: str, error: str) -> None:
         """Count an answered request."""

@@ -84,6 +84,7 @@ class KafkaListener:
                 lambda: int(time.time() * 1000),
                 lambda: str(uuid4()),
                 lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
+                self.counters,
             ),
             answer_bytes_max=self._answer_bytes_max,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
+from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterView
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import error_for
@@ -93,6 +94,10 @@ class KafkaService:
     def counters(self) -> "KafkaCounters | None":
         """What is counted of Kafka clients; None: they are not served."""
         return None if self._listener is None else self._listener.counters
+
+    def view(self) -> ClusterView:
+        """Return what `__cluster` holds, as far as is known here; on any thread."""
+        return EMPTY_VIEW if self._broker is None else self._broker.view
 
     async def start(self, node: Node) -> None:
         """Take part and serve; the node was started.

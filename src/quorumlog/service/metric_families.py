@@ -179,6 +179,8 @@ _KAFKA_GAUGES = {
     "kafka_connections": "Open connections of Kafka clients.",
     "kafka_request_bytes": "Requests of Kafka clients that wait for their answers.",
     "kafka_compacted_topics": "Topics with cleanup.policy compact, which removes nothing here.",
+    "kafka_consumer_groups": "Consumer groups of the cluster.",
+    "kafka_consumer_group_members": "Members of all consumer groups, as they were assigned last.",
 }
 _KAFKA_COUNTERS = {
     "kafka_bytes_in": "Bytes of requests of Kafka clients.",
@@ -186,6 +188,7 @@ _KAFKA_COUNTERS = {
     "kafka_malformed": "Connections of Kafka clients closed because of what is no request.",
     "kafka_produces_waited": "Produce requests that waited, as their group had no room.",
     "kafka_paused": "Times a connection was not read, as requests took too much memory.",
+    "kafka_rebalances": "Generations of consumer groups that began while this node coordinated.",
 }
 _KAFKA_HISTOGRAMS = {
     "kafka_produce_seconds": "From the arrival of a Produce to its answer.",
@@ -209,6 +212,14 @@ FAMILIES: Final = (
             "partition_log_start_offset": "Smallest offset that may be read.",
             "partition_size_bytes": "Bytes of the record batches that may be read.",
             "partition_appended_bytes": "Bytes of all record batches since it was opened.",
+        },
+    ),
+    *_gauges(
+        ("consumer_group", "topic", "partition"),
+        {
+            "consumer_group_lag_records": (
+                "Records of a partition that this node leads which come after the committed offset."
+            ),
         },
     ),
     *_gauges(

@@ -7,7 +7,7 @@ moment older than the one beside it.
 
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import accumulate, islice
 from typing import Final
@@ -24,6 +24,7 @@ from prometheus_client.utils import floatToGoString
 
 from quorumlog.broker.running import IN_SYNC_ENTRIES
 from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterView
 from quorumlog.model.codes import Role
 from quorumlog.model.histogram import Histogram
 from quorumlog.model.messages.client import StatusResponse
@@ -40,6 +41,8 @@ GROUPS_WITH_HISTOGRAMS_MAX = 100
 """Groups of a node with histograms of their own; those of all further ones are added up."""
 PARTITIONS_SHOWN_MAX = 1_000
 """Partitions of a node with figures of their own; a group that has more shows its sums only."""
+LAGS_SHOWN_MAX = 1_000
+"""Lags of consumer groups that are shown, each of one partition that the node leads."""
 OTHER_GROUPS = "_others"
 """The label of these; no group can have that name."""
 DIRECTORIES_MAX = 64
@@ -104,9 +107,15 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 class NodeMetrics(Collector):
     """Everything about one node that has a name in `metric_families`, and about its process."""
 
-    def __init__(self, node: Node, kafka: KafkaCounters | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        kafka: KafkaCounters | None = None,
+        view: Callable[[], ClusterView] = lambda: EMPTY_VIEW,
+    ) -> None:
         self._node = node
         self._kafka = kafka
+        self._view = view
         self._build = (VERSION, platform.python_version())
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -132,6 +141,7 @@ class NodeMetrics(Collector):
         _add_disks(page, node)
         if self._kafka is not None:
             _add_kafka(page, self._kafka)
+            _add_consumer_groups(page, node, self._view())
         yield from page.finished()
 
 
@@ -331,12 +341,38 @@ def _add_kafka(page: _Page, counters: KafkaCounters) -> None:
         "kafka_malformed": counters.malformed,
         "kafka_produces_waited": counters.waited_for_room,
         "kafka_paused": counters.paused,
+        "kafka_rebalances": counters.rebalances,
     }.items():
         page.add(f"{name}_total", (), value)
     for request_and_error, count in list(counters.requests.items()):
         page.add("kafka_requests_total", request_and_error, count)
     page.observe("kafka_produce_seconds", (), counters.produce_seconds)
     page.observe("kafka_fetch_seconds", (), counters.fetch_seconds)
+
+
+def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
+    """Add consumer groups, and how far they lag in the partitions that this node leads."""
+    records = view.consumer_groups.values()
+    page.add("kafka_consumer_groups", (), len(records))
+    page.add("kafka_consumer_group_members", (), sum(len(one.members) for one in records))
+    ends = {}
+    for group, assignments in view.assignments.items():
+        replica = node.replicas.get(group)
+        if replica is not None and replica.core.role is Role.LEADER:
+            found = replica.tables.partitions.partitions.copy()
+            for channel, one in assignments.items():
+                if channel in found:
+                    ends[one.topic_id, one.number] = one.topic, found[channel].next_offset
+    lags = (
+        (record.name, place, offset)
+        for record in records
+        for place, offset in record.offsets.items()
+        if place in ends
+    )
+    for name, place, committed in islice(lags, LAGS_SHOWN_MAX):
+        topic, end = ends[place]
+        lag = max(0, end - committed.offset)
+        page.add("consumer_group_lag_records", (name, topic, str(place[1])), lag)
 
 
 def _add_disks(page: _Page, node: Node) -> None:

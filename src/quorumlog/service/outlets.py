@@ -1,6 +1,9 @@
 """Where a node's metrics can be had: the admin port, and a receiver of OpenTelemetry."""
 
+from collections.abc import Callable
+
 from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.node import Node
 from quorumlog.service.http import AdminPort
@@ -21,13 +24,16 @@ class MetricOutlets:
         if config.metrics_grpc_exporter_target:
             require_extra()
 
-    def start(self, node: Node, kafka: KafkaCounters | None = None) -> None:
+    def start(
+        self, node: Node, kafka: KafkaCounters | None, view: Callable[[], ClusterView]
+    ) -> None:
         """Show and send the metrics of a node that has been started.
 
-        `kafka`: what is counted of Kafka clients, if the node serves them.
+        `kafka`: what is counted of Kafka clients, if the node serves them. `view` returns what
+        `__cluster` holds.
         Raises `ConfigError` if the admin port is taken; then, as after any error, `stop` it.
         """
-        config, metrics = self._config, NodeMetrics(node, kafka)
+        config, metrics = self._config, NodeMetrics(node, kafka, view)
         if config.admin_listen:
             self._admin = AdminPort(config.admin_listen, node, metrics.registry)
             self._admin.start()

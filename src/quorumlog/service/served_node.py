@@ -60,7 +60,8 @@ class ServedNode:
         self._is_running = True
         await self._kafka.start(self.node)
         # in a thread: the name of a host may have to be looked up
-        show = asyncio.to_thread(self._outlets.start, self.node, self._kafka.counters)
+        kafka = self._kafka
+        show = asyncio.to_thread(self._outlets.start, self.node, kafka.counters, kafka.view)
         self._showing = asyncio.ensure_future(show)
         await asyncio.shield(self._showing)
 

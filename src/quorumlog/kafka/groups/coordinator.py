@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from quorumlog.kafka.broker_view import BrokerView
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
@@ -47,7 +48,8 @@ class GroupCoordinator:
     """All groups that have members, or had some lately.
 
     Times are in milliseconds: `now_ms` of a clock that never goes back, `wall_ms` in Unix time.
-    `later` calls a function after some seconds, on the event loop's thread.
+    `later` calls a function after some seconds, on the event loop's thread. `counters` gets the
+    number of rebalances.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class GroupCoordinator:
         wall_ms: Callable[[], int],
         unique: Callable[[], str],
         later: Callable[[float, Callable[[], None]], object],
+        counters: KafkaCounters,
     ) -> None:
         self.term = -1
         self._broker = broker
@@ -64,6 +67,7 @@ class GroupCoordinator:
         self._wall_ms = wall_ms
         self._unique = unique
         self._later = later
+        self._counters = counters
         self._groups: dict[str, ConsumerGroup] = {}
         self._due: list[tuple[int, str]] = []
         """When groups may have something to do: each once."""
@@ -184,6 +188,10 @@ class GroupCoordinator:
     def new_member_id(self, prefix: str) -> str:
         """See `GroupStore`."""
         return f"{prefix}-{self._unique()}"
+
+    def generation_began(self) -> None:
+        """See `GroupStore`."""
+        self._counters.rebalances += 1
 
     def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
         """See `GroupStore`."""

@@ -67,6 +67,10 @@ class GroupStore(Protocol):
         """Return an id that no member has had."""
         ...
 
+    def generation_began(self) -> None:
+        """A group has a new generation with members: it has rebalanced."""
+        ...
+
     def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
         """Have a group saved; call `done` once, with NONE or with why it was not."""
         ...
@@ -274,6 +278,7 @@ class ConsumerGroup:
         if not joined:
             self._become_empty()
             return
+        self._store.generation_began()
         self.protocol = self.members.selected()
         if self.leader not in joined:
             self.leader = joined[0]

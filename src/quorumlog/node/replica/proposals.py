@@ -16,6 +16,7 @@ from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.turn_batcher import Defer, TurnBatcher
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import SessionEntry, SystemEntry, is_transactional
+from quorumlog.topics.entries import PartitionClosed
 from quorumlog.topics.produced_batch import ProducedBatch
 
 Answer: TypeAlias = Callable[[AppendResponse, Sequence[bytes]], None]
@@ -75,6 +76,8 @@ class ProposalQueue:
         )
         self._producers: set[Hashable] = set()
         self._is_transactional = False
+        self._closes = False
+        """Whether a queued block closes partitions."""
 
     def add(self, proposal: Proposal) -> None:
         """Queue a proposal until the present turn of the loop is over."""
@@ -83,6 +86,7 @@ class ProposalQueue:
             self._producers.add(entry.producer)
         elif entry is not None:
             self._is_transactional |= is_transactional(entry)
+            self._closes |= isinstance(entry, PartitionClosed)
             if isinstance(entry, SessionEntry):
                 self._producers.add(entry.producer_id)
         self.queued.add(None, proposal, len(proposal.block.data), len(proposal.block.sizes))
@@ -91,7 +95,7 @@ class ProposalQueue:
         """Whether it depends on a queued proposal if the block of this entry may be appended."""
         if isinstance(entry, ProducedBatch):
             producer = entry.producer
-            return producer is not None and producer in self._producers
+            return self._closes or (producer is not None and producer in self._producers)
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
@@ -102,7 +106,7 @@ class ProposalQueue:
 
     def _deliver(self, batches: list[tuple[None, list[Proposal]]]) -> None:
         self._producers = set()
-        self._is_transactional = False
+        self._is_transactional = self._closes = False
         for batch in [joined(members) for _, members in batches]:
             self._propose(batch)
 
