@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.structs import OffsetAndMetadata
 
 from kafka_nodes import kafka_nodes
 from quorumlog.cli.main import main
@@ -129,3 +130,66 @@ def test_f2_what_cannot_be_done_is_said_in_words(command):
     assert command("reset", "new")[0] == 2
     shifted = command("reset", "new", "--shift-by", "1", "--topic", "orders:0")
     assert "nothing is committed of orders 0, so it cannot be shifted" in shifted[2]
+
+
+def test_f2_one_unknown_group_does_not_hide_the_others(command, consumer, request):
+    status, out, error = command("describe", request.node.name, "none")
+    assert (status, out.split()[:3]) == (1, ["consumer", "group", f"{request.node.name}:"])
+    assert "there is no consumer group 'none'" in error
+
+
+def test_f2_lag_that_is_not_known_is_not_taken_for_none(command, cluster, request):
+    made = KafkaConsumer(
+        "orders",
+        bootstrap_servers=cluster.servers,
+        group_id=request.node.name,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    for _ in range(TAKEN):
+        next(made)
+    made.commit({TopicPartition("orders", 0): OffsetAndMetadata(TAKEN, "", -1)})
+    out = command("describe", request.node.name)[1]
+    made.close()
+    lag = f"lag {RECORDS - TAKEN} and that of 1 partition, which is not known"
+    assert lag in " ".join(out.split())
+
+
+def test_f2_a_reset_says_that_a_group_is_new_and_which_offsets_there_are(command):
+    options = ("--topic", "orders:0", "--to-offset", "99", "--dry-run")
+    status, _, error = command("reset", "ordres", *options)
+    assert status == 0
+    assert "there was no consumer group 'ordres'; it would be made" in error
+    assert f"orders 0: 99 is not within 0 to {RECORDS}" in error
+    assert command("describe", "ordres")[0] == 1
+
+
+@pytest.mark.parametrize("action", [("list",), ("describe", "g"), ("delete", "g")])
+def test_f2_without_a_coordinator_commands_fail_in_words(tmp_path, capsys, action):
+    with kafka_nodes(tmp_path, 3) as cluster:
+        left, *others = cluster.nodes
+        for one in others:
+            cluster.run(one.stop())
+            cluster.nodes.remove(one)
+        server = left.broker.advertised
+        options = ("--bootstrap-server", server, "--timeout", "6")
+        assert main(["consumer-group", *action, *options]) == 1
+        assert "no broker coordinates consumer groups" in capsys.readouterr().err
+
+
+def test_f2_a_broker_that_just_died_is_asked_no_more(tmp_path, capsys):
+    with kafka_nodes(tmp_path, 3) as cluster:
+        options = ("--bootstrap-server", cluster.servers)
+        assert main(["topic", "create", "t", *options]) == 0
+        cluster.settle()
+        cluster.run(cluster.nodes.pop().stop())
+        for action in (("list",), ("reset", "g", "--topic", "t", "--to-latest")):
+            assert main(["consumer-group", *action, *options]) == 0, capsys.readouterr().err
+
+
+def test_too_few_brokers_for_a_partition_group_are_named_when_a_topic_is_not_made(tmp_path, capsys):
+    with kafka_nodes(tmp_path, 3) as cluster:
+        cluster.run(cluster.nodes.pop().stop())
+        options = ("--bootstrap-server", cluster.servers, "--timeout", "5")
+        assert main(["topic", "create", "t", *options]) == 1
+        assert "a partition group is made of 3 brokers, and there are 2" in capsys.readouterr().err

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 import quorumlog.spark
+from kafka_nodes import kafka_nodes
 from quorumlog.client import SyncClient, SyncProducer
 from quorumlog.spark import LagListener
 
@@ -63,6 +65,17 @@ def test_a_batch_reads_one_group_and_writes_to_another(run, cluster):
     assert "|entries|" in shown
     rows = [json.loads(body) for body in stored(cluster, "results")[before:]]
     assert sum(row["entries"] for row in rows) == len(stored(cluster, "g"))
+
+
+def test_a_topic_is_read_with_a_task_for_each_partition(run, tmp_path):
+    with kafka_nodes(tmp_path) as nodes:
+        producer = Producer({"bootstrap.servers": nodes.servers})
+        for number in range(60):
+            producer.produce("flights", b"%02d" % number, partition=number % 3)
+        assert producer.flush(60) == 0
+        rows = run("spark_topic.py", nodes.servers, "flights").splitlines()
+    (totals,) = [row.split("|") for row in rows if row.count("|") == 3 and "records" not in row]
+    assert [int(cell) for cell in totals[1:3]] == [60, 120]
 
 
 def test_a_stream_continues_and_writes_each_entry_once(run, cluster, tmp_path):

@@ -31,6 +31,8 @@ SECONDS = 60.0
 GROWTH_MIB = 200
 SILENT = {ApiKey.PRODUCE, ApiKey.FETCH}
 """Their damaged forms may ask for no answer, or for a long wait: then another request follows."""
+KEY = slice(4, 6)
+"""Where a frame says which request it is, which may be damaged, too."""
 
 
 def resident_mib(pid):
@@ -51,6 +53,10 @@ async def outcome_of(host, port, frame, probe):
         return "closed"
     finally:
         writer.close()
+
+
+def is_silent(frame):
+    return int.from_bytes(frame[KEY], "big") in SILENT
 
 
 async def hurt(host, port, key, each, generator):
@@ -75,8 +81,8 @@ async def hurt(host, port, key, each, generator):
         for _ in range(min(500, each - begin)):
             version = generator.randint(versions.first, versions.last)
             frames.append(damaged(generator, request(generator, key, version)))
-        probe = request(generator, ApiKey.API_VERSIONS, 0) if key in SILENT else None
-        await asyncio.gather(*(one(frame, probe) for frame in frames))
+        probe = request(generator, ApiKey.API_VERSIONS, 0)
+        await asyncio.gather(*(one(frame, probe if is_silent(frame) else None) for frame in frames))
     return found, slowest, silent
 
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from quorumlog.broker.commands import ANSWER_MS, CALLS_MAX, RETRY_MS, SERVED_MAX, Commands
+from quorumlog.broker.commands import (
+    ANSWER_MS,
+    CALLS_MAX,
+    REPLY_MS,
+    RETRY_MS,
+    SERVED_MAX,
+    Commands,
+)
 from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     Changed,
@@ -76,7 +83,11 @@ def case():
 def test_a_command_goes_to_the_leader_and_its_result_comes_back(case):
     case.execute()
     ((peer, message, data),) = case.network.sent
-    assert (peer, decode_envelope(data).command, message.timeout_ms) == ("n1", COMMAND, 10_000)
+    assert (peer, decode_envelope(data).command, message.timeout_ms) == (
+        "n1",
+        COMMAND,
+        10_000 - REPLY_MS,
+    )
     case.answer()
     assert case.results == [(OK, "", Changed(3))]
     case.answer()
@@ -167,7 +178,7 @@ def test_the_leader_serves_its_own_commands_without_a_message(case):
     case.network.leads = "n0"
     case.execute()
     ((data, timeout_ms, answer),) = case.network.served
-    assert (decode_envelope(data).command, timeout_ms) == (COMMAND, 10_000)
+    assert (decode_envelope(data).command, timeout_ms) == (COMMAND, 10_000 - REPLY_MS)
     assert case.network.sent == []
     answer(ResponseCode.TERM_CHANGED, "", b"", -1)
     case.pass_time(RETRY_MS)

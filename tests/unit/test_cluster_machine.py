@@ -180,7 +180,7 @@ def test_what_a_topic_cannot_have_is_said_and_nothing_is_made():
     assert cluster.create("t", 4_001).code is ResponseCode.INVALID_PARTITIONS
     factor = cluster.create("t", replication_factor=4)
     assert factor.code is ResponseCode.INVALID_REPLICATION_FACTOR
-    assert "4 of 3 brokers" in factor.text
+    assert "replication factor 4: the cluster has 3 brokers" in factor.text
     config = cluster.create("t", configs={"retention.ms": "x"})
     assert config.code is ResponseCode.INVALID_CONFIG
     assert cluster.view.topics == {}

@@ -130,8 +130,9 @@ class Broker:
         Every broker has commands carried out by the leader. A client that is told of no controller
         waits until it asks for metadata again: librdkafka for five minutes.
         """
-        found = self._id_of(self._running.leader())
-        return found if found in self.brokers else self.broker_id
+        leader = self._running.leader()
+        found = self._id_of(leader) if self._running.leaders.is_connected(leader) else -1
+        return self.broker_id if found < 0 else found
 
     def leader_of(self, group: str) -> GroupLeader:
         """Return who leads a partition group."""

@@ -36,6 +36,9 @@ RETRY_MS: Final = 50
 ANSWER_MS: Final = 3_000
 """A command that is not answered for so long is sent again."""
 
+REPLY_MS: Final = 500
+"""The leader gives a command up by so much earlier than its node does, and says why."""
+
 _FORGOTTEN: Final = "it was carried out before; its result was too large to be kept"
 
 Answer: TypeAlias = Callable[[ResponseCode, str, bytes, int], None]
@@ -145,7 +148,8 @@ class Commands:
         call.sent_to, call.due_ms = None, now_ms + RETRY_MS
         if leader is None:
             return
-        left_ms = max(1, call.deadline_ms - now_ms)
+        left_ms = max(1, call.deadline_ms - now_ms - REPLY_MS)
+        call.why = f"{leader}, which leads __cluster, has not answered"
         if leader == self._self_id:
             call.sent_to, call.due_ms = leader, now_ms + max(ANSWER_MS, left_ms)
             call.attempt += 1

@@ -151,9 +151,8 @@ class Controller:
 
     def _live(self) -> list[int]:
         """Return the brokers that are alive, as far as is known here."""
-        alive = self._leaders.alive
-        brokers = self._node.view().brokers.values()
-        return sorted(one.broker_id for one in brokers if one.node_id in alive)
+        brokers, is_connected = self._node.view().brokers.values(), self._leaders.is_connected
+        return sorted(one.broker_id for one in brokers if is_connected(one.node_id))
 
     # -- reconciling --------------------------------------------------------------------------
 

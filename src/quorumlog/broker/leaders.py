@@ -62,6 +62,11 @@ class Leaders:
         """Nodes that were heard of lately, and this one."""
         return self._alive
 
+    def is_connected(self, node_id: str | None) -> bool:
+        """Whether a node was heard of lately, and its connection has not ended since."""
+        heard = None if node_id is None else self._heard.get(node_id)
+        return heard is not None and heard.is_connected
+
     def are_electing(self) -> bool:
         """Whether a group has lost its leader, and may be about to have another one."""
         oldest = self._now_ms() - ELECTION_MS
@@ -101,10 +106,6 @@ class Leaders:
         if silent:
             self._update()
 
-    def _is_connected(self, node_id: str | None) -> bool:
-        heard = None if node_id is None else self._heard.get(node_id)
-        return heard is not None and heard.is_connected
-
     def _update(self) -> None:
         known: dict[str, KnownLeader] = {}
         for node_id, heard in self._heard.items():
@@ -114,7 +115,7 @@ class Leaders:
         for name, (term, leader) in self._observed.items():
             before = known.get(name, NOBODY)
             if term > before.term:
-                leads = leader if self._is_connected(leader) else None
+                leads = leader if self.is_connected(leader) else None
                 known[name] = KnownLeader(leads, term, before.in_sync)
         for name, last in self._known.items():  # who led last is not forgotten, but that it leads
             if known.get(name, NOBODY).term < last.term:

@@ -10,6 +10,7 @@ import typer
 
 from quorumlog.cli.append import append_command
 from quorumlog.cli.bench import bench_command
+from quorumlog.cli.broker_config import app as broker_config_app
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.consumer_group import app as consumer_group_app
 from quorumlog.cli.demo import demo_command
@@ -50,6 +51,7 @@ app.command(name="snapshot")(snapshot_command)
 app.add_typer(group_app, name="group")
 app.add_typer(topic_app, name="topic")
 app.add_typer(consumer_group_app, name="consumer-group")
+app.add_typer(broker_config_app, name="broker-config")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.command(name="watch-leader")(watch_leader_command)

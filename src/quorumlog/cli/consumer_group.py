@@ -3,14 +3,22 @@
 Options are named as those of Kafka's own `kafka-consumer-groups`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
+from quorumlog.cli.kafka_admin import (
+    PASSING,
+    TIMEOUT_SECONDS,
+    Bootstrap,
+    Timeout,
+    in_words,
+    kafka_admin,
+)
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.model.wording import counted
@@ -60,7 +68,8 @@ def list_command(
 ) -> None:
     """Show all consumer groups and their states."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        found = sorted(admin.list_groups(), key=lambda one: str(one["group_id"]))
+        groups = admin.ask(lambda client: client.list_groups())
+    found = sorted(groups, key=lambda one: str(one["group_id"]))
     if as_json:
         for one in found:
             print_json(
@@ -85,15 +94,20 @@ def describe_command(
 ) -> None:
     """Show who owns which partition, what is committed, and how far that is from the end."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        described = admin.describe_groups(list(groups))
-        shares = {name: _shares(admin, name, described[name]) for name in dict.fromkeys(groups)}
+        described = admin.ask(lambda client: client.describe_groups(list(dict.fromkeys(groups))))
+        shares = {
+            name: admin.ask(partial(_shares, group=name, described=found))
+            for name, found in described.items()
+        }
+    unknown = [name for name, found in shares.items() if _is_unknown(described[name], found)]
     for name, found in shares.items():
-        _check_known(name, described[name], found)
-    for name, found in shares.items():
-        (_print_json if as_json else _print)(name, described[name], found)
+        if name not in unknown:
+            (_print_json if as_json else _print)(name, described[name], found)
+    if unknown:
+        raise CommandError(f"there is no consumer group {', '.join(map(repr, unknown))}")
 
 
-def _shares(admin: Any, group: str, described: Mapping[str, Any]) -> list[Share]:
+def _shares(admin: Any, *, group: str, described: Mapping[str, Any]) -> list[Share]:
     """Return a group's partitions in order."""
     from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
     from kafka.admin import OffsetSpec  # noqa: PLC0415
@@ -106,7 +120,9 @@ def _shares(admin: Any, group: str, described: Mapping[str, Any]) -> list[Share]
         for number in each["partitions"]
     }
     places = sorted({*committed, *owners})
-    ends = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
+    led = _led(admin, {place.topic for place in places})
+    asked = dict.fromkeys((place for place in places if place in led), OffsetSpec.LATEST)
+    ends = admin.list_partition_offsets(asked) if asked else {}
     return [
         Share(
             place.topic,
@@ -119,15 +135,24 @@ def _shares(admin: Any, group: str, described: Mapping[str, Any]) -> list[Share]
     ]
 
 
+def _led(admin: Any, topics: Collection[str]) -> set[Place]:
+    """Return the partitions of some topics that have leaders, which alone know their ends."""
+    return {
+        (one["name"], each["partition_index"])
+        for one in (admin.describe_topics(sorted(topics)) if topics else ())
+        for each in one["partitions"]
+        if each["leader_id"] >= 0
+    }
+
+
 def _assigned(member: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return what a member owns; nothing while the group rebalances, or of another protocol."""
     assignment = member["member_assignment"]
     return assignment.get("assigned_partitions", ()) if isinstance(assignment, Mapping) else ()
 
 
-def _check_known(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
-    if described["group_state"] == _DEAD and not shares:
-        raise CommandError(f"there is no consumer group {name!r}")
+def _is_unknown(described: Mapping[str, Any], shares: Sequence[Share]) -> bool:
+    return bool(described["group_state"] == _DEAD and not shares)
 
 
 def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
@@ -165,6 +190,8 @@ def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> 
     assignor = f", assignor {described['protocol_data']}" if described["protocol_data"] else ""
     lags = [one.lag for one in shares if one.lag is not None]
     lag = f", lag {sum(lags)}" if lags else ""
+    unknown = len(shares) - len(lags)
+    lag += f" and that of {counted(unknown, 'partition')}, which is not known" * bool(unknown)
     print_line(f"consumer group {name}: {state}, {members}{assignor}{lag}")
     rows = [
         [
@@ -201,7 +228,9 @@ ToDatetime = Annotated[
     typer.Option(
         "--to-datetime",
         formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"],
-        help="To the first record that is as new, by its timestamp; local time.",
+        metavar="DATE[THH:MM:SS[+ZZZZ]]",
+        help="To the first record that is as new, by its timestamp, such as 2026-01-31, "
+        "2026-01-31T08:00:00 (local time) or 2026-01-31T08:00:00+0100.",
         show_default=False,
     ),
 ]
@@ -233,20 +262,24 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Commit other offsets for a group that has no members, within what its partitions have."""
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        described = admin.describe_groups([group])[group]
-        shares = _shares(admin, group, described)
-        if not topic:
-            _check_known(group, described, shares)
+        described = admin.ask(lambda client: client.describe_groups([group])[group])
+        shares = admin.ask(partial(_shares, group=group, described=described))
+        is_new = _is_unknown(described, shares)
+        if is_new and not topic:
+            raise CommandError(f"there is no consumer group {group!r}")
         if described["members"]:
             raise CommandError(
                 f"consumer group {group} has {counted(len(described['members']), 'member')}: "
                 "stop them first, as they would commit their own offsets"
             )
         now = {(one.topic, one.partition): one.committed for one in shares}
-        places = _places(admin, topic) if topic else list(now)
-        targets = _resolved(admin, {place: target(place, now.get(place)) for place in places})
+        places = admin.ask(partial(_places, topics=topic)) if topic else list(now)
+        wanted = {place: target(place, now.get(place)) for place in places}
+        targets = admin.ask(partial(_resolved, wanted=wanted))
         if not dry_run:
-            _commit(admin, group, targets)
+            admin.ask(partial(_commit, group=group, targets=targets))
+    if is_new:
+        print_note(f"there was no consumer group {group!r}; " + "it would be made" * dry_run)
     _print_reset([(place, now.get(place), at) for place, at in sorted(targets.items())], as_json)
 
 
@@ -276,7 +309,7 @@ def _target(
     return shifted if shift_by is not None else lambda place, now: ways[0]
 
 
-def _places(admin: Any, topics: Iterable[str]) -> list[Place]:
+def _places(admin: Any, *, topics: Iterable[str]) -> list[Place]:
     """Return the partitions that `--topic` names. Raises `CommandError` for unknown ones."""
     wanted: dict[str, list[int] | None] = {}
     for text in topics:
@@ -298,7 +331,7 @@ def _places(admin: Any, topics: Iterable[str]) -> list[Place]:
     return places
 
 
-def _resolved(admin: Any, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+def _resolved(admin: Any, *, wanted: Mapping[Place, Any]) -> dict[Place, int]:
     """Return the offset of each partition, within what it has. Raises `CommandError`."""
     from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
     from kafka.admin import OffsetSpec  # noqa: PLC0415
@@ -313,10 +346,12 @@ def _resolved(admin: Any, wanted: Mapping[Place, Any]) -> dict[Place, int]:
         at = found[place].offset if place in asked else target
         start, end = starts[place].offset, ends[place].offset
         resolved[place.topic, place.partition] = end if at < 0 else min(max(at, start), end)
+        if at > end or 0 <= at < start:
+            print_note(f"{place.topic} {place.partition}: {at} is not within {start} to {end}")
     return resolved
 
 
-def _commit(admin: Any, group: str, targets: Mapping[Place, int]) -> None:
+def _commit(admin: Any, *, group: str, targets: Mapping[Place, int]) -> None:
     from kafka import OffsetAndMetadata, TopicPartition  # noqa: PLC0415  (see kafka_admin)
 
     offsets = {
@@ -324,7 +359,7 @@ def _commit(admin: Any, group: str, targets: Mapping[Place, int]) -> None:
     }
     for place, error in admin.alter_group_offsets(group, offsets).items():
         if error.errno:
-            what = f"{place.topic} {place.partition}: {error.__name__}"
+            what = f"{place.topic} {place.partition}: {in_words(error.__name__)}"
             raise CommandError(f"not reset: {what}; '{SHOWN_BY} {group}' shows what is committed")
 
 
@@ -353,7 +388,12 @@ def delete_command(
 ) -> None:
     """Delete groups that have no members, with what they have committed."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        answers = admin.delete_groups(list(dict.fromkeys(groups)))
+        answers = admin.ask(lambda client: client.delete_groups(list(dict.fromkeys(groups))))
+        while (
+            passing := [one for one in answers if answers[one] in PASSING]
+        ) and not admin.is_over:
+            admin.retry()
+            answers |= admin.ask(lambda client: client.delete_groups(passing))
     failed = 0
     for name, answer in answers.items():
         if answer == _OK:
@@ -362,7 +402,7 @@ def delete_command(
             print_note(f"there is no consumer group {name!r}; nothing is changed")
         else:
             failed += 1
-            print_note(_WHY.get(answer, "{}: " + answer).format(name))
+            print_note(_WHY.get(answer, "{}: " + in_words(answer)).format(name))
     if failed:
         raise CommandError(f"{failed} of {counted(len(answers), 'group')} not deleted")
 

@@ -2,7 +2,8 @@
 
 import logging
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +17,29 @@ from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 
 TIMEOUT_SECONDS: Final = 30.0
+RETRY_S: Final = 0.2
+"""Pause before a question is put again that no broker could answer."""
+LATER_MS: Final = 1_000
+"""So much longer than the brokers have is their answer waited for: it says why they could not."""
+_REFUSED: Final = "ECONNREFUSED"
+"""In the text of an error: there was no connection on which anything could have been sent."""
+NO_COORDINATOR: Final = (
+    "no broker coordinates consumer groups: __cluster has no leader, which takes a majority of its "
+    "nodes ('quorumlog status' shows them)"
+)
+NO_LEADER: Final = "a partition that was asked for has no leader: a majority of its nodes is down"
+PASSING: Final = {
+    "NotCoordinatorError": NO_COORDINATOR,
+    "CoordinatorNotAvailableError": NO_COORDINATOR,
+    "CoordinatorLoadInProgressError": NO_COORDINATOR,
+    "LeaderNotAvailableError": NO_LEADER,
+    "NotLeaderForPartitionError": NO_LEADER,
+    "NotLeaderOrFollowerError": NO_LEADER,
+    "KafkaConnectionError": "a broker of the cluster cannot be reached from here",
+    "NodeNotReadyError": "a broker of the cluster cannot be reached from here",
+    "NoBrokersAvailable": "no broker of the cluster can be reached from here",
+}
+"""Errors of kafka-python that may pass, and what they mean."""
 
 Bootstrap = Annotated[
     str | None,
@@ -32,11 +56,60 @@ Timeout = Annotated[
 ]
 
 
+class KafkaAdmin:
+    """kafka-python's admin client; what fails because brokers change is asked again.
+
+    `make` connects, and returns a client.
+    """
+
+    def __init__(self, make: Callable[[], Any], timeout_s: float) -> None:
+        self._make = make
+        self._ends_at = time.monotonic() + timeout_s
+        self.client = make()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the client."""
+        return getattr(self.client, name)
+
+    def ask(self, act: Callable[[Any], Any]) -> Any:
+        """Return what `act` returns of the client, which changes nothing, or may do so twice.
+
+        A broker that died is still named for some seconds, and for a moment nobody coordinates.
+        """
+        return self._repeated(act, lambda error: type(error).__name__ in PASSING)
+
+    def order(self, act: Callable[[Any], Any]) -> Any:
+        """Return what `act` returns, which shall be done once: it is repeated if not sent."""
+        return self._repeated(act, lambda error: _REFUSED in str(error))
+
+    def _repeated(self, act: Callable[[Any], Any], passes: Callable[[Exception], bool]) -> Any:
+        from kafka.errors import KafkaError  # noqa: PLC0415  (see kafka_admin)
+
+        while True:
+            try:
+                return act(self.client)
+            except KafkaError as error:
+                if not passes(error) or self.is_over:
+                    raise
+            self.retry()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time left to ask again."""
+        return time.monotonic() >= self._ends_at
+
+    def retry(self) -> None:
+        """Wait a little, and connect anew: to those brokers that there are now."""
+        time.sleep(RETRY_S)
+        self.client.close()
+        self.client = self._make()
+
+
 @contextmanager
 def kafka_admin(
     directory: Path | None, servers: str | None, timeout_s: float, shown_by: str
-) -> Iterator[Any]:
-    """Yield kafka-python's admin client. Raises `CommandError` for whatever it raises.
+) -> Iterator[KafkaAdmin]:
+    """Yield an admin client. Raises `CommandError` for whatever it raises.
 
     `shown_by`: the command that shows what became of something that was not answered in time.
     """
@@ -47,26 +120,36 @@ def kafka_admin(
     found = _servers(directory, servers)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     timeout_ms = round(timeout_s * 1_000)
+
+    def make() -> Any:
+        try:
+            return KafkaAdminClient(
+                bootstrap_servers=found.split(","),
+                bootstrap_timeout_ms=timeout_ms,
+                request_timeout_ms=timeout_ms + LATER_MS,
+            )
+        except KafkaError:
+            text = f"no broker answers at {found} within {timeout_s:g} s"
+            text = f"{text}: is it kafkaListen of a node that runs?"
+            raise CommandError(_unknown_hosts(found) or text) from None
+
+    admin = KafkaAdmin(make, timeout_s)
     try:
-        client = KafkaAdminClient(
-            bootstrap_servers=found.split(","),
-            bootstrap_timeout_ms=timeout_ms,
-            request_timeout_ms=timeout_ms,
-        )
-    except KafkaError:
-        text = f"no broker answers at {found} within {timeout_s:g} s: is it kafkaListen of a node?"
-        raise CommandError(_unknown_hosts(found) or text) from None
-    try:
-        yield client
+        yield admin
     except (KafkaTimeoutError, RequestTimedOutError):
         raise CommandError(
             f"{found} did not answer within {timeout_s:g} s; what was asked for may have been "
             f"done, or be done later: '{shown_by}' shows it"
         ) from None
     except KafkaError as error:
-        raise CommandError(f"{type(error).__name__}: {error}") from None
+        raise CommandError(in_words(type(error).__name__, str(error))) from None
     finally:
-        client.close()
+        admin.client.close()
+
+
+def in_words(name: str, text: str = "") -> str:
+    """Return what an error of kafka-python means; `text`: what it says of itself."""
+    return PASSING.get(name) or f"{name}: {text}".removesuffix(": ")
 
 
 def _servers(directory: Path | None, servers: str | None) -> str:

@@ -16,6 +16,7 @@ from quorumlog.cli.output import (
     magic_name,
     print_json,
     print_line,
+    print_note,
     print_table,
 )
 from quorumlog.cli.progress import progress_bar
@@ -198,7 +199,10 @@ def partitions_command(directory: Directory, data: DataPath = "", as_json: AsJso
     if as_json:
         print_json(asdict(report))
     else:
-        print_table(PARTITION_COLUMNS, [_partition_row(one) for one in report.partitions])
+        if not report.partitions and not report.damage:
+            print_note(f"{target} holds no partitions of topics")
+        else:
+            print_table(PARTITION_COLUMNS, [_partition_row(one) for one in report.partitions])
         for text in report.damage:
             print_line(f"not read: {text}")
     if report.damage:

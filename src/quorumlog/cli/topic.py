@@ -5,7 +5,10 @@ Options are named as those of Kafka's own tools.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import typer
 
@@ -13,10 +16,11 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
-from quorumlog.model.wording import counted
+from quorumlog.model.topic_configs import TOPIC_CONFIGS
+from quorumlog.model.wording import counted, topic_id_text
 
 SHOWN_BY: Final = "quorumlog topic list"
-_KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
+KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
 """What kafka-python puts before a broker's words."""
 _NONE: Final = 0
 _EXISTS: Final = 36
@@ -39,7 +43,8 @@ Config = Annotated[
 ]
 
 
-def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
+def config_pairs(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return configs that were given as KEY=VALUE. Raises `typer.BadParameter`."""
     found = {}
     for pair in pairs or ():
         key, separator, value = pair.partition("=")
@@ -49,21 +54,33 @@ def _configs(pairs: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+def near_miss(given: Iterable[str], known: Iterable[str]) -> str:
+    """Return what to add to a refusal of configs of which one may be mistyped."""
+    known = list(known)
+    for name in given:
+        close = [] if name in known else get_close_matches(name, known, n=1)
+        if close:
+            return f"; did you mean {close[0]}?"
+    return ""
+
+
 def _finish(
     outcomes: Iterable[Mapping[str, Any]],
     done: str,
     allowed: int = _NONE,
     fields: Sequence[str] = (),
+    hint: str = "",
 ) -> None:
     """Say what became of topics, which are `done`, such as "created"; `fields`: of JSON objects.
 
-    Raises `CommandError` if something was not done.
+    `hint` is added to why something was not done. Raises `CommandError` then.
     """
     failed = total = 0
     for one in outcomes:
         total += 1
         if one["error_code"] == _NONE and fields:
-            print_json({key: one[key] for key in fields} | {"topic_id": str(one["topic_id"])})
+            found = {key: one[key] for key in fields}
+            print_json(found | {"topic_id": _id_of(one)})
         elif one["error_code"] == _NONE:
             print_line(f"topic {one['name']} is {done}")
         elif one["error_code"] == allowed:
@@ -72,7 +89,7 @@ def _finish(
             failed += 1
             print_note(one["error_message"] or f"{one['name']}: error {one['error_code']}")
     if failed:
-        raise CommandError(f"{failed} of {counted(total, 'topic')} not {done}")
+        raise CommandError(f"{failed} of {counted(total, 'topic')} not {done}{hint}")
 
 
 @app.command(name="create")
@@ -101,18 +118,22 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     as_json: AsJson = False,
 ) -> None:
     """Create topics; return once all their partitions have leaders."""
-    new = {
+    new: dict[str, Any] = {
         "num_partitions": partitions or -1,
         "replication_factor": replication_factor or -1,
-        "configs": _configs(config),
+        "configs": config_pairs(config),
     }
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        answer = admin.create_topics(
-            dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
+        answer = admin.order(
+            lambda client: client.create_topics(
+                dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
+            )
         )
     fields = ("name", "num_partitions", "replication_factor") if as_json else ()
     try:
-        _finish(answer["topics"], "created", _EXISTS if if_not_exists else _NONE, fields)
+        allowed = _EXISTS if if_not_exists else _NONE
+        hint = near_miss(new["configs"], TOPIC_CONFIGS)
+        _finish(answer["topics"], "created", allowed, fields, hint)
     finally:
         _note_replicas(answer["topics"], replication_factor)
 
@@ -136,7 +157,8 @@ def list_command(
 ) -> None:
     """Show all topics: their partitions, and how many of these have no leader."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        found = sorted(admin.describe_topics(), key=lambda one: str(one["name"]))
+        topics = admin.ask(lambda client: client.describe_topics())
+        found = sorted(topics, key=lambda one: str(one["name"]))
     rows = [
         (
             str(one["name"]),
@@ -167,19 +189,19 @@ def describe_command(
     from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
 
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        found = admin.describe_topics(list(topics))
+        asked = list(dict.fromkeys(topics))
+        found = admin.ask(lambda client: client.describe_topics(asked))
         unknown = [one["name"] for one in found if one["error_code"] != _NONE]
-        if unknown:
-            raise CommandError(f"there is no topic {unknown[0]!r}")
-        resources = [ConfigResource("TOPIC", name) for name in topics]
-        configs = admin.describe_configs(resources, config_filter="modified")["topic"]
+        found = [one for one in found if one["name"] not in unknown]
+        resources = [ConfigResource("TOPIC", one["name"]) for one in found]
+        configs = admin.ask(partial(_modified, resources=resources)) if resources else {}
     for one in found:
         set_ones = {key: value["value"] for key, value in configs[one["name"]].items()}
         if as_json:
             print_json(
                 {
                     "name": one["name"],
-                    "topic_id": str(one["topic_id"]),
+                    "topic_id": _id_of(one),
                     "configs": set_ones,
                     "partitions": [
                         {
@@ -194,10 +216,26 @@ def describe_command(
                 }
             )
             continue
-        print_line(f"topic {one['name']}, id {one['topic_id']}")
+        print_line(f"topic {one['name']}, id {_id_of(one)}")
         for key, value in set_ones.items():
             print_line(f"  {key}={value}")
         print_table([">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "IN SYNC"], _places(one))
+    if unknown:
+        raise CommandError(f"there is no topic {', '.join(map(repr, unknown))}")
+
+
+def incrementally_altered(client: Any, *, resource: Any) -> Any:
+    """Have the configs of a resource altered; return what became of it."""
+    return client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+
+
+def _modified(client: Any, *, resources: Sequence[Any]) -> Any:
+    """Return the configs that were set, by topic and name."""
+    return client.describe_configs(resources, config_filter="modified")["topic"]
+
+
+def _id_of(topic: Mapping[str, Any]) -> str:
+    return topic_id_text(UUID(str(topic["topic_id"])).bytes)
 
 
 def _places(topic: Mapping[str, Any]) -> list[list[str]]:
@@ -240,16 +278,17 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Change configs of a topic, or give it more partitions."""
     from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
 
-    changes: dict[str, Any] = {key: ("SET", value) for key, value in _configs(config).items()}
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in config_pairs(config).items()}
     changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
     if not changes and partitions is None:
         raise typer.BadParameter("give --partitions, --config KEY=VALUE or --delete-config KEY")
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         if changes:
             resource = ConfigResource("TOPIC", topic, changes)
-            told = admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
+            told = admin.order(partial(incrementally_altered, resource=resource))
             if told["topic"][topic] != "OK":
-                raise CommandError(_KAFKA_CODE.sub("", told["topic"][topic]))
+                hint = near_miss(changes, TOPIC_CONFIGS)
+                raise CommandError(KAFKA_CODE.sub("", told["topic"][topic]) + hint)
             if as_json:
                 altered = {key: value for key, (_, value) in changes.items()}
                 print_json({"name": topic, "configs": altered})
@@ -257,8 +296,10 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
                 print_line(f"topic {topic} is altered")
         if partitions is not None:
             wanted = {topic: partitions}
-            answer = admin.create_partitions(
-                wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
+            answer = admin.order(
+                lambda client: client.create_partitions(
+                    wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
+                )
             )
             outcome = answer.results[0]
             if outcome.error_code != _NONE:
@@ -282,8 +323,10 @@ def delete_command(
 ) -> None:
     """Delete topics permanently, with everything in them."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        answer = admin.delete_topics(
-            list(topics), timeout_ms=round(timeout * 1_000), raise_errors=False
+        answer = admin.order(
+            lambda client: client.delete_topics(
+                list(dict.fromkeys(topics)), timeout_ms=round(timeout * 1_000), raise_errors=False
+            )
         )
     fields = ("name",) if as_json else ()
     _finish(answer["topics"], "deleted", _UNKNOWN if if_exists else _NONE, fields)

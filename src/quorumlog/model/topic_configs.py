@@ -20,6 +20,9 @@ _DAY_MS: Final = 86_400_000
 _WHOLE_NUMBER: Final = re.compile("[+-]?[0-9]+")
 """What every client that reads a config takes for a number: Python's `1_000` is none."""
 
+_UNITS: Final = {"ms": " (milliseconds)", "bytes": " (bytes)", "minutes": " (minutes)"}
+"""By the last word of a config's name: what its number counts."""
+
 ConfigType: TypeAlias = Literal["boolean", "string", "int", "long", "double", "list"]
 Check: TypeAlias = Callable[[str], str]
 """Returns what is wrong with a value; empty: nothing."""
@@ -322,7 +325,8 @@ def problem_of(
     if len(value) > VALUE_LENGTH_MAX:
         return f"{name} has more than {VALUE_LENGTH_MAX} characters"
     problem = definition.check(value)
-    return f"{name}: {problem}" if problem else ""
+    unit = _UNITS.get(name.rpartition(".")[2], "")
+    return f"{name}{unit}: {problem}" if problem else ""
 
 
 def problem_of_topic(configs: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 """Sentences for people: numbers with what they count, and texts of a bounded length."""
 
+import base64
 from typing import Final
 
 TEXT_LENGTH_MAX: Final = 1_000
@@ -16,6 +17,11 @@ def counted(count: int, one: str, many: str = "") -> str:
 def entries_text(count: int) -> str:
     """Return `1 entry`, `2 entries` …"""
     return counted(count, "entry", "entries")
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Return the id of a topic as Kafka's tools spell it: base64 for URLs, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
 def shortened(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:

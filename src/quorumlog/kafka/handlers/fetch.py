@@ -23,6 +23,7 @@ from quorumlog.kafka.led_partitions import Refusal, not_here, partition_of, refu
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.wording import topic_id_text
 from quorumlog.node.replica.partition_reads import PartitionRead, ReadBatches
 from quorumlog.node.replica.replica import Replica
 
@@ -126,7 +127,7 @@ class _Fetching:
         asked_of, accepted = self._asked, set[tuple[Replica, int]]()
         if asked.topic_id is not None:
             topic = broker.topics_by_id.get(asked.topic_id)
-            unknown, name = ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id.hex()
+            unknown, name = ErrorCode.UNKNOWN_TOPIC_ID, topic_id_text(asked.topic_id)
         else:
             topic = broker.topics.get(asked.name or "")
             unknown, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)

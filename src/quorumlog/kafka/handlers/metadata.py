@@ -19,6 +19,7 @@ from quorumlog.kafka.metadata import (
     topic_bytes,
 )
 from quorumlog.machine.cluster.topics import problem_of_name
+from quorumlog.model.wording import topic_id_text
 
 NEWS_S: Final = 0.005
 """Pause before Metadata is answered. A client whose connection to a broker ends asks another one at
@@ -84,7 +85,7 @@ def _named(
     elif topic_id is not None and version >= _FIRST_WITH_IDS:
         raw_id = topic_id.bytes
         topic = broker.topics_by_id.get(raw_id)
-        error, text = ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic of id {topic_id}"
+        error, text = ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic of id {topic_id_text(raw_id)}"
     else:
         topic, raw_id = None, None
         error, text = ErrorCode.INVALID_REQUEST, "a topic is asked for without name and id"

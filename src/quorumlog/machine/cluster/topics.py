@@ -43,7 +43,7 @@ from quorumlog.model.topic_configs import (
     problem_of,
     problem_of_topic,
 )
-from quorumlog.model.wording import counted
+from quorumlog.model.wording import counted, topic_id_text
 from quorumlog.topics.entries import TOPIC_NAME_MAX
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -147,7 +147,8 @@ def _judged(state: Tables, new: NewTopic) -> int:
         raise _TopicError(ResponseCode.INVALID_PARTITIONS, text)
     factor = new.replication_factor
     if factor != DEFAULT and not 1 <= factor <= len(state.brokers):
-        text = f"replication factor {factor} of {counted(len(state.brokers), 'broker')}"
+        has = counted(len(state.brokers), "broker")
+        text = f"replication factor {factor}: the cluster has {has}; give 1 to {len(state.brokers)}"
         raise _TopicError(ResponseCode.INVALID_REPLICATION_FACTOR, text)
     if text := problem_of_topic(new.configs):
         raise _TopicError(ResponseCode.INVALID_CONFIG, text)
@@ -267,8 +268,8 @@ def _delete(state: ClusterState, asked: TopicToDelete) -> TopicOutcome:
     else:
         topic = state.topics.get(asked.name)
     if topic is None:
-        named = repr(asked.name) if asked.topic_id == NO_TOPIC else f"of id {asked.topic_id.hex()}"
-        text = f"there is no topic {named}"
+        of_id = f"of id {topic_id_text(asked.topic_id)}"
+        text = f"there is no topic {repr(asked.name) if asked.topic_id == NO_TOPIC else of_id}"
         return TopicOutcome(asked.name, asked.topic_id, ResponseCode.UNKNOWN_TOPIC, text)
     state.remove_topic(topic)
     return TopicOutcome(topic.name, topic.topic_id, partitions=len(topic.partitions))

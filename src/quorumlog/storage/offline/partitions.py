@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from quorumlog.model.block import HEADER_SIZE, Block, headers
 from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
+from quorumlog.model.wording import topic_id_text
 from quorumlog.records.batch import CRC_BEGIN
 from quorumlog.sessions.entries import system_entries_in
 from quorumlog.sessions.table_set import TableSet
@@ -122,7 +123,7 @@ class PartitionScan:
             yield StoredPartition(
                 one.topic,
                 one.number,
-                one.topic_id.hex(),
+                topic_id_text(one.topic_id),
                 channel,
                 one.log_start,
                 one.next_offset,

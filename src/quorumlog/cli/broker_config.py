@@ -1,0 +1,111 @@
+"""`quorumlog broker-config`: the configs that all brokers of a cluster share, by Kafka's protocol.
+
+Options are named as those of Kafka's own `kafka-configs`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Final
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, KafkaAdmin, Timeout, kafka_admin
+from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.output import print_json, print_line, print_table
+from quorumlog.cli.topic import KAFKA_CODE, config_pairs, incrementally_altered, near_miss
+from quorumlog.model.topic_configs import CLUSTER_CONFIGS
+
+SHOWN_BY: Final = "quorumlog broker-config describe"
+_OWN: Final = "STATIC_BROKER_CONFIG"
+"""The source of what the configuration file of one node says."""
+_SET: Final = "DYNAMIC_DEFAULT_BROKER_CONFIG"
+"""The source of what was set for all brokers."""
+
+app = typer.Typer(
+    help="Configs that all brokers of a cluster share: describe and alter them.",
+    no_args_is_help=True,
+)
+
+
+@app.command(name="describe")
+def describe_command(
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the configs of the cluster: defaults of topics, and what consumer groups may do."""
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+        found = admin.ask(_described)
+    if as_json:
+        for name, one in found.items():
+            print_json({"name": name, "value": one["value"], "is_set": _is_set(one)})
+        return
+    rows = [[name, one["value"], "set" if _is_set(one) else ""] for name, one in found.items()]
+    print_table(["CONFIG", "VALUE", ""], rows)
+
+
+def _described(client: Any) -> dict[str, Any]:
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
+
+    broker_id = _any_broker(client)
+    resources = [ConfigResource("BROKER", broker_id)]
+    found = client.describe_configs(resources, config_filter="all")["broker"][broker_id]
+    return {name: one for name, one in sorted(found.items()) if one["config_source"] != _OWN}
+
+
+def _any_broker(client: Any) -> str:
+    """Return the number of a broker: kafka-python can only name one."""
+    return str(client.describe_cluster()["brokers"][0]["broker_id"])
+
+
+def _is_set(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["config_source"] == _SET)
+
+
+@app.command(name="alter")
+def alter_command(
+    add_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-config",
+            metavar="KEY=VALUE",
+            help="A config, and the value that it shall have; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete-config",
+            metavar="KEY",
+            help="Give a config back its default; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Change configs of the cluster: all that are named, or none."""
+    added = config_pairs(add_config)
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in added.items()}
+    changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
+    if not changes:
+        raise typer.BadParameter("give --add-config KEY=VALUE or --delete-config KEY")
+    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+        _alter(admin, changes)
+    print_line(f"altered: {', '.join(changes)}")
+
+
+def _alter(admin: KafkaAdmin, changes: dict[str, Any]) -> None:
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
+
+    broker_id = admin.ask(_any_broker)
+    resource = ConfigResource("BROKER", broker_id, changes)
+    told = admin.order(partial(incrementally_altered, resource=resource))
+    outcome = told["broker"][broker_id]
+    if outcome != "OK":
+        hint = near_miss(changes, CLUSTER_CONFIGS)
+        raise CommandError(KAFKA_CODE.sub("", outcome) + hint)
