@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -328,3 +329,16 @@ async def test_a_peer_of_an_earlier_version_does_not_say_that_it_takes_joined_fr
     peer.break_connections()
     assert await watcher.news.get() == ("connected", "n1")
     assert peer.links.joined_room("n1", bulk=True) is None
+
+
+async def test_a_peer_is_heard_until_its_newest_control_connection_ends(linked):
+    peer, _ = linked
+
+    def made(role):
+        return SimpleNamespace(hello=SimpleNamespace(role=role))
+
+    bulk, old, new = made("bulk"), made("control"), made("control")
+    for one in (old, bulk, new):
+        peer.links.incoming_opened("n1", one)
+    closed = [peer.links.incoming_closed("n1", one) for one in (old, bulk, new, new)]
+    assert closed == [False, False, True, False]

@@ -10,7 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, KafkaAdmin, Timeout, kafka_admin
+from quorumlog.cli.kafka_admin import (
+    TIMEOUT_SECONDS,
+    Bootstrap,
+    KafkaAdmin,
+    Timeout,
+    kafka_admin,
+    resource_of,
+)
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.cli.topic import KAFKA_CODE, config_pairs, incrementally_altered, near_miss
@@ -47,10 +54,8 @@ def describe_command(
 
 
 def _described(client: Any) -> dict[str, Any]:
-    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
-
     broker_id = _any_broker(client)
-    resources = [ConfigResource("BROKER", broker_id)]
+    resources = [resource_of("BROKER", broker_id)]
     found = client.describe_configs(resources, config_filter="all")["broker"][broker_id]
     return {name: one for name, one in sorted(found.items()) if one["config_source"] != _OWN}
 
@@ -100,10 +105,8 @@ def alter_command(
 
 
 def _alter(admin: KafkaAdmin, changes: dict[str, Any]) -> None:
-    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
-
     broker_id = admin.ask(_any_broker)
-    resource = ConfigResource("BROKER", broker_id, changes)
+    resource = resource_of("BROKER", broker_id, changes)
     told = admin.order(partial(incrementally_altered, resource=resource))
     outcome = told["broker"][broker_id]
     if outcome != "OK":

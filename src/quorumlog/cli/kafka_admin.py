@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -145,6 +145,13 @@ def kafka_admin(
         raise CommandError(in_words(type(error).__name__, str(error))) from None
     finally:
         admin.client.close()
+
+
+def resource_of(kind: str, name: str, changes: Mapping[str, Any] | None = None) -> Any:
+    """Return what has configs, as kafka-python's client wants it; `kind`: TOPIC or BROKER."""
+    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
+
+    return ConfigResource(kind, name, changes)
 
 
 def in_words(name: str, text: str = "") -> str:

@@ -13,7 +13,13 @@ from uuid import UUID
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
+from quorumlog.cli.kafka_admin import (
+    TIMEOUT_SECONDS,
+    Bootstrap,
+    Timeout,
+    kafka_admin,
+    resource_of,
+)
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.model.topic_configs import TOPIC_CONFIGS
@@ -186,14 +192,12 @@ def describe_command(
     as_json: AsJson = False,
 ) -> None:
     """Show where the partitions of topics are, and the configs that were set."""
-    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
-
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         asked = list(dict.fromkeys(topics))
         found = admin.ask(lambda client: client.describe_topics(asked))
         unknown = [one["name"] for one in found if one["error_code"] != _NONE]
         found = [one for one in found if one["name"] not in unknown]
-        resources = [ConfigResource("TOPIC", one["name"]) for one in found]
+        resources = [resource_of("TOPIC", one["name"]) for one in found]
         configs = admin.ask(partial(_modified, resources=resources)) if resources else {}
     for one in found:
         set_ones = {key: value["value"] for key, value in configs[one["name"]].items()}
@@ -276,15 +280,13 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     as_json: AsJson = False,
 ) -> None:
     """Change configs of a topic, or give it more partitions."""
-    from kafka.admin import ConfigResource  # noqa: PLC0415  (see kafka_admin)
-
     changes: dict[str, Any] = {key: ("SET", value) for key, value in config_pairs(config).items()}
     changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
     if not changes and partitions is None:
         raise typer.BadParameter("give --partitions, --config KEY=VALUE or --delete-config KEY")
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         if changes:
-            resource = ConfigResource("TOPIC", topic, changes)
+            resource = resource_of("TOPIC", topic, changes)
             told = admin.order(partial(incrementally_altered, resource=resource))
             if told["topic"][topic] != "OK":
                 hint = near_miss(changes, TOPIC_CONFIGS)

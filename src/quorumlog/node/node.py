@@ -421,8 +421,7 @@ class Node:
         self.hosting.peer_reached(peer_id)
 
     def _incoming_closed(self, peer_id: str, connection: Connection) -> None:
-        self.links.incoming_closed(peer_id, connection)
-        if connection.hello is not None and connection.hello.role == "control":
+        if self.links.incoming_closed(peer_id, connection):
             self.hosting.peer_silent(peer_id)
 
     def peer_lost(self, peer_id: str) -> None:

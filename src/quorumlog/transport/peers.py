@@ -258,6 +258,7 @@ class PeerLinks:
         self._members: dict[str, set[str]] = {"": set(addresses)}
         self._removed: dict[str, asyncio.TimerHandle] = {}
         self._unknown_peers: dict[str, list[Connection]] = {}
+        self._heard_on: dict[str, Connection] = {}
         self._running = False
 
     def start(self) -> None:
@@ -318,19 +319,28 @@ class PeerLinks:
 
         An unknown one is answered on its own connection: the address that it states may be wrong.
         """
+        if connection.hello is not None and connection.hello.role == "control":
+            self._heard_on[peer_id] = connection
         if peer_id in self._tasks:
             return
         self._unknown_peers.setdefault(peer_id, []).append(connection)
         while len(self._unknown_peers) > UNKNOWN_PEERS_MAX:
             del self._unknown_peers[next(iter(self._unknown_peers))]
 
-    def incoming_closed(self, peer_id: str, connection: Connection) -> None:
-        """A connection that a peer made has ended."""
+    def incoming_closed(self, peer_id: str, connection: Connection) -> bool:
+        """A connection that a peer made has ended; return whether it was what it was heard on.
+
+        That is the newest of its control connections.
+        """
         known = self._unknown_peers.get(peer_id, [])
         if connection in known:
             known.remove(connection)
         if not known:
             self._unknown_peers.pop(peer_id, None)
+        if self._heard_on.get(peer_id) is not connection:
+            return False
+        del self._heard_on[peer_id]
+        return True
 
     def _link_to(self, peer_id: str, address: str) -> None:
         if self.addresses.get(peer_id) == address and peer_id in self._tasks:
