@@ -4,23 +4,20 @@ Options are named as those of Kafka's own `kafka-configs`.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import (
     TIMEOUT_SECONDS,
     Bootstrap,
-    KafkaAdmin,
     Timeout,
     kafka_admin,
     resource_of,
 )
+from quorumlog.cli.kafka_configs import DeleteConfig, alter, changes_of
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_table
-from quorumlog.cli.topic import KAFKA_CODE, config_pairs, incrementally_altered, near_miss
 from quorumlog.model.topic_configs import CLUSTER_CONFIGS
 
 SHOWN_BY: Final = "quorumlog broker-config describe"
@@ -80,35 +77,15 @@ def alter_command(
             show_default=False,
         ),
     ] = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delete-config",
-            metavar="KEY",
-            help="Give a config back its default; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    delete_config: DeleteConfig = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Change configs of the cluster: all that are named, or none."""
-    added = config_pairs(add_config)
-    changes: dict[str, Any] = {key: ("SET", value) for key, value in added.items()}
-    changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
+    changes = changes_of(add_config, delete_config)
     if not changes:
         raise typer.BadParameter("give --add-config KEY=VALUE or --delete-config KEY")
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        _alter(admin, changes)
+        alter(admin, "BROKER", admin.ask(_any_broker), changes, CLUSTER_CONFIGS)
     print_line(f"altered: {', '.join(changes)}")
-
-
-def _alter(admin: KafkaAdmin, changes: dict[str, Any]) -> None:
-    broker_id = admin.ask(_any_broker)
-    resource = resource_of("BROKER", broker_id, changes)
-    told = admin.order(partial(incrementally_altered, resource=resource))
-    outcome = told["broker"][broker_id]
-    if outcome != "OK":
-        hint = near_miss(changes, CLUSTER_CONFIGS)
-        raise CommandError(KAFKA_CODE.sub("", outcome) + hint)

@@ -3,9 +3,7 @@
 Options are named as those of Kafka's own tools.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -20,14 +18,19 @@ from quorumlog.cli.kafka_admin import (
     kafka_admin,
     resource_of,
 )
+from quorumlog.cli.kafka_configs import (
+    DeleteConfig,
+    alter,
+    changes_of,
+    config_pairs,
+    near_miss,
+)
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.model.topic_configs import TOPIC_CONFIGS
 from quorumlog.model.wording import counted, topic_id_text
 
 SHOWN_BY: Final = "quorumlog topic list"
-KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
-"""What kafka-python puts before a broker's words."""
 _NONE: Final = 0
 _EXISTS: Final = 36
 _UNKNOWN: Final = 3
@@ -47,27 +50,6 @@ Config = Annotated[
         show_default=False,
     ),
 ]
-
-
-def config_pairs(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return configs that were given as KEY=VALUE. Raises `typer.BadParameter`."""
-    found = {}
-    for pair in pairs or ():
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as retention.ms=3600000")
-        found[key.strip()] = value
-    return found
-
-
-def near_miss(given: Iterable[str], known: Iterable[str]) -> str:
-    """Return what to add to a refusal of configs of which one may be mistyped."""
-    known = list(known)
-    for name in given:
-        close = [] if name in known else get_close_matches(name, known, n=1)
-        if close:
-            return f"; did you mean {close[0]}?"
-    return ""
 
 
 def _finish(
@@ -228,11 +210,6 @@ def describe_command(
         raise CommandError(f"there is no topic {', '.join(map(repr, unknown))}")
 
 
-def incrementally_altered(client: Any, *, resource: Any) -> Any:
-    """Have the configs of a resource altered; return what became of it."""
-    return client.alter_configs([resource], raise_on_unknown=False, incremental=True)
-
-
 def _modified(client: Any, *, resources: Sequence[Any]) -> Any:
     """Return the configs that were set, by topic and name."""
     return client.describe_configs(resources, config_filter="modified")["topic"]
@@ -265,32 +242,19 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         ),
     ] = None,
     config: Config = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delete-config",
-            metavar="KEY",
-            help="Give a config back its default; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    delete_config: DeleteConfig = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Change configs of a topic, or give it more partitions."""
-    changes: dict[str, Any] = {key: ("SET", value) for key, value in config_pairs(config).items()}
-    changes |= dict.fromkeys(delete_config or (), ("DELETE", None))
+    changes = changes_of(config, delete_config)
     if not changes and partitions is None:
         raise typer.BadParameter("give --partitions, --config KEY=VALUE or --delete-config KEY")
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         if changes:
-            resource = resource_of("TOPIC", topic, changes)
-            told = admin.order(partial(incrementally_altered, resource=resource))
-            if told["topic"][topic] != "OK":
-                hint = near_miss(changes, TOPIC_CONFIGS)
-                raise CommandError(KAFKA_CODE.sub("", told["topic"][topic]) + hint)
+            alter(admin, "TOPIC", topic, changes, TOPIC_CONFIGS)
             if as_json:
                 altered = {key: value for key, (_, value) in changes.items()}
                 print_json({"name": topic, "configs": altered})

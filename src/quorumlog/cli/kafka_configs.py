@@ -1,0 +1,67 @@
+"""Configs of topics and brokers on the command line: how they are given, altered and refused."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, Final
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_admin import KafkaAdmin, resource_of
+
+_KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
+"""What kafka-python puts before a broker's words."""
+
+DeleteConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--delete-config",
+        metavar="KEY",
+        help="Give a config back its default; repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def config_pairs(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return configs that were given as KEY=VALUE. Raises `typer.BadParameter`."""
+    found = {}
+    for pair in pairs or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as retention.ms=3600000")
+        found[key.strip()] = value
+    return found
+
+
+def changes_of(pairs: Sequence[str] | None, deleted: Sequence[str] | None) -> dict[str, Any]:
+    """Return changes of configs, as kafka-python wants them. Raises `typer.BadParameter`."""
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in config_pairs(pairs).items()}
+    return changes | dict.fromkeys(deleted or (), ("DELETE", None))
+
+
+def alter(
+    admin: KafkaAdmin, kind: str, name: str, changes: dict[str, Any], known: Iterable[str]
+) -> None:
+    """Change configs of a resource, all or none; `kind`: TOPIC or BROKER; `known`: their names.
+
+    Raises `CommandError` if they are refused.
+    """
+    resource = resource_of(kind, name, changes)
+    told = admin.order(
+        lambda client: client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+    )
+    outcome = told[kind.lower()][name]
+    if outcome != "OK":
+        raise CommandError(_KAFKA_CODE.sub("", outcome) + near_miss(changes, known))
+
+
+def near_miss(given: Iterable[str], known: Iterable[str]) -> str:
+    """Return what to add to a refusal of configs of which one may be mistyped."""
+    known = list(known)
+    for name in given:
+        close = [] if name in known else get_close_matches(name, known, n=1)
+        if close:
+            return f"; did you mean {close[0]}?"
+    return ""
