@@ -48,7 +48,7 @@ def test_a_topic_is_created_described_altered_and_deleted(topic):
         "0",
     ]
     _, out, _ = topic("describe", "a")
-    assert "  retention.ms=1000\n" in out
+    assert "  retention.ms=1000\n  retention class: up to 17.5 min\n" in out
     assert max(map(len, out.splitlines())) <= 80
     options = ("--partitions", "3", "--config", "retention.bytes=5")
     assert topic("alter", "a", *options, "--delete-config", "retention.ms")[:2] == (
@@ -57,6 +57,7 @@ def test_a_topic_is_created_described_altered_and_deleted(topic):
     )
     described = json.loads(topic("describe", "a", "--json")[1])
     assert described["configs"] == {"retention.bytes": "5"}
+    assert described["retention_class"] == "up to 12.4 d"
     assert [one["leader"] for one in described["partitions"]] == [0, 0, 0]
     assert json.loads(topic("list", "--json")[1])["partitions"] == 3
     assert topic("delete", "a")[:2] == (0, "topic a is deleted\n")

@@ -27,10 +27,13 @@ from quorumlog.cli.kafka_configs import (
 )
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
+from quorumlog.model.retention_classes import class_text, retention_class
 from quorumlog.model.topic_configs import TOPIC_CONFIGS
 from quorumlog.model.wording import counted, topic_id_text
 
 SHOWN_BY: Final = "quorumlog topic list"
+_SET: Final = "DYNAMIC_TOPIC_CONFIG"
+"""The source of a config that was set for its topic."""
 _NONE: Final = 0
 _EXISTS: Final = 36
 _UNKNOWN: Final = 3
@@ -180,15 +183,19 @@ def describe_command(
         unknown = [one["name"] for one in found if one["error_code"] != _NONE]
         found = [one for one in found if one["name"] not in unknown]
         resources = [resource_of("TOPIC", one["name"]) for one in found]
-        configs = admin.ask(partial(_modified, resources=resources)) if resources else {}
+        configs = admin.ask(partial(_configs_of, resources=resources)) if resources else {}
     for one in found:
-        set_ones = {key: value["value"] for key, value in configs[one["name"]].items()}
+        entries = configs[one["name"]].items()
+        values = {key: str(entry["value"]) for key, entry in entries}
+        set_ones = {key: values[key] for key, entry in entries if entry["config_source"] == _SET}
+        shared = class_text(retention_class(values, {}))
         if as_json:
             print_json(
                 {
                     "name": one["name"],
                     "topic_id": _id_of(one),
                     "configs": set_ones,
+                    "retention_class": shared,
                     "partitions": [
                         {
                             "partition": each["partition_index"],
@@ -205,14 +212,15 @@ def describe_command(
         print_line(f"topic {one['name']}, id {_id_of(one)}")
         for key, value in set_ones.items():
             print_line(f"  {key}={value}")
+        print_line(f"  retention class: {shared}")
         print_table([">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "IN SYNC"], _places(one))
     if unknown:
         raise CommandError(f"there is no topic {', '.join(map(repr, unknown))}")
 
 
-def _modified(client: Any, *, resources: Sequence[Any]) -> Any:
-    """Return the configs that were set, by topic and name."""
-    return client.describe_configs(resources, config_filter="modified")["topic"]
+def _configs_of(client: Any, *, resources: Sequence[Any]) -> Any:
+    """Return all configs of topics, by topic and name."""
+    return client.describe_configs(resources, config_filter="all")["topic"]
 
 
 def _id_of(topic: Mapping[str, Any]) -> str:
