@@ -7,7 +7,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.structs import OffsetAndMetadata
 
-from kafka_nodes import kafka_nodes
+from kafka_nodes import SECONDS, kafka_nodes
 from quorumlog.cli.main import main
 
 RECORDS, TAKEN = 6, 4
@@ -162,6 +162,9 @@ def test_f2_a_reset_says_that_a_group_is_new_and_which_offsets_there_are(command
     assert "there was no consumer group 'ordres'; it would be made" in error
     assert f"orders 0: 99 is not within 0 to {RECORDS}" in error
     assert command("describe", "ordres")[0] == 1
+    status, _, error = command("reset", "orders-2", *options[:-1])
+    assert (status, "there was no consumer group 'orders-2'; it is made" in error) == (0, True)
+    assert command("delete", "orders-2")[0] == 0
 
 
 @pytest.mark.parametrize("action", [("list",), ("describe", "g"), ("delete", "g")])
@@ -171,7 +174,9 @@ def test_f2_without_a_coordinator_commands_fail_in_words(tmp_path, capsys, actio
         for one in others:
             cluster.run(one.stop())
             cluster.nodes.remove(one)
-        server = left.broker.advertised
+        broker = left.broker
+        assert cluster.run(broker.until(lambda: broker.coordinator_term < 0, SECONDS * 1_000))
+        server = broker.advertised
         options = ("--bootstrap-server", server, "--timeout", "6")
         assert main(["consumer-group", *action, *options]) == 1
         assert "no broker coordinates consumer groups" in capsys.readouterr().err

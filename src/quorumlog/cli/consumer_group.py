@@ -94,7 +94,7 @@ def describe_command(
 ) -> None:
     """Show who owns which partition, what is committed, and how far that is from the end."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        described = admin.ask(lambda client: client.describe_groups(list(dict.fromkeys(groups))))
+        described = admin.ask(partial(_described, names=list(dict.fromkeys(groups))))
         shares = {
             name: admin.ask(partial(_shares, group=name, described=found))
             for name, found in described.items()
@@ -105,6 +105,19 @@ def describe_command(
             (_print_json if as_json else _print)(name, described[name], found)
     if unknown:
         raise CommandError(f"there is no consumer group {', '.join(map(repr, unknown))}")
+
+
+def _described(client: Any, *, names: Sequence[str]) -> Any:
+    """Return the members of groups, by name; kafka-python says beside them why there are none."""
+    from kafka.errors import NotCoordinatorError  # noqa: PLC0415  (see kafka_admin)
+
+    found = client.describe_groups(names)
+    for name, one in found.items():
+        if error := one["error"]:
+            if "Coordinator" in error:
+                raise NotCoordinatorError(error)
+            raise CommandError(f"consumer group {name!r}: {error}")
+    return found
 
 
 def _shares(admin: Any, *, group: str, described: Mapping[str, Any]) -> list[Share]:
@@ -262,7 +275,7 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Commit other offsets for a group that has no members, within what its partitions have."""
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        described = admin.ask(lambda client: client.describe_groups([group])[group])
+        described = admin.ask(partial(_described, names=[group]))[group]
         shares = admin.ask(partial(_shares, group=group, described=described))
         is_new = _is_unknown(described, shares)
         if is_new and not topic:
@@ -279,7 +292,9 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         if not dry_run:
             admin.ask(partial(_commit, group=group, targets=targets))
     if is_new:
-        print_note(f"there was no consumer group {group!r}; " + "it would be made" * dry_run)
+        print_note(
+            f"there was no consumer group {group!r}; it {'would be' if dry_run else 'is'} made"
+        )
     _print_reset([(place, now.get(place), at) for place, at in sorted(targets.items())], as_json)
 
 
