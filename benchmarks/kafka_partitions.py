@@ -307,7 +307,7 @@ def killed(cluster: Cluster, topics: dict[str, int]) -> Iterator[Row]:
     """Kill the node that leads a partition, again and again, beside a producer of its topic.
 
     The producer has connections to all leaders then. One that knows no broker but the one that is
-    killed begins anew with its bootstrap servers, for which librdkafka takes up to 2 s.
+    killed connects again by its bootstrap servers, for which librdkafka takes up to 2 s.
     """
     topic, node_ids = next(iter(topics)), cluster.local.node_ids
     until_produced, until_led = list[float](), list[float]()

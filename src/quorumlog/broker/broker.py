@@ -239,8 +239,7 @@ class Broker:
     async def wait_elected(self) -> None:
         """Wait for the new leaders of partition groups that have just lost theirs, but not long."""
         leaders = self._running.leaders
-        if leaders.are_electing():
-            await self.until(lambda: not leaders.are_electing(), ELECTION_MS)
+        await self.until(lambda: not leaders.are_electing(), ELECTION_MS)
 
     async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
         """Wait until all partitions of some topics can be produced to, as far as is known here.

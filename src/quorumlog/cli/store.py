@@ -198,11 +198,10 @@ def partitions_command(directory: Directory, data: DataPath = "", as_json: AsJso
     report = list_partitions(OsFileSystem(), target, _paths(data))
     if as_json:
         print_json(asdict(report))
+    elif not report.partitions and not report.damage:
+        print_note(f"{target} holds no partitions of topics")
     else:
-        if not report.partitions and not report.damage:
-            print_note(f"{target} holds no partitions of topics")
-        else:
-            print_table(PARTITION_COLUMNS, [_partition_row(one) for one in report.partitions])
+        print_table(PARTITION_COLUMNS, [_partition_row(one) for one in report.partitions])
         for text in report.damage:
             print_line(f"not read: {text}")
     if report.damage:

@@ -2,14 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.members import GroupProtocol, JoinAnswer, Member, SyncAnswer
 from quorumlog.machine.cluster.commands import SavedMember
-
-_MEMBER_BYTES: Final = 100
-"""Of a member, beside its texts."""
+from quorumlog.machine.cluster.consumer_groups import MEMBER_BYTES, size_of_texts
 
 
 class Membership:
@@ -150,7 +147,7 @@ def common_protocols(members: Iterable[Member]) -> set[str]:
 def size_of(members: Iterable[Member]) -> int:
     """Return about how many bytes members say of themselves, and are assigned."""
     return sum(
-        _MEMBER_BYTES
+        MEMBER_BYTES
         + size_of_texts(each.member_id, each.instance_id, each.client_id, each.client_host)
         + size_of_protocols(each.protocols)
         + len(each.assignment)
@@ -161,8 +158,3 @@ def size_of(members: Iterable[Member]) -> int:
 def size_of_protocols(protocols: Iterable[GroupProtocol]) -> int:
     """Return how many bytes somebody says for some protocols."""
     return sum(len(one.name.encode()) + len(one.metadata) for one in protocols)
-
-
-def size_of_texts(*texts: str | None) -> int:
-    """Return how many bytes texts have."""
-    return sum(len(one.encode()) for one in texts if one)

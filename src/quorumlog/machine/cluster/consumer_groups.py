@@ -23,8 +23,9 @@ OFFSETS_MAX: Final = 100_000
 """Committed offsets of all consumer groups."""
 BYTES_MAX: Final = 64 * 1024 * 1024
 """What all consumer groups take (`ConsumerGroupRecord.size_bytes`), in memory and in a snapshot."""
+MEMBER_BYTES: Final = 100
+"""Of a member, beside its texts."""
 _GROUP_BYTES: Final = 200
-_MEMBER_BYTES: Final = 100
 _OFFSET_BYTES: Final = 100
 """Beside the bytes of texts."""
 
@@ -66,16 +67,19 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     def member_bytes(self) -> int:
         """About how many bytes it takes without its offsets."""
         texts = (self.name, self.protocol_type, self.protocol, self.leader)
-        return _GROUP_BYTES + _bytes_of(*texts) + sum(map(_size_of_member, self.members))
+        return _GROUP_BYTES + size_of_texts(*texts) + sum(map(_size_of_member, self.members))
 
 
-def _bytes_of(*texts: str | None) -> int:
+def size_of_texts(*texts: str | None) -> int:
+    """Return how many bytes texts have."""
     return sum(len(one.encode()) for one in texts if one)
 
 
 def _size_of_member(member: SavedMember) -> int:
-    texts = _bytes_of(member.member_id, member.instance_id, member.client_id, member.client_host)
-    return _MEMBER_BYTES + texts + len(member.metadata) + len(member.assignment)
+    texts = size_of_texts(
+        member.member_id, member.instance_id, member.client_id, member.client_host
+    )
+    return MEMBER_BYTES + texts + len(member.metadata) + len(member.assignment)
 
 
 def _size_of_offsets(offsets: Iterable[CommittedOffset]) -> int:

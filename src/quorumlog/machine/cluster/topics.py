@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,8 +27,8 @@ from quorumlog.machine.cluster.commands import (
 from quorumlog.machine.cluster.state import (
     PARTITIONS_MAX,
     TOPIC_PARTITIONS_MAX,
-    BrokerRecord,
     ClusterState,
+    ClusterView,
     Topic,
     folded,
 )
@@ -58,38 +58,8 @@ class _TopicError(Exception):
     text: str
 
 
-class Tables(Protocol):
-    """What a new topic is judged by: the state, or a view of it."""
-
-    @property
-    def brokers(self) -> Mapping[int, BrokerRecord]:
-        """All brokers by number."""
-        ...
-
-    @property
-    def topics(self) -> Mapping[str, Topic]:
-        """All topics by name."""
-        ...
-
-    @property
-    def topics_by_id(self) -> Mapping[bytes, Topic]:
-        """All topics by id."""
-        ...
-
-    @property
-    def folded(self) -> Mapping[str, str]:
-        """All names by what they are in names of metrics."""
-        ...
-
-    @property
-    def defaults(self) -> Mapping[str, str]:
-        """The configs of the cluster that were set."""
-        ...
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions there are."""
-        ...
+Tables: TypeAlias = ClusterState | ClusterView
+"""What a new topic is judged by."""
 
 
 def problem_of_name(name: str) -> str:
