@@ -238,8 +238,8 @@ async def test_a_batch_for_a_topic_with_a_very_long_name_does_not_stop_the_repli
     values = {"transactional_id": None, "acks": -1, "timeout_ms": 10_000, "topic_data": topics}
     found = await client.ask(ApiKey.PRODUCE, 8, **values)
     (good,), (bad,) = (one.partition_responses for one in found.responses)
-    assert (good.error_code, bad.error_code) == (0, 3)
-    assert bad.error_message.startswith("there is no topic 'xxx")
+    assert (good.error_code, bad.error_code) == (0, 17)
+    assert bad.error_message.startswith("a topic's name has at most 249 characters")
     assert len(bad.error_message) <= TEXT_LENGTH_MAX
     assert (await client.produce(batch))[0].base_offset == 1
 

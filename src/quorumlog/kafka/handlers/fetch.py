@@ -35,6 +35,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
     slot: list[FetchedPartition]
     number: int
+    topic: str
     partition: int
     read: PartitionRead
 
@@ -127,39 +128,44 @@ class _Fetching:
         asked_of, accepted = self._asked, set[tuple[Replica, int]]()
         if asked.topic_id is not None:
             topic = broker.topics_by_id.get(asked.topic_id)
-            unknown, name = ErrorCode.UNKNOWN_TOPIC_ID, topic_id_text(asked.topic_id)
+            unknown, named = ErrorCode.UNKNOWN_TOPIC_ID, topic_id_text(asked.topic_id)
         else:
             topic = broker.topics.get(asked.name or "")
-            unknown, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)
+            unknown, named = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)
+        name = named if topic is None else topic.name
         for one in partitions:
             if topic is None:
-                self._refuse(found, one, Refusal(unknown, f"there is no topic {name}"))
+                self._refuse(found, name, one, Refusal(unknown, f"there is no topic {named}"))
                 continue
             partition = partition_of(topic, one.partition)
             if isinstance(partition, Refusal):
-                self._refuse(found, one, partition)
+                self._refuse(found, name, one, partition)
                 continue
             replica = broker.replica(partition.group)
             if replica is None:
-                self._refuse(found, one, not_here(topic.name, one.partition))
+                self._refuse(found, name, one, not_here(name, one.partition))
                 continue
             if (replica, one.leader_epoch) not in accepted:
                 refusal = refusal_of(replica, one.leader_epoch)
                 if refusal is not None:
-                    self._refuse(found, one, refusal)
+                    self._refuse(found, name, one, refusal)
                     continue
                 accepted.add((replica, one.leader_epoch))
             read = PartitionRead(partition.channel, one.offset, max(0, one.bytes_max))
             asked_here = asked_of.setdefault(replica, [])
-            asked_here.append(_Asked(found, len(found), one.partition, read))
+            asked_here.append(_Asked(found, len(found), name, one.partition, read))
             found.append(FetchedPartition(one.partition))
 
     def _refuse(
-        self, found: list[FetchedPartition], asked: FetchPartition, refusal: Refusal
+        self,
+        found: list[FetchedPartition],
+        topic: str,
+        asked: FetchPartition,
+        refusal: Refusal,
     ) -> None:
         self._has_error = True
         error, text = refusal
-        self._request.context.note_error(error, text, partition=asked.partition)
+        self._request.context.note_error(error, text, topic=topic, partition=asked.partition)
         found.append(self._failed(asked.partition, error))
 
     def _failed(
@@ -268,7 +274,8 @@ class _Fetching:
     def _take(self, asked: _Asked, result: ReadBatches) -> None:
         if result.code is not ResponseCode.SUCCESS:
             error = error_of(result.code)
-            self._request.context.note_error(error, result.text, partition=asked.partition)
+            where: dict[str, str | int] = {"topic": asked.topic, "partition": asked.partition}
+            self._request.context.note_error(error, result.text, **where)
             asked.slot[asked.number] = self._failed(
                 asked.partition, error, result.high_watermark, result.log_start
             )

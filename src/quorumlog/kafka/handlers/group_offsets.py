@@ -97,9 +97,15 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
             outcomes[place] = (
                 _ERRORS[result.codes[number]] if isinstance(result, GroupsChanged) else result
             )
-    for (topic_name, number), found_error in outcomes.items():
-        note(context, found_error, name, topic=topic_name, partition=number)
+    _note_outcomes(context, name, outcomes)
     return {"topics": _by_topic(request.topics, outcomes)}
+
+
+def _note_outcomes(
+    context: RequestContext, group: str, outcomes: Mapping[tuple[str, int], ErrorCode]
+) -> None:
+    for (topic, number), error in outcomes.items():
+        note(context, error, group, topic=topic, partition=number)
 
 
 def _may_commit(context: RequestContext, request: Any) -> ErrorCode:
@@ -233,9 +239,11 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
     if deleted:
         result = await _execute(context, DeleteOffsets(term, name, deleted))
         error = result if isinstance(result, ErrorCode) else ErrorCode.NONE
-    note(context, error, name)
-    topics = _by_topic(request.topics, outcomes) if error is ErrorCode.NONE else []
-    return {"error_code": error, "topics": topics}
+    if error is not ErrorCode.NONE:
+        note(context, error, name)
+        return {"error_code": error, "topics": []}
+    _note_outcomes(context, name, outcomes)
+    return {"error_code": error, "topics": _by_topic(request.topics, outcomes)}
 
 
 def _subscribed(group: ConsumerGroup) -> frozenset[str] | ErrorCode:

@@ -212,10 +212,13 @@ async def handle_leave_group(context: RequestContext, request: Any) -> Answer:
         coordinator.touch(group)
         return found
 
+    def left(member_id: str, instance_id: str | None = None) -> ErrorCode:
+        outcome = leave(member_id, instance_id)
+        note(context, outcome, request.group_id, member=member_id or instance_id or "")
+        return outcome
+
     if context.header.version < _FIRST_WITH_MEMBERS:
-        outcome = leave(request.member_id, None)
-        note(context, outcome, request.group_id)
-        return {"error_code": outcome}
+        return {"error_code": left(request.member_id)}
     note(context, error, request.group_id)
     return {
         "error_code": error,
@@ -223,7 +226,7 @@ async def handle_leave_group(context: RequestContext, request: Any) -> Answer:
             {
                 "member_id": one.member_id,
                 "group_instance_id": one.group_instance_id,
-                "error_code": leave(one.member_id, one.group_instance_id),
+                "error_code": left(one.member_id, one.group_instance_id),
             }
             async for one in context.in_turns(request.members if error is ErrorCode.NONE else ())
         ],

@@ -49,7 +49,7 @@ async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
             {
                 "name": topic.name,
                 "partitions": [
-                    _listed(context, one.partition_index, next(answers))
+                    _listed(context, topic.name, one.partition_index, next(answers))
                     async for one in context.in_turns(topic.partitions)
                 ],
             }
@@ -59,7 +59,7 @@ async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
 
 
 def _listed(
-    context: RequestContext, partition: int, found: FoundOffset | Refusal | None
+    context: RequestContext, topic: str, partition: int, found: FoundOffset | Refusal | None
 ) -> dict[str, Any]:
     answer = {"partition_index": partition}
     if found is None:
@@ -67,7 +67,7 @@ def _listed(
     elif isinstance(found, FoundOffset) and found.code is not ResponseCode.SUCCESS:
         found = Refusal(error_of(found.code), found.text)
     if isinstance(found, Refusal):
-        context.note_error(found.error, found.text, partition=partition)
+        context.note_error(found.error, found.text, topic=topic, partition=partition)
         return {**answer, "error_code": found.error, "timestamp": _UNKNOWN, "offset": _UNKNOWN}
     return {
         **answer,
@@ -102,7 +102,7 @@ def _epoch_end(context: RequestContext, topic: str, asked: Any) -> dict[str, Any
             text = f"partition {asked.partition} of topic {topic!r} is not open yet"
             found = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     if isinstance(found, Refusal):
-        context.note_error(found.error, found.text, partition=asked.partition)
+        context.note_error(found.error, found.text, topic=topic, partition=asked.partition)
         return {
             "partition": asked.partition,
             "error_code": found.error,
@@ -130,7 +130,7 @@ async def handle_delete_records(context: RequestContext, request: Any) -> Answer
             {
                 "name": topic.name,
                 "partitions": [
-                    _deleted(context, one.partition_index, next(answers))
+                    _deleted(context, topic.name, one.partition_index, next(answers))
                     async for one in context.in_turns(topic.partitions)
                 ],
             }
@@ -154,14 +154,14 @@ def _delete_records(
 
 
 def _deleted(
-    context: RequestContext, partition: int, found: DeletedRecords | Refusal | None
+    context: RequestContext, topic: str, partition: int, found: DeletedRecords | Refusal | None
 ) -> dict[str, Any]:
     if found is None:
         found = Refusal(ErrorCode.REQUEST_TIMED_OUT, "not all records were deleted in time")
     elif isinstance(found, DeletedRecords) and found.code is not ResponseCode.SUCCESS:
         found = Refusal(error_of(found.code), found.text)
     if isinstance(found, Refusal):
-        context.note_error(found.error, found.text, partition=partition)
+        context.note_error(found.error, found.text, topic=topic, partition=partition)
         answer = {"partition_index": partition, "error_code": found.error}
         return {**answer, "low_watermark": _UNKNOWN}
     return {"partition_index": partition, "low_watermark": found.log_start}

@@ -189,13 +189,12 @@ def _is_led_as_preferred(broker: BrokerView, group: str) -> bool:
 async def handle_alter_partition_reassignments(context: RequestContext, request: Any) -> Answer:
     """Refuse to move single partitions."""
 
-    def outcome(replicas: list[int] | None) -> dict[str, Any]:
-        if replicas is None:
-            text = "no reassignment is under way"
-            return {"error_code": ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "error_message": text}
-        context.note_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, _UNASSIGNABLE)
-        error = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        return {"error_code": error, "error_message": _UNASSIGNABLE}
+    def outcome(topic: str, asked: Any) -> dict[str, Any]:
+        error, text = ErrorCode.INVALID_REPLICA_ASSIGNMENT, _UNASSIGNABLE
+        if asked.replicas is None:
+            error, text = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way"
+        context.note_error(error, text, topic=topic, partition=asked.partition_index)
+        return {"error_code": error, "error_message": text}
 
     return {
         "error_message": None,
@@ -203,7 +202,7 @@ async def handle_alter_partition_reassignments(context: RequestContext, request:
             {
                 "name": topic.name,
                 "partitions": [
-                    {"partition_index": one.partition_index, **outcome(one.replicas)}
+                    {"partition_index": one.partition_index, **outcome(topic.name, one)}
                     async for one in context.in_turns(topic.partitions)
                 ],
             }

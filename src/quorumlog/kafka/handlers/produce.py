@@ -17,6 +17,7 @@ from quorumlog.kafka.produce import (
 )
 from quorumlog.kafka.refused_batches import Key
 from quorumlog.kafka.topic_policies import TopicPolicy
+from quorumlog.machine.cluster.topics import problem_of_name
 from quorumlog.model.block import HEADER_SIZE, Block
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.messages.client import AppendResponse
@@ -203,7 +204,9 @@ class _Production:
         broker = services.broker
         partition = find_partition(broker, name, number)
         if isinstance(partition, Refusal):
-            return partition
+            # a client asks again for a topic that may come; none comes with such a name
+            problem = problem_of_name(name) if name not in broker.topics else ""
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem) if problem else partition
         group = partition.group
         replica = broker.replica(group)
         if replica is None:

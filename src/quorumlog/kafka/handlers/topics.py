@@ -61,6 +61,8 @@ class _Outcomes:
         timeout_ms = context.within_ms(max(timeout_ms, TIMEOUT_MS_MIN))
         self._ends_at = context.services.now() + timeout_ms / 1_000
         self._refused: dict[int, tuple[ErrorCode, str]] = {}
+        self.named_by_id: set[int] = set()
+        """Places of topics that the request names by their ids."""
         self.done: dict[int, TopicOutcome] = {}
         self.existing: list[str] = []
         """Topics that were there already, if that is no error."""
@@ -68,6 +70,8 @@ class _Outcomes:
 
     def refuse(self, place: int, error: ErrorCode, text: str) -> None:
         """Answer a topic with an error."""
+        if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and place in self.named_by_id:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
         self._context.note_error(error, text)
         self._refused[place] = error, text
 
@@ -253,6 +257,7 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
                 text = f"there is no topic {name!r}"
                 outcomes.refuse(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         else:
+            outcomes.named_by_id.add(place)
             deleted.append((place, TopicToDelete(topic_id=topic_id.bytes)))
     await outcomes.execute(deleted, DeleteTopics)
     return {
@@ -267,8 +272,6 @@ def _deleted(
     name: str | None, topic_id: UUID | None, outcomes: _Outcomes, place: int
 ) -> dict[str, Any]:
     error, text = outcomes.of(place)
-    if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic_id is not None:
-        error = ErrorCode.UNKNOWN_TOPIC_ID
     done = outcomes.done.get(place)
     if done is not None:
         name, topic_id = done.name, UUID(bytes=done.topic_id)
