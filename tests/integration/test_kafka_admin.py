@@ -471,3 +471,23 @@ def test_topics_that_are_to_be_compacted_are_counted(cluster, admin):
                 await asyncio.sleep(0.01)
 
     cluster.run(counted())
+
+
+def test_g6_a_batch_may_have_a_little_more_than_a_megabyte_unless_the_topic_says_otherwise(
+    cluster, admin
+):
+    name = created(admin, partitions=1)
+    configs = configs_of(admin, ResourceType.TOPIC, name)
+    bytes_max = int(configs["max.message.bytes"].value)
+    assert bytes_max >= 1_000_012
+    producer = LibrdkafkaProducer(
+        {"bootstrap.servers": cluster.servers, "message.max.bytes": 8 << 20, "linger.ms": 0}
+    )
+    said = []
+    overhead = 100  # header of the batch and of the record, at most
+    for size in (1_000_012 - overhead, bytes_max - overhead, bytes_max):
+        producer.produce(
+            name, bytes(size), on_delivery=lambda error, _: said.append(error and error.name())
+        )
+        assert producer.flush(SECONDS) == 0
+    assert said == [None, None, "MSG_SIZE_TOO_LARGE"]

@@ -7,7 +7,7 @@ import time
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
@@ -377,3 +377,57 @@ def test_b4_without_a_coordinator_clients_are_told_to_ask_again(tmp_path):
 def test_transactions_have_no_coordinator(cluster):
     found = ask(cluster, ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["t"])
     assert [one.error_code for one in found.coordinators] == [ErrorCode.INVALID_REQUEST]
+
+
+def test_a1_a_consumer_that_assigns_without_an_offset_goes_on_from_its_commit(cluster):
+    topic = filled(cluster)
+
+    def consume(count):
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": cluster.servers,
+                "group.id": f"assigned-{topic}",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.assign([confluent_kafka.TopicPartition(topic, one) for one in range(PARTITIONS)])
+        found = [consumer.poll(SECONDS).value() for _ in range(count)]
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        return found
+
+    assert sorted(consume(RECORDS // 2) + consume(RECORDS - RECORDS // 2)) == numbers()
+
+
+def test_g7_a_live_consumer_meets_new_partitions_deleted_records_and_a_topic_made_anew(cluster):
+    topic = filled(cluster)
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    options = {"topic.metadata.refresh.interval.ms": 100}
+    consumer = confluent(cluster, f"live-{topic}", topic, **options)
+
+    def consumed(count):
+        found = until(lambda found: len(found) >= count, consumer)
+        consumer.commit(asynchronous=False)  # it begins here after the next rebalance
+        return sorted(found)
+
+    def produced(value, partition):
+        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers, **options})
+        producer.produce(topic, value, partition=partition)
+        assert producer.flush(SECONDS) == 0
+
+    assert consumed(RECORDS) == numbers()
+    grown = NewPartitions(topic, PARTITIONS + 1)
+    admin.create_partitions([grown])[topic].result(SECONDS)
+    produced(b"in the new one", PARTITIONS)
+    assert consumed(1) == [b"in the new one"]
+    everything = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_END)
+    (deleted,) = admin.delete_records([everything]).values()
+    assert deleted.result(SECONDS).low_watermark == RECORDS // PARTITIONS
+    produced(b"after the deleted ones", 0)
+    assert consumed(1) == [b"after the deleted ones"]
+    admin.delete_topics([topic])[topic].result(SECONDS)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(SECONDS)
+    produced(b"in the topic made anew", 0)
+    assert consumed(1) == [b"in the topic made anew"]
+    consumer.close()

@@ -33,14 +33,15 @@ def cluster(tmp_path_factory):
             config.write_text(text.replace("[partitionGroups]\n", "[partitionGroups]\n" + LEASE))
         cluster.up(SECONDS)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        made = admin.create_topics([NewTopic("t", 1)], operation_timeout=SECONDS)
-        made["t"].result(SECONDS)
+        topics = [NewTopic("t", 1), NewTopic("u", 1, config={"quorumlog.write.level": "all"})]
+        for made in admin.create_topics(topics, operation_timeout=SECONDS).values():
+            made.result(SECONDS)
         yield cluster
         cluster.down()
 
 
 def leading(cluster, deadline):
-    """Return the node that leads the only partition, and its port."""
+    """Return the node that leads all partitions, and its port."""
     while (leader := leader_of("pg-0", cluster.health())) is None:
         assert time.monotonic() < deadline, "pg-0 has no leader"
         time.sleep(0.05)
@@ -102,5 +103,49 @@ async def test_a_leader_alone_answers_acks_1_but_not_acks_all_and_nothing_uncomm
     while True:
         try:
             return await ask_without_followers(cluster, *leading(cluster, deadline))
+        except LostLeadershipError:
+            assert time.monotonic() < deadline
+
+
+async def ask_without_one_follower(cluster, leader, port):
+    """Produce to a topic whose level is all while one follower is stopped."""
+    slow = next(node_id for node_id in cluster.node_ids if node_id != leader)
+    async for client in connected_to(port):
+        (before,) = await client.produce(batch_of(range(2)), topic="u")
+        end = told(before).base_offset + 2
+        async for patient in connected_to(port):
+            with stopped(cluster, [slow]):
+                waiting = asyncio.ensure_future(
+                    patient.produce(batch_of(range(3)), acks=1, topic="u", timeout_ms=60_000)
+                )
+                found = told(await client.fetch(end, topic="u", wait_ms=60_000))
+                assert found.high_watermark == end + 3, "a majority has it"
+                assert not waiting.done(), "write.level=all was answered without all"
+            (found,) = await asyncio.wait_for(waiting, SECONDS)
+            assert told(found).base_offset == end
+
+
+def leading_second_topic(cluster, deadline):
+    """Return the node that leads the topic `u`, and its port."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    while True:
+        found = admin.list_topics("u", timeout=SECONDS)
+        if (leader := found.topics["u"].partitions[0].leader) >= 0:
+            port = found.brokers[leader].port
+            addresses = {node_id: cluster.kafka_address(node_id) for node_id in cluster.node_ids}
+            (node_id,) = [one for one, where in addresses.items() if where.endswith(f":{port}")]
+            return node_id, port
+        assert time.monotonic() < deadline, "u has no leader"
+
+
+@pytest.mark.timeout(240)
+async def test_b8_a_topic_whose_level_is_all_answers_no_produce_before_all_replicas_have_it(
+    cluster,
+):
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            leader, port = leading_second_topic(cluster, deadline)
+            return await ask_without_one_follower(cluster, leader, port)
         except LostLeadershipError:
             assert time.monotonic() < deadline
