@@ -5,9 +5,11 @@ import json
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import NotCoordinatorError, PolicyViolationError
 from kafka.structs import OffsetAndMetadata
 
 from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.cli.kafka_admin import in_words
 from quorumlog.cli.main import main
 
 RECORDS, TAKEN = 6, 4
@@ -71,6 +73,7 @@ def test_f2_a_group_is_listed_and_described_with_its_members_and_lag(command, co
     found = described(command, group)
     (member,) = found["members"]
     assert (found["state"], member["client_id"]) == ("Stable", "svc")
+    assert found["lag"] == RECORDS - TAKEN
     assert [(one["partition"], one["end"], one["lag"]) for one in found["partitions"]] == [
         (0, RECORDS, RECORDS - TAKEN),
         (1, 0, 0),
@@ -95,11 +98,16 @@ def test_f2_offsets_are_reset_within_what_partitions_have(command, consumer, req
         (("--shift-by", "-99"), [0, 0]),
         (("--to-datetime", "2100-01-01T00:00:00"), [RECORDS, 0]),
         (("--to-datetime", "2020-01-01"), [0, 0]),
+        (("--to-datetime", "2020-01-01T00:00:00.250+0100"), [0, 0]),
     ]
     for options, expected in steps:
         status, _, error = command("reset", group, *options)
         assert status == 0, error
         assert committed(command, group) == expected, options
+    said = " ".join(command("reset", group, "--to-datetime", "2100-01-01", "--dry-run")[2].split())
+    assert f"orders 0: no record is as new; to the end, {RECORDS}" in said
+    said = " ".join(command("reset", group, "--shift-by", "-1", "--dry-run")[2].split())
+    assert f"orders 0: -1 is not within 0 to {RECORDS}" in said
     status, out, _ = command("reset", group, "--to-offset", "5", "--topic", "orders:0", "--json")
     assert json.loads(out) == {"topic": "orders", "partition": 0, "before": 0, "committed": 5}
 
@@ -150,6 +158,7 @@ def test_f2_lag_that_is_not_known_is_not_taken_for_none(command, cluster, reques
         next(made)
     made.commit({TopicPartition("orders", 0): OffsetAndMetadata(TAKEN, "", -1)})
     out = command("describe", request.node.name)[1]
+    assert described(command, request.node.name)["lag"] is None
     made.close()
     lag = f"lag {RECORDS - TAKEN} and that of 1 partition, which is not known"
     assert lag in " ".join(out.split())
@@ -165,6 +174,32 @@ def test_f2_a_reset_says_that_a_group_is_new_and_which_offsets_there_are(command
     status, _, error = command("reset", "orders-2", *options[:-1])
     assert (status, "there was no consumer group 'orders-2'; it is made" in error) == (0, True)
     assert command("delete", "orders-2")[0] == 0
+
+
+def test_f2_a_reset_is_asked_again_if_the_coordinator_changes_meanwhile(
+    command, monkeypatch, request
+):
+    group, alter, answered = request.node.name, KafkaAdminClient.alter_group_offsets, []
+
+    def moved_once(admin, name, offsets):
+        answered.append(offsets)
+        if len(answered) == 1:
+            return dict.fromkeys(offsets, NotCoordinatorError)
+        return alter(admin, name, offsets)
+
+    monkeypatch.setattr(KafkaAdminClient, "alter_group_offsets", moved_once)
+    status, _, error = command("reset", group, "--topic", "orders", "--to-latest")
+    assert (status, len(answered)) == (0, 2), error
+    assert committed(command, group) == [RECORDS, 0]
+
+
+def test_f2_errors_of_the_protocol_have_kafkas_names_and_what_they_mean():
+    assert in_words("PolicyViolationError") == (
+        "POLICY_VIOLATION: Request parameters do not satisfy the configured policy."
+    )
+    told = str(PolicyViolationError("at most 10 of these"))
+    assert in_words("PolicyViolationError", told) == "POLICY_VIOLATION: at most 10 of these"
+    assert in_words("SomethingElse", "text") == "SomethingElse: text"
 
 
 @pytest.mark.parametrize("action", [("list",), ("describe", "g"), ("delete", "g")])

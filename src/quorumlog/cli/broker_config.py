@@ -81,6 +81,7 @@ def alter_command(
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
     timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Change configs of the cluster: all that are named, or none."""
     changes = changes_of(add_config, delete_config)
@@ -88,4 +89,7 @@ def alter_command(
         raise typer.BadParameter("give --add-config KEY=VALUE or --delete-config KEY")
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         alter(admin, "BROKER", admin.ask(_any_broker), changes, CLUSTER_CONFIGS)
-    print_line(f"altered: {', '.join(changes)}")
+    if as_json:
+        print_json({"configs": {key: value for key, (_, value) in changes.items()}})
+    else:
+        print_line(f"altered: {', '.join(changes)}")

@@ -27,6 +27,8 @@ Place: TypeAlias = tuple[str, int]
 """A topic, and the number of a partition of it."""
 
 SHOWN_BY: Final = "quorumlog consumer-group describe"
+UNKNOWN_OFFSET: Final = -1
+"""What brokers say if no record has a timestamp, or a later one."""
 _DEAD: Final = "Dead"
 _OK: Final = "OK"
 _NOT_FOUND: Final = "GroupIdNotFoundError"
@@ -168,12 +170,18 @@ def _is_unknown(described: Mapping[str, Any], shares: Sequence[Share]) -> bool:
     return bool(described["group_state"] == _DEAD and not shares)
 
 
+def _lag(shares: Iterable[Share]) -> int:
+    """Return the sum of the lags that are known."""
+    return sum(one.lag or 0 for one in shares)
+
+
 def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
     print_json(
         {
             "group": name,
             "state": described["group_state"],
             "assignor": described["protocol_data"],
+            "lag": None if any(one.lag is None for one in shares) else _lag(shares),
             "members": [
                 {
                     "member_id": one["member_id"],
@@ -201,9 +209,8 @@ def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]
 def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
     state, members = described["group_state"], counted(len(described["members"]), "member")
     assignor = f", assignor {described['protocol_data']}" if described["protocol_data"] else ""
-    lags = [one.lag for one in shares if one.lag is not None]
-    lag = f", lag {sum(lags)}" if lags else ""
-    unknown = len(shares) - len(lags)
+    unknown = sum(one.lag is None for one in shares)
+    lag = f", lag {_lag(shares)}" if len(shares) > unknown else ""
     lag += f" and that of {counted(unknown, 'partition')}, which is not known" * bool(unknown)
     print_line(f"consumer group {name}: {state}, {members}{assignor}{lag}")
     rows = [
@@ -240,8 +247,11 @@ ToDatetime = Annotated[
     datetime | None,
     typer.Option(
         "--to-datetime",
-        formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"],
-        metavar="DATE[THH:MM:SS[+ZZZZ]]",
+        formats=[
+            "%Y-%m-%d",
+            *(f"%Y-%m-%dT%H:%M:%S{part}{zone}" for part in ("", ".%f") for zone in ("", "%z")),
+        ],
+        metavar="DATE[THH:MM:SS[.SSS][+ZZZZ]]",
         help="To the first record that is as new, by its timestamp, such as 2026-01-31, "
         "2026-01-31T08:00:00 (local time) or 2026-01-31T08:00:00+0100.",
         show_default=False,
@@ -312,7 +322,7 @@ def _target(
         if now is None:
             text = f"nothing is committed of {place[0]} {place[1]}, so it cannot be shifted"
             raise CommandError(text)
-        return max(0, now + (shift_by or 0))
+        return now + (shift_by or 0)
 
     ways: list[Any] = [OffsetSpec.EARLIEST] * to_earliest + [OffsetSpec.LATEST] * to_latest
     ways += [] if to_offset is None else [to_offset]
@@ -360,9 +370,13 @@ def _resolved(admin: Any, *, wanted: Mapping[Place, Any]) -> dict[Place, int]:
     for place, target in targets.items():
         at = found[place].offset if place in asked else target
         start, end = starts[place].offset, ends[place].offset
-        resolved[place.topic, place.partition] = end if at < 0 else min(max(at, start), end)
-        if at > end or 0 <= at < start:
-            print_note(f"{place.topic} {place.partition}: {at} is not within {start} to {end}")
+        where = f"{place.topic} {place.partition}"
+        if place in asked and at == UNKNOWN_OFFSET:
+            print_note(f"{where}: no record is as new; to the end, {end}")
+            at = end
+        elif not start <= at <= end:
+            print_note(f"{where}: {at} is not within {start} to {end}")
+        resolved[place.topic, place.partition] = min(max(at, start), end)
     return resolved
 
 
@@ -373,6 +387,8 @@ def _commit(admin: Any, *, group: str, targets: Mapping[Place, int]) -> None:
         TopicPartition(*place): OffsetAndMetadata(at, "", -1) for place, at in targets.items()
     }
     for place, error in admin.alter_group_offsets(group, offsets).items():
+        if error.__name__ in PASSING:
+            raise error  # it is asked again: the same offsets may be committed twice
         if error.errno:
             what = f"{place.topic} {place.partition}: {in_words(error.__name__)}"
             raise CommandError(f"not reset: {what}; '{SHOWN_BY} {group}' shows what is committed")

@@ -23,6 +23,8 @@ LATER_MS: Final = 1_000
 """So much longer than the brokers have is their answer waited for: it says why they could not."""
 _REFUSED: Final = "ECONNREFUSED"
 """In the text of an error: there was no connection on which anything could have been sent."""
+_UNSENT: Final = {"NodeNotReadyError", "NoBrokersAvailable"}
+"""Errors that say the same."""
 NO_COORDINATOR: Final = (
     "no broker coordinates consumer groups: __cluster has no leader, which takes a majority of its "
     "nodes ('quorumlog status' shows them)"
@@ -59,13 +61,13 @@ Timeout = Annotated[
 class KafkaAdmin:
     """kafka-python's admin client; what fails because brokers change is asked again.
 
-    `make` connects, and returns a client.
+    `make` connects within so many seconds, and returns a client.
     """
 
-    def __init__(self, make: Callable[[], Any], timeout_s: float) -> None:
+    def __init__(self, make: Callable[[float], Any], timeout_s: float) -> None:
         self._make = make
         self._ends_at = time.monotonic() + timeout_s
-        self.client = make()
+        self.client = make(timeout_s)
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the client."""
@@ -80,7 +82,11 @@ class KafkaAdmin:
 
     def order(self, act: Callable[[Any], Any]) -> Any:
         """Return what `act` returns, which shall be done once: it is repeated if not sent."""
-        return self._repeated(act, lambda error: _REFUSED in str(error))
+
+        def was_not_sent(error: Exception) -> bool:
+            return type(error).__name__ in _UNSENT or _REFUSED in str(error)
+
+        return self._repeated(act, was_not_sent)
 
     def _repeated(self, act: Callable[[Any], Any], passes: Callable[[Exception], bool]) -> Any:
         from kafka.errors import KafkaError  # noqa: PLC0415  (see kafka_admin)
@@ -102,7 +108,7 @@ class KafkaAdmin:
         """Wait a little, and connect anew: to those brokers that there are now."""
         time.sleep(RETRY_S)
         self.client.close()
-        self.client = self._make()
+        self.client = self._make(max(RETRY_S, self._ends_at - time.monotonic()))
 
 
 @contextmanager
@@ -119,9 +125,9 @@ def kafka_admin(
 
     found = _servers(directory, servers)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    timeout_ms = round(timeout_s * 1_000)
 
-    def make() -> Any:
+    def make(left_s: float) -> Any:
+        timeout_ms = round(left_s * 1_000)
         try:
             return KafkaAdminClient(
                 bootstrap_servers=found.split(","),
@@ -155,8 +161,20 @@ def resource_of(kind: str, name: str, changes: Mapping[str, Any] | None = None) 
 
 
 def in_words(name: str, text: str = "") -> str:
-    """Return what an error of kafka-python means; `text`: what it says of itself."""
-    return PASSING.get(name) or f"{name}: {text}".removesuffix(": ")
+    """Return what an error of kafka-python means; `text`: what it says of itself.
+
+    An error of the protocol has Kafka's name in capitals, and a description.
+    """
+    import kafka.errors  # noqa: PLC0415  (see kafka_admin)
+
+    if name in PASSING:
+        return PASSING[name]
+    error = getattr(kafka.errors, name, None)
+    code, meaning = getattr(error, "message", None), getattr(error, "description", None)
+    if code is None or meaning is None:
+        return f"{name}: {text}".removesuffix(": ")
+    said = text.partition(f"{name}: ")[2]
+    return f"{code}: {said or meaning}"
 
 
 def _servers(directory: Path | None, servers: str | None) -> str:
