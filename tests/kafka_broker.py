@@ -54,6 +54,8 @@ class BrokerOfTest:
         self.broker_id = self.controller_id = number
         self.cluster_id = "cluster-of-test"
         self.is_complete = True
+        self.coordinator_term = -1
+        self.consumer_groups = {}
         self.refusal = self.makes = ""
         self.version = 1
         self.defaults = {"auto.create.topics.enable": "false"}

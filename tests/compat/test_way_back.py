@@ -1,6 +1,7 @@
 """DLedger goes on with a log of ours, and we with what it left."""
 
 import hashlib
+import shutil
 import struct
 
 import msgspec
@@ -412,17 +413,37 @@ def test_export_original_of_damaged_entries_writes_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g"]
 
 
+class Interrupted(OsFileSystem):
+    """A user gives up before the log is whole."""
+
+    def remove(self, path):
+        raise KeyboardInterrupt
+
+
 def test_export_original_removes_what_an_earlier_one_left_and_nothing_else(tmp_path):
     closed(founded(tmp_path / "g"))
     part, target = tmp_path / "dledger-n0.part", tmp_path / "dledger-n0"
-    (part / "data").mkdir(parents=True)
-    (part / "holiday.jpg").write_bytes(b"mine")
-    with pytest.raises(StorageError, match="part is in the way"):
-        export_original(OsFileSystem(), str(tmp_path / "g"), str(target))
-    assert (part / "holiday.jpg").read_bytes() == b"mine"
-    (part / "holiday.jpg").unlink()
+
+    def refused():
+        with pytest.raises(StorageError, match="part is in the way"):
+            export_original(OsFileSystem(), str(tmp_path / "g"), str(target))
+
+    part.write_bytes(b"a file of mine")
+    refused()
+    assert part.read_bytes() == b"a file of mine"
+    part.unlink()
+    shutil.copytree(tmp_path / "g", part)  # a store of DLedger has the same names
+    refused()
+    assert sorted(one.name for one in part.iterdir()) == sorted(
+        one.name for one in (tmp_path / "g").iterdir()
+    )
+    shutil.rmtree(part)
+    with pytest.raises(KeyboardInterrupt):
+        export_original(Interrupted(), str(tmp_path / "g"), str(target))
+    assert part.is_dir()
     export_original(OsFileSystem(), str(tmp_path / "g"), str(target))
     assert not part.exists()
+    assert not [one for one in target.iterdir() if one.name.startswith("quorumlog")]
     assert verify_store(OsFileSystem(), str(target)).end_index == 40
 
 

@@ -9,12 +9,15 @@ from quorumlog.broker.commands import (
     RETRY_MS,
     SERVED_MAX,
     Commands,
+    CommandSessions,
 )
 from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     Changed,
+    CreateTopics,
     DeleteTopics,
     Forgotten,
+    Refused,
     TopicToDelete,
     decode_envelope,
     encode,
@@ -204,8 +207,8 @@ def test_what_is_under_way_is_bounded(case):
         case.execute()
     assert case.results.pop()[0] is ResponseCode.LEADER_PENDING_FULL
     case.network.sent.clear()
-    asked = ClusterCommand(local_id="n2", remote_id="n0", number=9, timeout_ms=500)
-    for _ in range(SERVED_MAX + 1):
+    for number in range(SERVED_MAX + 1):
+        asked = ClusterCommand(local_id="n2", remote_id="n0", number=number, timeout_ms=500)
         case.commands.received(asked, b"")
     assert len(case.network.served) == SERVED_MAX
     assert case.network.sent[0][1].code is ResponseCode.LEADER_PENDING_FULL
@@ -248,3 +251,48 @@ def test_everything_is_answered_when_the_node_stops(case):
     case.answer(number=2, index=101)
     case.commands.end("the node stops")
     assert sorted(code for code, _, _ in case.results) == [OK, ResponseCode.NODE_STOPPING]
+
+
+def test_a_command_that_is_sent_again_while_it_waits_here_is_carried_out_once(case):
+    command = ClusterCommand(local_id="n2", remote_id="n0", number=7, timeout_ms=60_000)
+    for _ in range(3):
+        case.commands.received(command, b"data")
+    assert len(case.network.served) == 1
+    (_, _, answer) = case.network.served[0]
+    answer(OK, "", RESULT, 5)
+    assert [peer_id for peer_id, _, _ in case.network.sent] == ["n2"]
+    case.commands.received(command, b"data")
+    assert len(case.network.served) == 2, "its answer may have been lost"
+
+
+def test_what_an_earlier_run_was_answered_is_not_taken_for_an_answer_of_this_one():
+    case = Case()
+    case.commands = Commands("n0", b"session.", case.network, last_number=1_000)
+    case.execute()
+    case.answer(number=1)
+    assert case.results == []
+    case.answer(number=1_001)
+    assert case.results == [(OK, "", Changed(3))]
+
+
+def test_a_command_that_no_version_here_knows_is_refused_in_words(case):
+    case.execute()
+    case.answer(data=encode(Refused("not known")))
+    assert case.results == [(ResponseCode.UNSUPPORTED, "not known", None)]
+
+
+def test_commands_that_wait_for_partition_groups_do_not_hold_up_the_others():
+    network, results = Network(), []
+    commands = CommandSessions("n0", network)
+    commands.execute(CreateTopics([]), 60_000, lambda *found: results.append("held"))
+    for _ in range(2 * CALLS_MAX):
+        commands.execute(COMMAND, 10_000, lambda *found: results.append(found))
+        _, message, _ = network.sent.pop()
+        answer = ClusterAnswer(
+            local_id="n1", remote_id="n0", number=message.number, code=OK, index=5
+        )
+        commands.received(answer, RESULT)
+    assert results == [(OK, "", Changed(3))] * (2 * CALLS_MAX)
+    assert len(commands) == 1
+    commands.end("over")
+    assert results[-1] == "held"

@@ -43,7 +43,7 @@ class Case:
         self.time_ms, self.is_controller, self.loses = 0, True, False
         self.settings = {"flush": "async"}
         self.state, self.asked, self.number_of_voters = ClusterState(), [], voters
-        self.leaders = Leaders(self.now_ms, lambda: None)
+        self.leaders = Leaders(self.now_ms, lambda: None, lambda name: False)
         self.controller = Controller(self, self.leaders)
         for number in range(brokers):
             address = f"127.0.0.1:{7100 + number}"

@@ -10,6 +10,7 @@ class Clock:
     def __init__(self):
         self.ms = 0
         self.changes = 0
+        self.given_up = set()
 
     def changed(self):
         self.changes += 1
@@ -22,7 +23,7 @@ def clock():
 
 @pytest.fixture
 def leaders(clock):
-    return Leaders(lambda: clock.ms, clock.changed)
+    return Leaders(lambda: clock.ms, clock.changed, lambda name: name in clock.given_up)
 
 
 def led(term, name="pg-0", in_sync=("n0",)):
@@ -86,12 +87,17 @@ def test_what_an_own_replica_knows_of_a_later_term_counts(leaders):
     assert leaders.of("pg-0")[:2] == ("n2", 6)
 
 
-def test_groups_that_were_given_up_are_forgotten(leaders):
+def test_groups_that_were_given_up_are_forgotten(leaders, clock):
     leaders.told("n1", [*led(5), *led(2, "pg-1")])
     leaders.told("n1", led(5))
     assert leaders.of("pg-1") == (None, 2, ("n0",))
-    leaders.forget(lambda name: name == "pg-1")
+    clock.given_up.add("pg-1")
+    leaders.groups_changed()
     assert leaders.of("pg-1") == NOBODY
+    leaders.told("n2", led(3, "pg-1"))  # it does not know yet
+    leaders.observed({"pg-1": (4, None)})
+    assert leaders.of("pg-1") == NOBODY
+    assert not leaders.are_electing()
     assert leaders.of("pg-0")[:2] == ("n1", 5)
 
 
@@ -118,3 +124,10 @@ def test_a_group_that_has_just_lost_its_leader_is_electing_for_a_while(leaders, 
     leaders.told("n0", [])
     clock.ms += ELECTION_MS
     assert not leaders.are_electing(), "nobody waits for a leader that does not come"
+
+
+def test_a_group_that_has_had_no_election_yet_is_not_waited_for(leaders):
+    leaders.observed({"pg-0": (0, None)})
+    assert not leaders.are_electing()
+    leaders.observed({"pg-0": (1, None)})
+    assert leaders.are_electing()

@@ -136,3 +136,71 @@ def test_b4_who_joins_while_the_group_is_deleted_is_told_to_join_again():
     assert world.join("g", 10_000, knows_ids=False, answers=answers) is None
     world.coordinator.forget("g")
     assert [one.error for one in answers] == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def saved_by(world, number=-1, code=ResponseCode.SUCCESS):
+    """Have a save end; the record has what was saved if that succeeded."""
+    command = world.ordered[number]
+    if code is ResponseCode.SUCCESS:
+        world.broker.consumer_groups[command.group] = ConsumerGroupRecord(
+            command.group, command.generation, members=tuple(command.members)
+        )
+        world.done[number](code, "", GroupsChanged(code))
+    else:
+        world.done[number](code, "", None)
+
+
+def test_b4_that_a_group_is_empty_is_saved_again_until_it_is():
+    world = World(of_a_member())
+    world.wait(0)
+    world.wait(10_000)
+    for failures in range(1, 4):
+        saved_by(world, code=ResponseCode.TIMEOUT)
+        assert world.coordinator.find("g").is_unused, "its record still has the member"
+        world.wait(100)
+        assert len(world.ordered) == failures + 1
+    saved_by(world)
+    world.wait(100)
+    assert len(world.ordered) == 4
+    world.broker.consumer_groups.clear()
+    assert world.coordinator.names() == []
+
+
+def test_b4_of_one_group_one_save_is_under_way_and_the_last_one_that_waits_comes_next():
+    world, told = World(), []
+
+    def save(generation):
+        group = SaveGroup(1, "g", generation, "consumer", "range", "m", [MEMBER])
+        world.coordinator.save(group, lambda error: told.append((generation, error)))
+
+    for generation in (1, 2, 3):
+        save(generation)
+    assert [one.generation for one in world.ordered] == [1]
+    saved_by(world)
+    assert [one.generation for one in world.ordered] == [1, 3]
+    assert told == [(1, ErrorCode.NONE)]
+    saved_by(world)
+    assert told[1:] == [(2, ErrorCode.NONE), (3, ErrorCode.NONE)]
+    save(4)
+    assert world.ordered[-1].generation == 4
+
+
+def test_b4_members_that_were_saved_while_their_group_was_deleted_are_looked_after():
+    world = World(ConsumerGroupRecord("g", 1))
+    group = SaveGroup(1, "g", 2, "consumer", "range", "m", [MEMBER])
+    world.coordinator.save(group, lambda error: None)
+    world.coordinator.forget("g")
+    saved_by(world)
+    world.wait(20_000)
+    assert world.ordered[-1].members == [], "the member was silent for its session time-out"
+
+
+def test_b4_times_that_are_over_are_forgotten(monkeypatch):
+    monkeypatch.setattr(module, "DUE_MIN", 10)
+    world = World(of_a_member())
+    group = world.coordinator.find("g")
+    for earlier in range(1_000):
+        group.looked_at_ms = None
+        world.now_ms += earlier
+        world.coordinator.touch(group)
+    assert len(world.coordinator._due) <= 13

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from journal_access import JOURNAL, NODE, SMALL, JournaledNode, after_power_loss, new_disk
-from quorumlog.model.errors import CorruptionError, StorageError, UnsettledError
+from quorumlog.model.errors import CorruptionError, NoSpaceError, StorageError, UnsettledError
 from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.storage.journal.reader import read_journal
 from quorumlog.storage.journal.writer import JournalLimits, NodeJournal
@@ -139,6 +139,25 @@ def test_without_room_for_it_groups_write_to_their_own_files_and_it_is_said_once
     assert sum("gets no segment" in line for line in caplog.messages) == 1
     again = after_power_loss(node)
     assert again.bodies("a") == [b"1"] * 5
+
+
+def test_a_group_that_found_no_room_for_its_note_uses_the_journal_later(node, monkeypatch):
+    files = node.files
+    node.open("late")
+
+    def full(*arguments):
+        raise NoSpaceError("/node/late", "write", OSError("full"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("quorumlog.storage.log.unsettled.note_unsettled", full)
+        node.append(a=b"1", late=b"2")
+    assert not node.groups["late"].log._journaled.is_in
+    for _ in range(ROOMY.wanted_again + ROOMY.group_wanted_min):
+        node.append(a=b"1", late=b"2")
+        node.steps.take()
+    assert node.groups["late"].log._journaled.is_in
+    assert syncs_of(node, lambda: node.append(a=b"1", late=b"2")) == [f"{JOURNAL}/segment.0"]
+    assert files.is_directory(JOURNAL)
 
 
 # -- after a crash ------------------------------------------------------------------------------

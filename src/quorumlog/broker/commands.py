@@ -5,17 +5,21 @@ does not answer, the command is sent again until its time is over: it is carried
 an id.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from quorumlog.machine.cluster.answers import COMMANDS_MAX, command_id
+from quorumlog.machine.cluster.answers import COMMANDS_MAX, SESSION_BYTES, command_id
 from quorumlog.machine.cluster.commands import (
     COMMAND_BYTES_MAX,
     AnyCommand,
     AnyResult,
+    CreatePartitions,
+    CreateTopics,
     Envelope,
     Forgotten,
+    Refused,
     decode_result,
     encode,
 )
@@ -39,6 +43,7 @@ ANSWER_MS: Final = 3_000
 REPLY_MS: Final = 500
 """The leader gives a command up by so much earlier than its node does, and says why."""
 
+_LAST_NUMBER_BYTES: Final = 6
 _FORGOTTEN: Final = "it was carried out before; its result was too large to be kept"
 
 Answer: TypeAlias = Callable[[ResponseCode, str, bytes, int], None]
@@ -108,16 +113,21 @@ class _Call:
 class Commands:
     """The commands of one node. All methods run on the event loop's thread.
 
-    `session`: bytes that no other run of a node has (`answers.SESSION_BYTES`).
+    `session`: bytes that no other run of a node has (`answers.SESSION_BYTES`). `last_number`: the
+    numbers of its commands come after this one; if runs begin at random ones, what another run was
+    answered is not taken for an answer to this one.
     """
 
-    def __init__(self, self_id: str, session: bytes, network: CommandNetwork) -> None:
+    def __init__(
+        self, self_id: str, session: bytes, network: CommandNetwork, last_number: int = 0
+    ) -> None:
         self._self_id = self_id
         self._session = session
         self._network = network
         self._calls: dict[int, _Call] = {}
-        self._numbers = 0
-        self._served = 0
+        self._numbers = last_number
+        self._served: set[tuple[str, int]] = set()
+        """Node and number of each command of another node that is under way here."""
         self._carried_out: list[tuple[int, _Call, AnyResult]] = []
         """Those whose entries this node has not applied yet; they count as calls that wait."""
 
@@ -188,6 +198,9 @@ class Commands:
         except UnexpectedArgumentError as error:
             call.done(ResponseCode.UNSUPPORTED, str(error), None)
             return
+        if isinstance(found, Refused):
+            call.done(ResponseCode.UNSUPPORTED, found.text, None)
+            return
         if isinstance(found, Forgotten):
             call.done(ResponseCode.RESULTS_FORGOTTEN, _FORGOTTEN, None)
             return
@@ -209,7 +222,9 @@ class Commands:
                 self._answered(message.number, message.code, message.text, result, message.index)
 
     def _serve(self, message: ClusterCommand, data: bytes) -> None:
-        asker, number = message.local_id, message.number
+        asker, number = place = message.local_id, message.number
+        if place in self._served:
+            return  # it was sent again before its answer; that will come
 
         def send(code: ResponseCode, text: str, result: bytes, index: int) -> None:
             reply = ClusterAnswer(
@@ -223,16 +238,15 @@ class Commands:
             self._network.send(asker, reply, (result,) if result else ())
 
         def answer(code: ResponseCode, text: str, result: bytes, index: int) -> None:
-            self._served -= 1
+            self._served.discard(place)
             send(code, text, result, index)
 
-        if self._served >= SERVED_MAX:
-            text = (
-                f"{counted(self._served, 'command')} of other nodes wait already; try again later"
-            )
+        if len(self._served) >= SERVED_MAX:
+            waiting = counted(len(self._served), "command")
+            text = f"{waiting} of other nodes wait already; try again later"
             send(ResponseCode.LEADER_PENDING_FULL, text, b"", -1)
             return
-        self._served += 1
+        self._served.add(place)
         self._network.serve(data, message.timeout_ms, answer)
 
     def applied(self) -> None:
@@ -270,3 +284,51 @@ class Commands:
         self._carried_out = []
         for call in calls:
             call.done(ResponseCode.NODE_STOPPING, text, None)
+
+
+class CommandSessions:
+    """The commands of one node, in two sessions. All methods run on the event loop's thread.
+
+    A session has so many commands after the first one without an answer. So those that may wait
+    long, until there are partition groups, have one of their own: the others make these groups.
+    """
+
+    def __init__(self, self_id: str, network: CommandNetwork) -> None:
+        self._plain, self._held = (
+            Commands(
+                self_id,
+                os.urandom(SESSION_BYTES),
+                network,
+                int.from_bytes(os.urandom(_LAST_NUMBER_BYTES)),
+            )
+            for _ in range(2)
+        )
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._held)
+
+    def execute(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
+        """See `Commands`."""
+        is_held = isinstance(command, CreateTopics | CreatePartitions)
+        (self._held if is_held else self._plain).execute(command, timeout_ms, done)
+
+    def received(self, message: ClusterMessage, attachment: Buffer) -> None:
+        """See `Commands`."""
+        self._plain.received(message, attachment)
+        if isinstance(message, ClusterAnswer):
+            self._held.received(message, attachment)
+
+    def applied(self) -> None:
+        """See `Commands`."""
+        self._plain.applied()
+        self._held.applied()
+
+    def tick(self) -> None:
+        """See `Commands`."""
+        self._plain.tick()
+        self._held.tick()
+
+    def end(self, text: str) -> None:
+        """See `Commands`."""
+        self._plain.end(text)
+        self._held.end(text)

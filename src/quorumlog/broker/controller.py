@@ -144,13 +144,13 @@ class Controller:
         return False
 
     def _is_enough(self) -> bool:
-        return len(self._live()) >= self._factor()
+        return len(self._connected()) >= self._factor()
 
     def _factor(self) -> int:
         return replicas_of_new_groups(self._node.view(), self._node.voters())
 
-    def _live(self) -> list[int]:
-        """Return the brokers that are alive, as far as is known here."""
+    def _connected(self) -> list[int]:
+        """Return the brokers whose nodes are connected, as far as is known here."""
         brokers, is_connected = self._node.view().brokers.values(), self._leaders.is_connected
         return sorted(one.broker_id for one in brokers if is_connected(one.node_id))
 
@@ -204,22 +204,25 @@ class Controller:
             return "the partition groups that it needs were ordered, and are not there yet"
         return (
             f"a partition group is made of {counted(self._factor(), 'broker')}, and there are "
-            f"{len(self._live())}: start others (kafkaListen), or set default.replication.factor"
+            f"{len(self._connected())}: start others (kafkaListen), or set "
+            "default.replication.factor"
         )
 
     def _add_groups(self, classes: Collection[int]) -> None:
-        """Have a group of each class made for each live broker that is preferred for none of it."""
+        """Have a group of each class made for each connected broker that is preferred for none."""
         view, factor = self._node.view(), self._factor()
-        live = self._live()
-        if len(live) < factor:
+        connected = self._connected()
+        if len(connected) < factor:
             return
         led = {(group.members[0], group.retention_class) for group in view.groups.values()}
-        pairs = [(one, each) for one in live for each in sorted(classes) if (one, each) not in led]
+        pairs = [
+            (one, each) for one in connected for each in sorted(classes) if (one, each) not in led
+        ]
         pairs = pairs[: max(0, GROUPS_MAX - len(view.groups))]
         if pairs and self._may_ask(f"groups {view.groups_made}"):
             load = self._loads()
             load.update(first for first, _ in pairs)
-            added = [self._new_group(*pair, live, factor, load) for pair in pairs]
+            added = [self._new_group(*pair, connected, factor, load) for pair in pairs]
             self._asked = {
                 what: at_ms
                 for what, at_ms in self._asked.items()
@@ -241,14 +244,19 @@ class Controller:
         return Counter(member for group in groups for member in group.members)
 
     def _new_group(
-        self, first: int, retained: int, live: Iterable[int], factor: int, load: Counter[int]
+        self,
+        first: int,
+        retention_class: int,
+        connected: Iterable[int],
+        factor: int,
+        load: Counter[int],
     ) -> NewGroup:
         """Return a group that `first` shall lead, with the others that have the fewest groups.
 
         Of those with equally many, the ones after `first` in the order of their ids. `load` counts
-        the group for `first` already; the others are added to it. `retained` is its class.
+        the group for `first` already; the others are added to it.
         """
-        ring = sorted(live, key=lambda one: (one <= first, one))
+        ring = sorted(connected, key=lambda one: (one <= first, one))
         others = [one for one in ring if one != first]
         followers = sorted(others, key=lambda one: load[one])[: factor - 1]
         load.update(followers)
@@ -258,25 +266,25 @@ class Controller:
         peers = ";".join(f"{brokers[one].node_id}-{brokers[one].address}" for one in chosen)
         settings = {**DEFAULT_SETTINGS, **self._node.settings, "kind": "partitions"}
         settings["preferredLeaderIds"] = node_ids[0]
-        return NewGroup(chosen, peers, settings, retained)
+        return NewGroup(chosen, peers, settings, retention_class)
 
     def _replace(self, names: Sequence[str]) -> None:
-        """Give up groups that got no leader, and have others made of live brokers.
+        """Give up groups that got no leader, and have others made of connected brokers.
 
-        Each is to be led by the live broker that is preferred as the leader of the fewest.
+        Each is to be led by the connected broker that is preferred as the leader of the fewest.
         """
-        live, factor = self._live(), self._factor()
-        if not names or len(live) < factor or not self._may_ask("replacements"):
+        connected, factor = self._connected(), self._factor()
+        if not names or len(connected) < factor or not self._may_ask("replacements"):
             return
         kept = [group for name, group in self._node.view().groups.items() if name not in names]
         load = Counter(member for group in kept for member in group.members)
         led = Counter(group.members[0] for group in kept)
         for name in names:
-            first = min(live, key=lambda one: (led[one], load[one], one))
+            first = min(connected, key=lambda one: (led[one], load[one], one))
             led[first] += 1
             load[first] += 1
-            retained = self._node.view().groups[name].retention_class
-            replacement = self._new_group(first, retained, live, factor, load)
+            retention_class = self._node.view().groups[name].retention_class
+            replacement = self._new_group(first, retention_class, connected, factor, load)
             self._node.ask_for(ReplaceGroup(name, replacement))
 
     def end(self) -> None:

@@ -3,7 +3,7 @@ were given up.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from quorumlog.log_events import log_event
@@ -41,11 +41,12 @@ class GroupHost(Protocol):
 
 
 class GroupKeeper:
-    """The partition groups of one node. All methods run on the event loop's thread."""
+    """The partition groups of one node. All methods run on the event loop's thread.
 
-    def __init__(
-        self, host: GroupHost, hosted: Mapping[str, object], now_ms: Callable[[], int]
-    ) -> None:
+    `hosted`: the names of those that are here, open or not.
+    """
+
+    def __init__(self, host: GroupHost, hosted: Collection[str], now_ms: Callable[[], int]) -> None:
         self._host = host
         self._hosted = hosted
         self._now_ms = now_ms

@@ -18,6 +18,8 @@ ELECTION_MS: Final = 300
 """A group that has lost its leader usually has another one after this time, if it gets one at all:
 30 to 100 ms after a process has died, as its connections end."""
 UNKNOWN_TERM: Final = -1
+NEVER_LED: Final = 0
+"""The term of a group that has had no election yet."""
 
 
 class KnownLeader(NamedTuple):
@@ -41,17 +43,26 @@ class _Heard:
 
 
 class Leaders:
-    """What one node knows. `changed` is called after each change of what is asked here."""
+    """What one node knows. `changed` is called after each change of what is asked here.
 
-    def __init__(self, now_ms: Callable[[], int], changed: Callable[[], None]) -> None:
+    Nobody leads groups of which `is_given_up` says so, whatever nodes say that do not know it yet.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        changed: Callable[[], None],
+        is_given_up: Callable[[str], bool],
+    ) -> None:
         self._now_ms = now_ms
         self._changed = changed
+        self._is_given_up = is_given_up
         self._heard: dict[str, _Heard] = {}
         self._observed: dict[str, tuple[int, str | None]] = {}
         self._known: dict[str, KnownLeader] = {}
         self._alive: frozenset[str] = frozenset()
         self._leaderless: dict[str, int] = {}
-        """Since when groups that had a leader have none."""
+        """Since when groups have no leader that have had an election."""
 
     def of(self, group: str) -> KnownLeader:
         """Return the leader of a group."""
@@ -90,12 +101,9 @@ class Leaders:
             self._observed = replicas
             self._update()
 
-    def forget(self, is_given_up: Callable[[str], bool]) -> None:
-        """Forget the groups of which `is_given_up` says so; nobody leads them any more."""
-        gone = [name for name in self._known if is_given_up(name)]
-        for name in gone:
-            del self._known[name]
-            self._leaderless.pop(name, None)
+    def groups_changed(self) -> None:
+        """Groups may have been given up: forget them."""
+        self._update()
 
     def tick(self) -> None:
         """Forget nodes that were silent for too long."""
@@ -122,9 +130,12 @@ class Leaders:
                 known[name] = KnownLeader(None, last.term, last.in_sync)
             elif not known[name].in_sync:
                 known[name] = known[name]._replace(in_sync=last.in_sync)
+        known = {name: one for name, one in known.items() if not self._is_given_up(name)}
         now_ms, leaderless = self._now_ms(), self._leaderless
         self._leaderless = {
-            name: leaderless.get(name, now_ms) for name, one in known.items() if one.node_id is None
+            name: leaderless.get(name, now_ms)
+            for name, one in known.items()
+            if one.node_id is None and one.term > NEVER_LED
         }
         alive = frozenset(self._heard)
         if known != self._known or alive != self._alive:

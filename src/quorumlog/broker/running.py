@@ -1,12 +1,11 @@
 """What a broker does while its node runs: looks at its replicas, tells others, does what is due."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from quorumlog.broker.barriers import Barriers
-from quorumlog.broker.commands import Answer, Commands, Done
+from quorumlog.broker.commands import Answer, CommandSessions, Done
 from quorumlog.broker.controller import Controller
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.leaders import Leaders
@@ -14,7 +13,6 @@ from quorumlog.broker.pace import Pace
 from quorumlog.broker.partition_keeper import PartitionKeeper
 from quorumlog.broker.registration import Registration
 from quorumlog.broker.retention_rules import RetentionRules
-from quorumlog.machine.cluster.answers import SESSION_BYTES
 from quorumlog.machine.cluster.commands import AnyCommand, decode_envelope
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.block import Buffer, encode_block, parse_block
@@ -77,14 +75,17 @@ class Running:
 
     def __init__(self, owner: Owner, node: Node, changed: Callable[[], None]) -> None:
         self.node = node
-        self.is_complete = False
         self._owner = owner
         self._changed = changed
         self._self_id = owner.config.self_id
-        self.leaders = Leaders(monotonic_ms, self._leaders_changed)
-        self.commands = Commands(self._self_id, os.urandom(SESSION_BYTES), self)
+        self.leaders = Leaders(
+            monotonic_ms, self._leaders_changed, lambda name: self.view().has_given_up(name)
+        )
+        self.commands = CommandSessions(self._self_id, self)
         self.controller = Controller(self, self.leaders)
-        self._groups = GroupKeeper(node.hosting.lifecycle, node.replicas, monotonic_ms)
+        self._groups = GroupKeeper(
+            node.hosting.lifecycle, node.hosting.lifecycle.catalog.records, monotonic_ms
+        )
         self._partitions: dict[str, PartitionKeeper] = {}
         self._rules = RetentionRules(node.replicas, monotonic_ms)
         self.registration = Registration(
@@ -97,12 +98,19 @@ class Running:
         self._pace = Pace(node.new_timer(), monotonic_ms)
         self._led: list[LedGroup] = []
         self._beat_ms = self._complete_ms = 0
+        self._complete_index: int | None = None
+        """How far the view must come to have all that was committed at the start; -1: it has."""
         self._seen: dict[str, tuple[int, int, int]] = {}
         """By group: the view, the term and the time at which its partitions were looked at."""
         self._barriers = Barriers(monotonic_ms)
         self._led_last = _Leadership(-1, -1)
         given = owner.config.partition_groups
         self.settings: Mapping[str, str] = {key: text_of(value) for key, value in given.items()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the view has all that was committed when this node started."""
+        return self._complete_index == -1
 
     def start(self) -> None:
         """Begin to look."""
@@ -141,12 +149,14 @@ class Running:
         """This node's view of `__cluster` has come further."""
         self.commands.applied()
         self._barriers.look(self.applied_index())
+        if self._complete_index is not None:
+            self._complete()
 
     def view_changed(self) -> None:
         """This node's view of `__cluster` has changed, in more than its consumer groups."""
         self.applied()
         self._pace.changed()
-        self.leaders.forget(self.view().has_given_up)
+        self.leaders.groups_changed()
         self.controller.release()
         self._reconcile()
 
@@ -209,15 +219,22 @@ class Running:
         if self.is_complete:
             return
         self._pace.soon()
-        if replica is None or now_ms < self._complete_ms:
+        if replica is None:
+            return
+        if self._complete_index is not None:
+            if replica.applied_index >= self._complete_index:
+                self._complete_index = -1
+                self._changed()
+            return
+        if now_ms < self._complete_ms:
             return
         self._complete_ms = now_ms + ORDER_MS
 
         def done(code: ResponseCode, text: str, index: int) -> None:
             self._complete_ms = monotonic_ms() + COMPLETE_RETRY_MS
-            if code is ResponseCode.SUCCESS and replica.applied_index >= index:
-                self.is_complete = True
-                self._changed()
+            if code is ResponseCode.SUCCESS and self._complete_index is None:
+                self._complete_index = index
+                self._complete()
 
         replica.pending_requests.read(done)
 
@@ -293,9 +310,12 @@ class Running:
             answer(code, text, result, response.first_index)
 
         block = memoryview(bytearray(encode_block([data])))
-        replica.propose(
-            parse_block(block, count=1, entry_bytes_max=limits.entry_bytes_max), answered
-        )
+        try:
+            parsed = parse_block(block, count=1, entry_bytes_max=limits.entry_bytes_max)
+        except UnexpectedArgumentError as error:
+            answer(error.code, str(error), b"", -1)
+        else:
+            replica.propose(parsed, answered)
 
     # -- reads --------------------------------------------------------------------------------
 

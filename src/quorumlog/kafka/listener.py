@@ -142,7 +142,12 @@ class KafkaListener:
         return max(ANSWER_BYTES_MIN, min(ANSWER_BYTES_MAX, left // 4))
 
     def _broker_changed(self) -> None:
-        """Handle the requests that came before the broker knew all topics."""
+        """Handle the requests that came before the broker knew all topics.
+
+        Groups are taken over when this node begins to coordinate, not only when it is asked:
+        members that nobody hears of are to be removed.
+        """
+        self._services.coordinator.is_current()
         if self._services.broker.is_complete:
             for queue in list(self._services.held):
                 self._services.held.discard(queue)

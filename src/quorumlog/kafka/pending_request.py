@@ -112,6 +112,8 @@ class PendingRequest:
 
             def done(value: Value) -> None:
                 self.is_alone = is_alone
+                if self.is_released:
+                    return  # the connection has ended meanwhile
                 try:
                     then(value)
                 except Exception as error:

@@ -182,7 +182,9 @@ class DeletedGroups:
             if record.key in self._cleaning or self._is_changing(record.group):
                 continue
             at_ms = now_ms if record.key in surplus else self._due_ms(record)
-            at_ms = max(at_ms, self._retry_ms.get(record.key, 0))
+            retry_ms = self._retry_ms.get(record.key, 0)
+            if retry_ms <= now_ms + RETRY_MS:  # else the clock was set back meanwhile
+                at_ms = max(at_ms, retry_ms)
             if at_ms > now_ms:
                 next_ms = min(next_ms, at_ms)
             elif begun >= room:

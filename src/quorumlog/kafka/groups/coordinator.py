@@ -5,9 +5,9 @@ What it decides is carried out only in the term in which it leads.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.counters import KafkaCounters
@@ -35,6 +35,8 @@ FORGOTTEN_MAX: Final = 1_000
 """Groups that are forgotten with one command."""
 TAKEN_PER_TICK: Final = 200
 """Groups that are taken over in one turn of the loop; those that are asked for are so at once."""
+DUE_MIN: Final = 1_000
+"""So many times may be noted that are over, beside two for each group."""
 _MINUTE_MS: Final = 60_000
 _ERRORS: Final = {
     ResponseCode.SUCCESS: ErrorCode.NONE,
@@ -42,6 +44,11 @@ _ERRORS: Final = {
     ResponseCode.UNEXPECTED_ARGUMENT: ErrorCode.GROUP_MAX_SIZE_REACHED,
 }
 """Why a group is not saved; after all others, members look for the coordinator again."""
+
+
+class _Save(NamedTuple):
+    group: SaveGroup
+    done: Callable[[ErrorCode], None]
 
 
 class GroupCoordinator:
@@ -70,9 +77,11 @@ class GroupCoordinator:
         self._counters = counters
         self._groups: dict[str, ConsumerGroup] = {}
         self._due: list[tuple[int, str]] = []
-        """When groups may have something to do: each once."""
-        self._saving: Counter[str] = Counter()
-        """Saves under way of groups without members: their records still have some till then."""
+        """When groups may have something to do; what is not the next time of its group is over."""
+        self._saving: dict[str, list[_Save]] = {}
+        """Groups of which a save is under way, with those that wait for its end."""
+        self._unsaved: dict[str, None] = {}
+        """Groups without members of which that is not saved: it is tried again."""
         self._to_take: list[str] = []
         """Groups with members that an earlier coordinator had."""
         self._expire_ms = 0
@@ -102,7 +111,7 @@ class GroupCoordinator:
 
     def _give_up(self, error: ErrorCode) -> None:
         groups, self._groups, self._due = list(self._groups.values()), {}, []
-        self._to_take = []
+        self._to_take, self._unsaved = [], {}
         for group in groups:
             group.end(error)
 
@@ -174,13 +183,23 @@ class GroupCoordinator:
         if due_ms is not None and (group.looked_at_ms is None or due_ms < group.looked_at_ms):
             group.looked_at_ms = due_ms
             heapq.heappush(self._due, (due_ms, group.name))
+            if len(self._due) > DUE_MIN + 2 * len(self._groups):
+                self._due = [
+                    (one.looked_at_ms, name)
+                    for name, one in self._groups.items()
+                    if one.looked_at_ms is not None
+                ]
+                heapq.heapify(self._due)
 
     def _drop_if_unused(self, name: str) -> None:
         """Have a group in memory no more if its record says all that there is to say of it."""
-        if self._saving[name]:
+        group = self._groups.get(name)
+        if group is None or not group.is_unused or name in self._saving:
             return
-        del self._saving[name]
-        if name in self._groups and self._groups[name].is_unused:
+        record = self._broker.consumer_groups.get(name)
+        if record is not None and (record.members or record.generation < group.generation):
+            self._unsaved[name] = None
+        else:
             del self._groups[name]
 
     # -- what groups need ---------------------------------------------------------------------
@@ -194,15 +213,32 @@ class GroupCoordinator:
         self._counters.rebalances += 1
 
     def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
-        """See `GroupStore`."""
-        is_empty = not group.members
-        self._saving[group.group] += is_empty
+        """See `GroupStore`.
 
+        Saves of one group are not under way at the same time, as an earlier one might be carried
+        out after a later one. Of those that wait meanwhile the last one says all.
+        """
+        self._unsaved.pop(group.group, None)
+        if group.group in self._saving:
+            self._saving[group.group].append(_Save(group, done))
+        else:
+            self._saving[group.group] = []
+            self._order_save(group, [done])
+
+    def _order_save(self, group: SaveGroup, done: Sequence[Callable[[ErrorCode], None]]) -> None:
         def ordered(code: ResponseCode, text: str, result: Any) -> None:
             outcome = result.code if isinstance(result, GroupsChanged) else code
-            done(_ERRORS.get(outcome, ErrorCode.NOT_COORDINATOR))
-            self._saving[group.group] -= is_empty
-            self._drop_if_unused(group.group)
+            error = _ERRORS.get(outcome, ErrorCode.NOT_COORDINATOR)
+            waiting, self._saving[group.group] = self._saving[group.group], []
+            if waiting:
+                self._order_save(waiting[-1].group, [one.done for one in waiting])
+            else:
+                del self._saving[group.group]
+            for call in done:
+                call(error)
+            if group.term == self.term and not self._has_ended:
+                self.find(group.group)  # it may have been forgotten meanwhile, and has members
+                self._drop_if_unused(group.group)
 
         self._broker.order(group, SAVE_MS, ordered)
 
@@ -222,6 +258,10 @@ class GroupCoordinator:
         some, self._to_take = self._to_take[:TAKEN_PER_TICK], self._to_take[TAKEN_PER_TICK:]
         for name in some:
             self.find(name)
+        for name in list(islice(self._unsaved, TAKEN_PER_TICK)):
+            del self._unsaved[name]
+            if name in self._groups and self._groups[name].is_unused:
+                self.save(self._groups[name].saved(), lambda error: None)
         now_ms = self.now_ms()
         while self._due and self._due[0][0] <= now_ms:
             due_ms, name = heapq.heappop(self._due)

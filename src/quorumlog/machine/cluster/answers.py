@@ -13,7 +13,7 @@ COMMANDS_MAX: Final = 2_048
 """Commands of one session that may be without an answer."""
 SESSIONS_MAX: Final = 256
 """Sessions that are remembered; the one whose last command is the longest ago is forgotten first.
-There are 50 brokers, and each start of a node makes a session."""
+There are 50 brokers, and each start of a node makes two sessions."""
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of results. Above it the oldest are forgotten, but not that they were carried out."""
 SESSION_BYTES: Final = 8

@@ -84,7 +84,7 @@ def _add_group(state: ClusterState, new: NewGroup, at_ms: int) -> PartitionGroup
 
 
 def groups_led(state: ClusterState, command: GroupsLed, at_ms: int) -> Changed:
-    """Partition groups are made at all their members."""
+    """Partition groups have leaders: they are made."""
     count = 0
     for name in command.groups:
         group = state.groups.get(name)

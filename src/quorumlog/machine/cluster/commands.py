@@ -97,7 +97,10 @@ class ReplaceGroup(Command, frozen=True, array_like=True, tag=True):
 
 
 class GroupsLed(Command, frozen=True, array_like=True, tag=True):
-    """These partition groups have a leader: they are made at all their members."""
+    """These partition groups have a leader: a majority of their members has made them.
+
+    The leader invites those that still lack them.
+    """
 
     groups: Annotated[list[Name], Meta(max_length=64)]
 

@@ -147,7 +147,7 @@ def parsed_record(journal: int, view: memoryview, offset: int) -> Record | None:
 def records_in(header: SegmentHeader, view: memoryview) -> Iterator[tuple[int, Record]]:
     """Yield the whole records of a segment with their offsets, those after damage included.
 
-    Sequences rise: what an earlier use of the segment left behind its end has lower ones.
+    Sequences rise: what an earlier use of the segment left after its end has lower ones.
     """
     offset, least = BLOCK_BYTES, header.first_sequence
     while offset < len(view):

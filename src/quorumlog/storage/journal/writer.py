@@ -63,7 +63,7 @@ class JournalLimits(msgspec.Struct, frozen=True, kw_only=True):
     wanted_min: int = 64
     """The journal is made after so many commits that it would have been of use to."""
     wanted_again: int = 4_096
-    """After so many more it is tried again, if there was no room for it."""
+    """After so many more it is tried again, if there was no room for it, or for a group in it."""
 
 
 class Settler(Protocol):
@@ -145,8 +145,11 @@ class NodeJournal:
                 continue
             if group not in self._entered and enters < limits.enters_max:
                 enters += 1
-                self._entered[group] = None
                 group.enter(self._path, self._number)
+                if group.is_in:
+                    self._entered[group] = None
+                else:  # the disk is full, or it has no checkpoint yet: it is tried again later
+                    self._asked[group] = -limits.wanted_again
             if group.is_in:
                 chosen.append(of_group)
         return chosen if len(chosen) >= limits.groups_min else []
@@ -291,10 +294,12 @@ class NodeJournal:
     def _claim(self) -> None:
         """Make the directory. Raises `StorageError` if it is in use, or may not be used."""
         self._files.make_directory(self._path)
-        if load_list(self._files, self._path) is not None:
-            raise StorageError(f"{self._path} holds entries of groups that cannot be opened")
         if self._lock is None:
             self._lock = self._files.lock(f"{self._path}/{LOCK_NAME}")
+        if load_list(self._files, self._path) is not None:
+            self._lock.release()
+            self._lock = None
+            raise StorageError(f"{self._path} holds entries of groups that cannot be opened")
         remove_segments(self._files, self._path)  # what a crash left half made
         self._number = 1 + (int.from_bytes(self._files.random_bytes(8), "big") >> 2)
 

@@ -71,8 +71,8 @@ def why_no_node(files: FileSystem, directory: str, journal_path: str = "") -> st
 def settle_node(files: FileSystem, node_directory: str, journal_path: str = "") -> Settled:
     """Write what only a journal holds to the files of all groups in a node's directory.
 
-    No node may use the directory. Can be repeated at any time. `journal_path` is where the node has
-    its journal, if not in its directory. Raises `StorageError` if a journal is in use.
+    No node may use the directory. It may be repeated after a failure. `journal_path` is where the
+    node has its journal, if not in its directory. Raises `StorageError` if a journal is in use.
     """
     result = Settled()
     path = journal_path or f"{node_directory}/{JOURNAL_NAME}"

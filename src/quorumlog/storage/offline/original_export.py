@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from quorumlog.model.block import (
     COMPATIBLE_CONFIG,
@@ -33,6 +34,8 @@ from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.storage.offline.repair import Progress, execute
 from quorumlog.storage.offline.store_files import StoreFiles, open_files
 
+_MARK: Final = f"{OWN_PREFIX}export"
+"""The name of an empty file in the directory of an export that is not finished."""
 _PREFIX_OF = {int(Magic.NOOP): COMPATIBLE_NOOP, int(Magic.CONFIG_CHANGE): COMPATIBLE_CONFIG}
 """What the body of an entry that earlier versions of DLedger do not know starts with instead."""
 
@@ -62,15 +65,15 @@ def export_original(
     All indexes, terms and bodies stay, committed or not. Positions and CRCs are new, since NOOPs
     and memberships get another form. Term, vote and committed index go along. The node must be
     stopped.
-    Raises `StorageError` if `target` exists, or something else than an unfinished export lies in
-    `target`.part, `CorruptionError` at the first damaged
+    What an interrupted export has left in `target`.part is removed first. Raises `StorageError` if
+    `target` exists, or `target`.part is anything else, and `CorruptionError` at the first damaged
     entry; then there is no `target`.
     """
     target = target.rstrip("/")
     if files.exists(target):
         raise StorageError(f"{target} exists already; name a new directory")
     beside = f"{target}.part"
-    if files.exists(beside) and not _is_unfinished(files, beside):
+    if files.exists(beside) and not files.exists(f"{beside}/{_MARK}"):
         raise StorageError(f"{beside} is in the way; remove it, or name another directory")
     lock = files.lock(directory)
     try:
@@ -86,6 +89,7 @@ def export_original(
             (CHECKPOINT_NAME, checkpoint_values(report.end_index, report.committed_index)),
         ):
             OriginalFile(files, beside, name).write(values, durable=True)
+        files.remove(f"{beside}/{_MARK}")
         files.replace(beside, target)
         files.sync_directory(target.rpartition("/")[0] or ".")
     except StorageError:
@@ -94,12 +98,6 @@ def export_original(
     finally:
         lock.release()
     return report
-
-
-def _is_unfinished(files: FileSystem, path: str) -> bool:
-    """Whether a directory holds nothing but what an export that was interrupted leaves."""
-    known = {DATA, INDEX, TERM_NAME, CHECKPOINT_NAME}
-    return all(name in known or name.startswith(OWN_PREFIX) for name in files.names(path))
 
 
 def _hard_state(files: FileSystem, directory: str) -> HardState:
@@ -116,7 +114,9 @@ def _write_log(
             f"{counted(store.damaged.count, 'damaged entry', 'damaged entries')}, from "
             f"{store.damaged.ranges[0][0]} on; repair them first (quorumlog store repair)"
         )
-    for path in (target, f"{target}/{DATA}", f"{target}/{INDEX}"):
+    files.make_directory(target)
+    files.open(f"{target}/{_MARK}", create=True).close()
+    for path in (f"{target}/{DATA}", f"{target}/{INDEX}"):
         files.make_directory(path)
     identity = Identity("", "", "", store.data.file_size, store.index.file_size)
     directories = DataDirectories(files, [f"{target}/{DATA}"], (), 1.0)
@@ -130,7 +130,7 @@ def _write_log(
     finally:
         log.close()
     for name in files.names(target):
-        if name.startswith(OWN_PREFIX):
+        if name.startswith(OWN_PREFIX) and name != _MARK:
             files.remove(f"{target}/{name}")
     files.sync_directory(target)
     begin, end = log.before_begin_index + 1, log.end_index
