@@ -283,7 +283,7 @@ def test_a_command_that_no_version_here_knows_is_refused_in_words(case):
 
 def test_commands_that_wait_for_partition_groups_do_not_hold_up_the_others():
     network, results = Network(), []
-    commands = CommandSessions("n0", network)
+    commands = CommandSessions("n0", network, 4_096)
     commands.execute(CreateTopics([]), 60_000, lambda *found: results.append("held"))
     for _ in range(2 * CALLS_MAX):
         commands.execute(COMMAND, 10_000, lambda *found: results.append(found))
@@ -294,5 +294,7 @@ def test_commands_that_wait_for_partition_groups_do_not_hold_up_the_others():
         commands.received(answer, RESULT)
     assert results == [(OK, "", Changed(3))] * (2 * CALLS_MAX)
     assert len(commands) == 1
+    commands.execute(DeleteTopics([TopicToDelete("x" * 100)] * 50), 10_000, lambda *_: None)
+    assert len(commands) == 1, "a command is no larger than an entry"
     commands.end("over")
     assert results[-1] == "held"

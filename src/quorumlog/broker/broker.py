@@ -10,11 +10,10 @@ from quorumlog.broker.controller import DEFAULT_SETTINGS, replicas_at_least
 from quorumlog.broker.leaders import ELECTION_MS
 from quorumlog.broker.running import Running
 from quorumlog.machine.base import StateMachine
-from quorumlog.machine.cluster.commands import COMMAND_BYTES_MAX, AnyCommand, AnyResult
+from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 from quorumlog.machine.cluster.machine import ClusterMachine
 from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterView, Topic
-from quorumlog.model.block import HEADER_SIZE
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
@@ -46,27 +45,18 @@ def _check_partition_groups(config: NodeConfig, peers: str) -> None:
         raise ConfigError(f"partitionGroups: {error}") from error
 
 
-def _check_limits(config: NodeConfig) -> None:
-    least, given = HEADER_SIZE + COMMAND_BYTES_MAX, config.limits.entry_bytes_max
-    if given < least:
-        text = f"limits: entryBytesMax is {given}; a broker needs {least} for its largest command"
-        raise ConfigError(text)
-
-
 class Broker:
     """What a node knows of topics, and what it does for them beside carrying out requests.
 
     It is made before its node, which gets its `attachments`; `start` is called once that has been
     started. All methods run on the event loop's thread.
 
-    Raises `ConfigError` if no partition group could have the settings that are configured, or a
-    command of a broker could be larger than an entry may be.
+    Raises `ConfigError` if no partition group could have the settings that are configured.
     """
 
     def __init__(self, config: NodeConfig) -> None:
         if config.cluster_group is None:
             raise ConfigError(f"a broker needs the group {CLUSTER_GROUP}")
-        _check_limits(config)
         _check_partition_groups(config, config.cluster_group.peers)
         self.config = config
         self.attachments = {CLUSTER_GROUP: Attachments(applied=self._applied)}

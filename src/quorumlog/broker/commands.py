@@ -23,7 +23,7 @@ from quorumlog.machine.cluster.commands import (
     decode_result,
     encode,
 )
-from quorumlog.model.block import Buffer
+from quorumlog.model.block import HEADER_SIZE, Buffer
 from quorumlog.model.bounds import TEXT_LENGTH_MAX
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -115,13 +115,19 @@ class Commands:
 
     `session`: bytes that no other run of a node has (`answers.SESSION_BYTES`). `last_number`: the
     numbers of its commands come after this one; if runs begin at random ones, what another run was
-    answered is not taken for an answer to this one.
+    answered is not taken for an answer to this one. `bytes_max`: of a command, encoded.
     """
 
     def __init__(
-        self, self_id: str, session: bytes, network: CommandNetwork, last_number: int = 0
+        self,
+        self_id: str,
+        session: bytes,
+        network: CommandNetwork,
+        last_number: int = 0,
+        bytes_max: int = COMMAND_BYTES_MAX,
     ) -> None:
         self._self_id = self_id
+        self._bytes_max = bytes_max
         self._session = session
         self._network = network
         self._calls: dict[int, _Call] = {}
@@ -144,8 +150,8 @@ class Commands:
             return
         identity = command_id(self._session, number)
         data = encode(Envelope(identity, self._network.wall_ms(), command, lowest))
-        if len(data) > COMMAND_BYTES_MAX:
-            text = f"a command of {len(data)} bytes is above {COMMAND_BYTES_MAX}; split it"
+        if len(data) > self._bytes_max:
+            text = f"a command of {len(data)} bytes is above {self._bytes_max}; split it"
             done(ResponseCode.UNEXPECTED_ARGUMENT, text, None)
             return
         self._numbers = number
@@ -291,15 +297,17 @@ class CommandSessions:
 
     A session has so many commands after the first one without an answer. So those that may wait
     long, until there are partition groups, have one of their own: the others make these groups.
+    A command is an entry, of at most `entry_bytes_max`.
     """
 
-    def __init__(self, self_id: str, network: CommandNetwork) -> None:
+    def __init__(self, self_id: str, network: CommandNetwork, entry_bytes_max: int) -> None:
         self._plain, self._held = (
             Commands(
                 self_id,
                 os.urandom(SESSION_BYTES),
                 network,
                 int.from_bytes(os.urandom(_LAST_NUMBER_BYTES)),
+                min(COMMAND_BYTES_MAX, entry_bytes_max - HEADER_SIZE),
             )
             for _ in range(2)
         )

@@ -81,7 +81,7 @@ class Running:
         self.leaders = Leaders(
             monotonic_ms, self._leaders_changed, lambda name: self.view().has_given_up(name)
         )
-        self.commands = CommandSessions(self._self_id, self)
+        self.commands = CommandSessions(self._self_id, self, owner.config.limits.entry_bytes_max)
         self.controller = Controller(self, self.leaders)
         self._groups = GroupKeeper(
             node.hosting.lifecycle, node.hosting.lifecycle.catalog.records, monotonic_ms
