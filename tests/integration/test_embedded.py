@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 import sys
 import threading
@@ -669,3 +670,34 @@ async def test_a_node_reads_its_configuration_from_a_file(tmp_path):
         assert (await (await Program({"n0": node}, "g").leader()).append(b"x")).index >= 0
     with pytest.raises(qe.ConfigError):
         Node(tmp_path / "none.toml")
+
+
+async def test_a_program_waits_until_somebody_leads(tmp_path):
+    async with program(tmp_path) as embedded:
+        leaders = await asyncio.gather(*(one.wait_leader() for one in embedded.groups.values()))
+        assert len(set(leaders)) == 1
+        place = await embedded.groups[leaders[0]].append(b"at once")
+        assert place.index >= 0
+    alone = next(iter(configs(tmp_path / "alone").values()))
+    node = Node(alone)
+    node.add_group("g")
+    async with node:
+        with pytest.raises(qe.NoLeaderError, match="group g has no leader after 0"):
+            await node.group("g").wait_leader(timeout_s=0.05)
+        with pytest.raises(qe.NotLeaderError, match="not the leader of g; no leader is known here"):
+            await node.group("g").append(b"x")
+
+
+def test_the_example_of_the_page_on_embedding_runs_as_printed(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/howto/embedding.md").read_text()
+    example, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    assert "127.0.0.1:7101" in config
+    small = "mappedFileSizeForEntryData = 8388608\nmappedFileSizeForEntryIndex = 1048576\n"
+    config = config.replace("127.0.0.1:7101", f"127.0.0.1:{free_ports(1)[0]}")
+    Path("n0.toml").write_text(config + small)
+    exec(example, {})
+    out = capsys.readouterr().out
+    assert "leads n0" in out
+    assert out.splitlines()[-1].endswith("an order'")

@@ -24,8 +24,9 @@ from quorumlog.client import Client, SyncClient
 from quorumlog.client.group_answers import GroupChange, GroupSummary, summaries
 from quorumlog.local import LocalCluster
 from quorumlog.log_events import describe_error
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import check_name
-from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.errors import QuorumlogError, RequestError
 from quorumlog.model.group_records import OF_NEW_REPLICAS
 from quorumlog.model.messages.groups import Setting
 from quorumlog.model.wording import counted
@@ -79,6 +80,9 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         typer.Option("--replicas", min=1, help="How many nodes that is.", show_default="3"),
     ] = None,
     settings: Set = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A group that exists is no failure.")
+    ] = False,
     directory: FromDir = None,
     servers: Servers = None,
     timeout: Timeout = CREATE_SECONDS,
@@ -100,9 +104,15 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         async with Client(found, timeout_ms=timeout * 1000) as client:
 
             async def create(name: str) -> None:
-                made = await client.admin.groups.create(
-                    name, members=chosen, replicas=replicas, settings=values, timeout_s=timeout
-                )
+                try:
+                    made = await client.admin.groups.create(
+                        name, members=chosen, replicas=replicas, settings=values, timeout_s=timeout
+                    )
+                except RequestError as error:
+                    if error.code is not ResponseCode.GROUP_EXISTS or not if_not_exists:
+                        raise
+                    print_note(f"there is a group {name} already; nothing is changed")
+                    return
                 _print_made(made, as_json=as_json, quiet=len(groups) > AT_A_TIME)
 
             return await _each(groups, create)
@@ -159,7 +169,7 @@ def _check_answered(silent: Mapping[str, str]) -> None:
         print_note(f"{node}: {reason}")
     if silent:
         many = counted(len(silent), "node does", "nodes do")
-        raise CommandError(f"{many} not answer; what nobody else knows is missing")
+        raise CommandError(f"{many} not answer; groups that only they know are not shown")
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
@@ -301,7 +311,7 @@ def _print_settings(
     identity = summary.identity or "none yet"
     print_line(f"group {summary.group}, identity {identity}, leader {summary.leader_id or 'none'}")
     print_table(
-        ["KEY", "VALUE", "FROM", "DEFAULT", "A CHANGE COUNTS"],
+        ["KEY", "VALUE", "FROM", "DEFAULT", "TAKES EFFECT"],
         [
             [
                 key,

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from quorumlog.model.block import COMPATIBLE_CONFIG, HEADER_SIZE, own_magic
 from quorumlog.model.codes import Magic
-from quorumlog.model.entry import Entry
+from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
 
@@ -44,6 +44,11 @@ def print_note(text: str) -> None:
     print(f"quorumlog: {text}", file=sys.stderr, flush=True)
 
 
+def channel_text(channel: int) -> str:
+    """Return a channel as DLedger's Java programs see it: the system channel is -1."""
+    return "-1" if channel == SYSTEM_CHANNEL else str(channel)
+
+
 def flush_every_line() -> None:
     """Let every line reach its reader at once; for output that waits for news."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
@@ -66,7 +71,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
     ] or [len(name.lstrip(">")) for name in columns]
     for gap in (GAP_COLUMNS, GAP_COLUMNS - 1):
         if sum(natural) + gap * (len(columns) - 1) <= screen.width:
-            screen.print(_table(columns, cells, gap, natural))
+            _show(screen, _table(columns, cells, gap, natural))
             return
     least = [
         width
@@ -80,6 +85,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
         return
     for row in cells:
         _print_block(screen, columns, row)
+
+
+def _show(screen: Console, table: Table) -> None:
+    """Print a table; in a file or a pipe, without blanks at the ends of lines."""
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    with screen.capture() as captured:
+        screen.print(table)
+    for line in captured.get().splitlines():
+        screen.file.write(f"{line.rstrip()}\n")
 
 
 def _longest_word(*texts: str) -> int:

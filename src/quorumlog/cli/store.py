@@ -12,6 +12,7 @@ from quorumlog.cli.errors import BeyondEndError, CommandError
 from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import (
     body_text,
+    channel_text,
     entry_object,
     magic_name,
     print_json,
@@ -118,7 +119,7 @@ def dump_command(
             COLUMNS.format(
                 *(fields[name] for name in ("index", "term", "pos", "size")),
                 magic_name(entry.magic),
-                entry.channel,
+                channel_text(entry.channel),
                 body_text(entry, None if body else PREVIEW_CHARACTERS),
             )
         )
@@ -177,7 +178,10 @@ def stats_command(directory: Directory, data: DataPath = "", as_json: AsJson = F
         ("without CRCs", str(report.unchecked_entries)),
         ("kinds", ", ".join(f"{k} {n}" for k, n in magic_names(report.magics).items())),
         ("DLedger reads it", _readers_text(report)),
-        ("channels", ", ".join(f"{c}: {n}" for c, n in report.channels.most_common(10))),
+        (
+            "channels",
+            ", ".join(f"{channel_text(c)}: {n}" for c, n in report.channels.most_common(10)),
+        ),
         ("terms", _terms_text(report)),
         ("body bytes", str(report.body_bytes)),
         ("bodies", f"{report.smallest_body} to {report.largest_body}, on average {mean:.1f} bytes"),
@@ -292,8 +296,9 @@ def export_command(
         return
     print_line(
         f"{entries_text(report.entries)} written to {target}, {report.begin_index} to "
-        f"{report.end_index}, term {report.term}; {report.rewritten_entries} of them are NOOPs or "
-        "memberships, which DLedger sees as entries on channel -1"
+        f"{report.end_index}, term {report.term}; {report.system_entries} of them are the group's "
+        f"own, on channel -1, which applications of DLedger must skip ({report.rewritten_entries} "
+        "NOOPs and memberships were converted)"
     )
 
 

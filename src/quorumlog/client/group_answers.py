@@ -289,5 +289,6 @@ def summary_of(
         silent={node: silent[node] for node in newest.peers if node in silent},
         problems={node: info.text for node, info in found if info.text},
         deleted_ms=newest.deleted_ms,
-        purged=all(info.purged for _, info in found if info.state == "DELETED"),
+        purged=bool(newest.deleted_ms)
+        and all(info.purged for _, info in found if info.state == "DELETED"),
     )

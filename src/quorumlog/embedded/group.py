@@ -15,6 +15,7 @@ from quorumlog.client.arguments import (
     LEVEL,
     flag,
     optional,
+    seconds,
     start,
     takes,
 )
@@ -41,7 +42,7 @@ from quorumlog.model.block import (
 from quorumlog.model.codes import ResponseCode, Role, WriteLevel
 from quorumlog.model.config import open_to_clients
 from quorumlog.model.entry import Entry
-from quorumlog.model.errors import QuorumlogError, UnsupportedError, error_for
+from quorumlog.model.errors import NoLeaderError, QuorumlogError, UnsupportedError, error_for
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import (
     AppendResponse,
@@ -58,6 +59,7 @@ from quorumlog.raft.events import TransferRequested
 READ_BYTES = 1024 * 1024
 """Bytes of entries that a reader is given at a time; it has two blocks of them at most."""
 BEYOND = 1 << 62
+UNKNOWN_TERM = -1
 
 
 class EmbeddedGroup:
@@ -389,6 +391,36 @@ class EmbeddedGroup:
         return await answered
 
     # -- leadership -------------------------------------------------------------------------
+
+    @takes(timeout_s=seconds)
+    async def wait_leader(self, timeout_s: float = 30.0) -> str:
+        """Wait until the leader is known here, and takes appends if it is this replica.
+
+        Args:
+            timeout_s: how long to wait, in seconds.
+
+        Returns:
+            The id of the node that leads.
+
+        Raises:
+            NoLeaderError: none is known in time.
+        """
+        replica = self._replica()
+        known: asyncio.Future[None] = self._calls.new()
+
+        def answer() -> None:
+            if not known.done():
+                known.set_result(None)
+
+        wait_ms = round(timeout_s * 1_000)
+        replica.pending_requests.leaders.wait(UNKNOWN_TERM, wait_ms, answer, self)
+        await known
+        leader_id = replica.core.leader_id
+        if leader_id is None:
+            raise NoLeaderError(f"group {self.name} has no leader after {timeout_s:g} s")
+        if leader_id == replica.core.self_id:
+            await self.bounds(linearizable=True)
+        return leader_id
 
     @takes(node_id=LABEL)
     async def transfer(self, node_id: str = "") -> str:

@@ -54,7 +54,7 @@ def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]])
 def _unknown_key(key: str, where: str, table: str, tables: Mapping[str, set[str]]) -> str:
     text = f"unknown key `{key}` in {where}"
     if key in REFUSED:
-        return f"{text}; {REFUSED[key]}"
+        return f"key `{key}` of DLedger in {where} has no meaning here; {REFUSED[key]}"
     for other, keys in tables.items():
         if key in keys:
             return f"{text}; it belongs in {other}"

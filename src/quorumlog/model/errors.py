@@ -150,11 +150,16 @@ class Undelivered:
     last: int
 
     def __str__(self) -> str:
-        return (
-            f"of the entries sent, counted from 0, {self.count} among {self.first} to {self.last} "
-            f"are not known to be in the log: {self.unknown} of unknown outcome, "
-            f"{self.count - self.unknown} not appended"
-        )
+        entries = "entry" if self.count == 1 else "entries"
+        is_one = self.first == self.last
+        where = f"number {self.first}" if is_one else f"among numbers {self.first} to {self.last}"
+        lost = self.count - self.unknown
+        outcome = f"{lost} not appended, {self.unknown} of unknown outcome"
+        if not self.unknown:
+            outcome = "not appended"
+        elif not lost:
+            outcome = "of unknown outcome"
+        return f"{self.count} {entries} ({where} of those sent, from 0): {outcome}"
 
 
 class RequestError(QuorumlogError):

@@ -20,6 +20,11 @@ logger = logging.getLogger(__name__)
 
 LAST_SEND_S = 2.0
 """How long a node that stops waits for its last figures to be taken."""
+_NOT_TAKEN = (
+    "it was not reached within metricGrpcExporterTimeOutInMills, or refuses: does a receiver of "
+    "OTLP over gRPC listen there?"
+)
+"""Why, as far as is known: OpenTelemetry only says that something was not sent."""
 _MISSING = (
     "metricsGrpcExporterTarget needs OpenTelemetry, which is not installed: "
     "pip install 'quorumlog[otlp]'"
@@ -95,7 +100,8 @@ class OtlpExporter:
         while not is_last:
             is_last = self._stopping.wait(self._interval_s)
             try:
-                self._report(is_sent=self._send(), why="")
+                is_sent = self._send()
+                self._report(is_sent=is_sent, why="" if is_sent else _NOT_TAKEN)
             except Exception as error:  # of a library; what is not sent now is sent next time
                 self._report(is_sent=False, why=describe_error(error))
 

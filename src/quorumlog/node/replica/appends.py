@@ -211,7 +211,9 @@ class Appends:
         if context.health_text:
             return ResponseCode.DISK_ERROR, f"replica is unhealthy: {context.health_text}"
         if context.core.role is not Role.LEADER:
-            return ResponseCode.NOT_LEADER, f"not the leader of {self._context.config.group}"
+            text = f"not the leader of {context.config.group}"
+            unknown = "" if context.core.leader_id else "; no leader is known here"
+            return ResponseCode.NOT_LEADER, text + unknown
         if context.core.is_transferring:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being transferred"
         if context.core.is_stopping and context.core.may_stop:

@@ -50,7 +50,9 @@ class ExportReport:
     term: int
     entries: int
     rewritten_entries: int
-    """NOOPs and memberships, which are NORMAL entries on the system channel there."""
+    """NOOPs and memberships that got another form."""
+    system_entries: int
+    """Entries on the system channel there, these among them: applications must skip them."""
 
 
 def export_original(
@@ -123,7 +125,7 @@ def _write_log(
     saved = StoreMetadata(files, target)
     log, _ = open_log(files, target, directories, identity, saved, Limits())
     try:
-        rewritten = _copy_entries(store, log, progress)
+        rewritten, of_system = _copy_entries(store, log, progress)
         checkpoint = log.checkpoint()
         if checkpoint is not None:  # index files become durable with it
             execute(checkpoint)
@@ -136,12 +138,16 @@ def _write_log(
     begin, end = log.before_begin_index + 1, log.end_index
     known = store.metadata.checkpoint.committed_index if store.metadata.checkpoint else -1
     committed = min(max(known, committed_index_of(files, store.directory)), end)
-    return ExportReport(begin, end, committed, log.end_point.term, end - begin + 1, rewritten)
+    return ExportReport(
+        begin, end, committed, log.end_point.term, end - begin + 1, rewritten, of_system
+    )
 
 
-def _copy_entries(store: StoreFiles, log: FileLog, progress: Progress) -> int:
-    """Append all entries to another log; return how many have another form there."""
-    rewritten, total = 0, len(store.data) * store.data.file_size
+def _copy_entries(store: StoreFiles, log: FileLog, progress: Progress) -> tuple[int, int]:
+    """Append all entries to another log; return how many have another form there, and how many
+    are on the system channel.
+    """
+    rewritten, of_system, total = 0, 0, len(store.data) * store.data.file_size
     is_first = True
     scan = store.scan()
     for run in scan:
@@ -158,6 +164,7 @@ def _copy_entries(store: StoreFiles, log: FileLog, progress: Progress) -> int:
                 parts, term = [], entry.term
             prefix = _PREFIX_OF.get(entry.magic)
             rewritten += prefix is not None
+            of_system += prefix is not None or entry.channel == SYSTEM_CHANNEL
             parts.append(
                 encode_entry(entry.body, channel=entry.channel)
                 if prefix is None
@@ -167,7 +174,7 @@ def _copy_entries(store: StoreFiles, log: FileLog, progress: Progress) -> int:
         progress(run.end - store.data.starts[0], total)
     if scan.damages:
         raise scan.error_of(scan.damages[0])
-    return rewritten
+    return rewritten, of_system
 
 
 def _append(log: FileLog, parts: list[bytes], term: int) -> None:
