@@ -87,7 +87,7 @@ async def test_the_next_call_says_how_many_were_not_appended_and_which(world):
         assert lost.last == 9 + lost.count
         assert error.outcome is Outcome.DID_NOT_HAPPEN
         assert f"{lost.count} entries (among numbers 10 to {lost.last} of" in str(error)
-        assert f"{lost.count} not appended" in str(error)
+        assert str(error).endswith(": not appended")
     assert len({id(error) for error in errors}) == 4
     # all that were taken and are not in the log, no more: the refused ones were never taken
     assert errors[-1].undelivered.count <= 30
@@ -265,7 +265,9 @@ async def test_a_time_out_between_calls_is_raised_by_the_next_send(world):
         producer.send(b"two")
         producer.flush()
 
-    with pytest.raises(DeadlineExceededError, match="2 entries .among numbers 0 to 1 of") as caught:
+    with pytest.raises(
+        DeadlineExceededError, match=r"2 entries \(among numbers 0 to 1 of"
+    ) as caught:
         await in_thread(script)
     assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
 
