@@ -246,6 +246,20 @@ async def test_a_node_that_is_down_is_a_line_of_the_lists_and_the_exit_status_sa
         assert not capsys.readouterr().err
 
 
+async def test_a_group_that_exists_is_a_failure_unless_the_command_says_otherwise(
+    make_cluster, capsys
+):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            await made_small(client)
+        again = ["group", "create", "orders", "--servers", ",".join(cluster.addresses.values())]
+        assert await asyncio.to_thread(main, again) == 1
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, [*again, "--if-not-exists"]) == 0
+        assert "there is a group orders already; nothing is changed" in capsys.readouterr().err
+
+
 async def test_settings_that_several_clients_alter_at_the_same_time_all_hold(make_cluster, until):
     wanted = {"cleanInterval": "777", "retentionBytes": "1000000000", "fileReservedHours": "24"}
     async with make_cluster() as cluster:

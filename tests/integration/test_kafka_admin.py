@@ -34,6 +34,7 @@ from kafka.errors import InvalidReplicationAssignmentError, InvalidReplicationFa
 
 from kafka_client import Client
 from kafka_nodes import kafka_nodes
+from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from record_batches import batch_of
 
@@ -429,6 +430,38 @@ def test_producers_that_a_partition_remembers_are_described(cluster, admin, pyth
     (state,) = found.active_producers
     assert state.last_sequence == 2
     assert state.producer_id >= 0
+
+
+def test_all_producers_of_one_partition_are_described_however_many_they_are(
+    cluster, admin, monkeypatch
+):
+    monkeypatch.setattr("quorumlog.kafka.handlers.partitions.PRODUCERS_MAX", 1)
+    name = created(admin, partitions=2)
+    for _ in range(3):
+        producer = LibrdkafkaProducer(
+            {"bootstrap.servers": cluster.servers, "enable.idempotence": True}
+        )
+        for partition in range(2):
+            producer.produce(name, b"value", partition=partition)
+        assert producer.flush(SECONDS) == 0
+    leader = cluster.leader_of(name).broker.advertised
+
+    def described(*partitions):
+        asked = [{"name": name, "partition_indexes": list(partitions)}]
+        answer = cluster.run(asked_of(leader, ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked))
+        found = answer.topics[0].partitions
+        return [(one.error_code, len(one.active_producers)) for one in found]
+
+    assert described(0) == [(0, 3)]
+    assert described(0, 0) == [(0, 3), (44, 0)]
+
+
+async def asked_of(server, key, version, **values):
+    reader, writer = await asyncio.open_connection(*server.split(":"))
+    try:
+        return await Client(reader, writer).ask(key, version, **values)
+    finally:
+        writer.close()
 
 
 def test_partitions_whose_preferred_leader_leads_need_no_election(cluster, admin):

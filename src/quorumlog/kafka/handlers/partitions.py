@@ -11,7 +11,8 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.led_partitions import Refusal, find_partition, led_partition
 
 PRODUCERS_MAX: Final = 10_000
-"""Producers that one answer describes; those of further partitions are to be asked for again."""
+"""Producers that one answer describes; those of further partitions are to be asked for again. All
+of the first partition are told, however many these are."""
 _PREFERRED: Final = 0
 _UNASSIGNABLE: Final = (
     "a partition cannot be moved by itself: it is where its partition group is, with others"
@@ -87,8 +88,9 @@ async def handle_describe_producers(context: RequestContext, request: Any) -> An
             producers = []
             if not isinstance(led, Refusal):
                 producers = led.replica.partition_reads.producers(led.channel)
+                is_first = left == PRODUCERS_MAX
                 left -= len(producers)
-                if left < 0:
+                if left < 0 and not is_first:
                     text = f"one answer describes at most {PRODUCERS_MAX} producers; ask again"
                     led = Refusal(ErrorCode.POLICY_VIOLATION, text)
             if isinstance(led, Refusal):
