@@ -200,6 +200,16 @@ def test_more_replicas_than_partition_groups_have_are_refused(tmp_path):
         admin.close()
 
 
+def test_a_topic_that_a_request_names_twice_is_refused_once_and_the_others_are_created(admin):
+    twice, other = f"topic-{next(NUMBERS)}", f"topic-{next(NUMBERS)}"
+    wanted = [NewTopic(twice, 1, 3), NewTopic(other, 1, 3), NewTopic(twice, 2, 3)]
+    found = {
+        name: future.exception(SECONDS) for name, future in admin.create_topics(wanted).items()
+    }
+    assert found[other] is None
+    assert found[twice].args[0].name() == "INVALID_REQUEST"
+
+
 def test_what_is_only_validated_is_not_created(admin, python_admin):
     done(admin.create_topics([NewTopic("checked", 1, 3)], validate_only=True))
     with pytest.raises(InvalidReplicationFactorError):

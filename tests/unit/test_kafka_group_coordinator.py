@@ -103,7 +103,16 @@ def test_c4_members_are_told_that_the_cluster_has_no_room_for_their_group():
     world.done[-1](ResponseCode.SUCCESS, "", GroupsChanged(ResponseCode.CLUSTER_FULL))
     world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
     world.done[-1](ResponseCode.TIMEOUT, "", None)
-    assert told == [ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.NOT_COORDINATOR]
+    world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
+    world.done[-1](ResponseCode.NODE_STOPPING, "", None)
+    world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
+    world.done[-1](ResponseCode.DISK_FULL, "", None)
+    assert told == [
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ]
 
 
 def test_b4_a_group_that_became_empty_does_not_come_back_with_its_members_before_that_is_saved():

@@ -42,8 +42,12 @@ _ERRORS: Final = {
     ResponseCode.SUCCESS: ErrorCode.NONE,
     ResponseCode.CLUSTER_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
     ResponseCode.UNEXPECTED_ARGUMENT: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ResponseCode.NOT_LEADER: ErrorCode.NOT_COORDINATOR,
+    ResponseCode.INCONSISTENT_TERM: ErrorCode.NOT_COORDINATOR,
+    ResponseCode.NODE_STOPPING: ErrorCode.NOT_COORDINATOR,
 }
-"""Why a group is not saved; after all others, members look for the coordinator again."""
+"""Why a group is not saved. After all others, such as a full disk, members try again later; they
+look for the coordinator first, as for those of which another one may save it."""
 
 
 class _Save(NamedTuple):
@@ -228,7 +232,7 @@ class GroupCoordinator:
     def _order_save(self, group: SaveGroup, done: Sequence[Callable[[ErrorCode], None]]) -> None:
         def ordered(code: ResponseCode, text: str, result: Any) -> None:
             outcome = result.code if isinstance(result, GroupsChanged) else code
-            error = _ERRORS.get(outcome, ErrorCode.NOT_COORDINATOR)
+            error = _ERRORS.get(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             waiting, self._saving[group.group] = self._saving[group.group], []
             if waiting:
                 self._order_save(waiting[-1].group, [one.done for one in waiting])

@@ -281,7 +281,7 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
     term = coordinator.term  # groups that are judged in a later one are not forgotten
     outcomes: dict[str, ErrorCode] = {}
     forgotten = []
-    async for name in context.in_turns(request.groups_names):
+    async for name in context.in_turns(dict.fromkeys(request.groups_names)):
         group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ErrorCode):
             outcomes[name] = group

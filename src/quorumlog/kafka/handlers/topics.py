@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions, and topics that are created when clients ask."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
@@ -123,6 +123,18 @@ def _repeated(names: Sequence[object]) -> set[object]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
+def _once(items: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterator[tuple[int, Item]]:
+    """Yield items with their places, the first of those with the same key.
+
+    librdkafka gives up an answer that has a name twice.
+    """
+    seen = set[Hashable]()
+    for place, item in enumerate(items):
+        if key(item) not in seen:
+            seen.add(key(item))
+            yield place, item
+
+
 # -- creating -------------------------------------------------------------------------------------
 
 
@@ -147,7 +159,7 @@ async def handle_create_topics(context: RequestContext, request: Any) -> Answer:
     return {
         "topics": [
             _created(context, one.name, outcomes, place, configs_of.get(place), is_check=is_check)
-            async for place, one in context.in_turns(enumerate(request.topics))
+            async for place, one in context.in_turns(_once(request.topics, lambda one: one.name))
         ]
     }
 
@@ -263,7 +275,7 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
     return {
         "responses": [
             _deleted(name, topic_id, outcomes, place)
-            async for place, (name, topic_id) in context.in_turns(enumerate(asked))
+            async for place, (name, topic_id) in context.in_turns(_once(asked, lambda one: one))
         ]
     }
 
@@ -300,7 +312,7 @@ async def handle_create_partitions(context: RequestContext, request: Any) -> Ans
     if not is_check:
         await outcomes.wait_open()
     answers = []
-    async for place, one in context.in_turns(enumerate(request.topics)):
+    async for place, one in context.in_turns(_once(request.topics, lambda one: one.name)):
         error, text = outcomes.of(place)
         answers.append({"name": one.name, "error_code": error, "error_message": text})
     return {"results": answers}
