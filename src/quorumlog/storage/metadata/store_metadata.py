@@ -83,14 +83,12 @@ class StoreMetadata:
         return tuple(name for name, file in self._others() if file.exists() or name in self.lost)
 
     def _log_what_is_lost(self, *, is_hint_there: bool) -> None:
-        is_lost = self._checkpoints.is_lost
-        if self.checkpoint is None and (is_hint_there or is_lost):
-            logger.log(
-                logging.ERROR if is_lost else logging.WARNING,
-                "%s/%s is %s; where the log begins is taken from %s, the rest is read from the log",
+        if self.checkpoint is None and (is_hint_there or self._checkpoints.is_lost):
+            logger.error(
+                "%s/%s is lost; where the log begins is taken from %s, the rest is read from the "
+                "log",
                 self._directory,
                 CHECKPOINT_NAME,
-                "lost" if is_lost else "not there (a node that is killed early writes none)",
                 DURABLE_NAME if is_hint_there else "its first data file",
             )
         for name in sorted(self.lost & {DAMAGE_NAME, MEMBERSHIP_NAME}):
