@@ -260,6 +260,23 @@ async def test_a_group_that_exists_is_a_failure_unless_the_command_says_otherwis
         assert "there is a group orders already; nothing is changed" in capsys.readouterr().err
 
 
+async def test_a_name_that_a_node_has_which_is_not_chosen_is_not_given_again(make_cluster):
+    async with make_cluster() as cluster:
+        await cluster.start()
+        async with admin(cluster) as client:
+            groups = client.admin.groups
+            await groups.create("one", members=["n0"], settings=SMALL_SETTINGS)
+            for options in ({"members": ["n1"]}, {"replicas": 1}, {"members": ["n1", "n2"]}):
+                with pytest.raises(RequestError, match="it exists already") as caught:
+                    await groups.create("one", settings=SMALL_SETTINGS, **options)
+                assert caught.value.code is ResponseCode.GROUP_EXISTS
+            (summary,) = [one for one in await groups.list() if one.group == "one"]
+            assert list(summary.members) == ["n0"]
+            await groups.delete("one")
+            made = await groups.create("one", members=["n1"], settings=SMALL_SETTINGS)
+            assert list(made.members) == ["n1"]
+
+
 async def test_settings_that_several_clients_alter_at_the_same_time_all_hold(make_cluster, until):
     wanted = {"cleanInterval": "777", "retentionBytes": "1000000000", "fileReservedHours": "24"}
     async with make_cluster() as cluster:

@@ -17,6 +17,7 @@ from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.storage.log.layout import Identity
 from quorumlog.storage.log.settle import settle_node
 from quorumlog.storage.log.unsettled import GroupInJournal
+from quorumlog.storage.offline.original_export import export_original
 from quorumlog.storage.offline.repair import repair_store, truncate_store
 from quorumlog.storage.offline.store_files import scan_store
 from quorumlog.storage.offline.verify import verify_store
@@ -484,6 +485,7 @@ def test_versions_without_a_journal_refuse_the_files_until_they_are_settled(node
         verify_store,
         lambda files, path: truncate_store(files, path, 3),
         lambda files, path: repair_store(files, path, f"{NODE}/b"),
+        lambda files, path: export_original(files, path, f"{NODE}/exported"),
     ],
 )
 def test_tools_refuse_files_that_may_lack_entries_and_say_what_to_do(node, use):

@@ -216,6 +216,7 @@ class Groups:
         check_made_by_clients(name, kind)
         _check_choice(members, replicas)
         chosen = await self._choose(members, replicas)
+        await self._check_unknown_elsewhere(name, chosen)
         counted = [node_id for node_id in chosen if node_id in self._counts]
         self._counts.update(counted)  # at once: others are being chosen for meanwhile
         peers = ";".join(f"{node_id}-{address}" for node_id, address in chosen.items())
@@ -227,6 +228,25 @@ class Groups:
             self._counts.subtract(counted)
             raise await self._undone(name, identity, chosen, refusals)
         return await self._wait_for_leader(name, identity, chosen, timeout_s)
+
+    async def _check_unknown_elsewhere(self, name: str, chosen: Mapping[str, str]) -> None:
+        """Raise with code GROUP_EXISTS if a node that is not chosen has a group of this name.
+
+        The chosen ones refuse by themselves. A node that does not answer may have one all the same.
+        """
+        others = [
+            address for node_id, address in self._known.addresses.items() if node_id not in chosen
+        ]
+        found = await asyncio.gather(
+            *(self._node_at(address, ListGroupsRequest(group=name)) for address in others),
+            return_exceptions=True,
+        )
+        for node in found:
+            if isinstance(node, NodeGroups) and node.find(name) is not None:
+                text = f"group {name!r} is not made: it exists already, on {node.node_id}"
+                raise error_for(ResponseCode.GROUP_EXISTS, text)
+            if isinstance(node, BaseException) and not isinstance(node, RequestError):
+                raise node
 
     async def _choose(
         self, members: Sequence[str] | Mapping[str, str] | None, replicas: int | None

@@ -20,7 +20,15 @@ from quorumlog.model.wording import counted
 from quorumlog.storage.files.os_files import FileSystem, remove_tree
 from quorumlog.storage.log.file_log import FileLog
 from quorumlog.storage.log.hard_state import HardStateStore
-from quorumlog.storage.log.layout import DATA, INDEX, DataDirectories, Identity
+from quorumlog.storage.log.layout import (
+    DATA,
+    INDEX,
+    DataDirectories,
+    Identity,
+    has_identity,
+    read_identity,
+    require_settled,
+)
 from quorumlog.storage.log.store import OWN_PREFIX, open_log
 from quorumlog.storage.metadata.dledger import (
     CHECKPOINT_NAME,
@@ -68,8 +76,9 @@ def export_original(
     and memberships get another form. Term, vote and committed index go along. The node must be
     stopped.
     What an interrupted export has left in `target`.part is removed first. Raises `StorageError` if
-    `target` exists, or `target`.part is anything else, and `CorruptionError` at the first damaged
-    entry; then there is no `target`.
+    `target` exists, or `target`.part is anything else, `UnsettledError` if the newest entries may
+    be in the journal of the node alone, and `CorruptionError` at the first damaged entry; then
+    there is no `target`.
     """
     target = target.rstrip("/")
     if files.exists(target):
@@ -79,6 +88,9 @@ def export_original(
         raise StorageError(f"{beside} is in the way; remove it, or name another directory")
     lock = files.lock(directory)
     try:
+        if has_identity(files, directory):
+            # here, since reading takes a lock for the sign of a node that runs: this one, too
+            require_settled(directory, read_identity(files, directory))
         remove_tree(beside)
         store = open_files(files, directory, data_directories)
         try:
