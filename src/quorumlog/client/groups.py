@@ -9,7 +9,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -215,8 +215,12 @@ class Groups:
         kind = "partitions" if is_of_brokers else texts.get("kind", "log")
         check_made_by_clients(name, kind)
         _check_choice(members, replicas)
+        try:
+            nodes = await self._find(ListGroupsRequest(group=name))
+        except (RequestError, ConfigError):
+            nodes = []  # the chosen ones say what is wrong
         chosen = await self._choose(members, replicas)
-        await self._check_unknown_elsewhere(name, chosen)
+        _check_is_new(nodes, name, chosen)
         counted = [node_id for node_id in chosen if node_id in self._counts]
         self._counts.update(counted)  # at once: others are being chosen for meanwhile
         peers = ";".join(f"{node_id}-{address}" for node_id, address in chosen.items())
@@ -228,25 +232,6 @@ class Groups:
             self._counts.subtract(counted)
             raise await self._undone(name, identity, chosen, refusals)
         return await self._wait_for_leader(name, identity, chosen, timeout_s)
-
-    async def _check_unknown_elsewhere(self, name: str, chosen: Mapping[str, str]) -> None:
-        """Raise with code GROUP_EXISTS if a node that is not chosen has a group of this name.
-
-        The chosen ones refuse by themselves. A node that does not answer may have one all the same.
-        """
-        others = [
-            address for node_id, address in self._known.addresses.items() if node_id not in chosen
-        ]
-        found = await asyncio.gather(
-            *(self._node_at(address, ListGroupsRequest(group=name)) for address in others),
-            return_exceptions=True,
-        )
-        for node in found:
-            if isinstance(node, NodeGroups) and node.find(name) is not None:
-                text = f"group {name!r} is not made: it exists already, on {node.node_id}"
-                raise error_for(ResponseCode.GROUP_EXISTS, text)
-            if isinstance(node, BaseException) and not isinstance(node, RequestError):
-                raise node
 
     async def _choose(
         self, members: Sequence[str] | Mapping[str, str] | None, replicas: int | None
@@ -489,6 +474,17 @@ class Groups:
     async def list(self, *, deleted: bool = False) -> list[GroupSummary]:
         """Return all groups of the cluster; with `deleted` also those that are remembered."""
         return summaries(await self.nodes(deleted=deleted))
+
+
+def _check_is_new(nodes: Sequence[NodeGroups], name: str, chosen: Collection[str]) -> None:
+    """Raise with code GROUP_EXISTS if a node that is not chosen has a group of this name.
+
+    The chosen ones refuse by themselves. A node that does not answer may have one all the same.
+    """
+    for node in nodes:
+        if node.node_id not in chosen and node.find(name) is not None:
+            text = f"group {name!r} is not made: it exists already, on {node.node_id}"
+            raise error_for(ResponseCode.GROUP_EXISTS, text)
 
 
 def _unpurged(nodes: Sequence[NodeGroups], name: str) -> list[str]:
