@@ -226,20 +226,40 @@ async def test_68_a_follower_without_room_stops_nobody_and_catches_up(disks):
     assert load.history.longest_stall_s() < FAILOVER_SECONDS
 
 
-async def test_68_a_leader_without_room_refuses_appends_serves_reads_and_recovers(disks):
+async def test_a_leader_without_room_hands_over_to_a_node_with_room(disks):
     cluster, small = disks
     await asyncio.to_thread(cluster.up)
     leader = await asyncio.to_thread(cluster.leader, "g")
     running = cluster.running()
     async with Workload(cluster.servers) as load, load.client() as client:
-        newest = await load.acknowledged_after(100)
+        await load.acknowledged_after(100)
         small[leader].fill()
         await until_full(client, leader)
+        await load.acknowledged_after(200)
+        assert await asyncio.to_thread(cluster.leader, "g") != leader
+        assert cluster.running() == running, "a full disk does not end a node"
+        small[leader].free()
+        await load.verify()
+    assert load.history.longest_stall_s() < FAILOVER_SECONDS
+
+
+async def test_68_a_group_without_room_refuses_appends_serves_reads_and_recovers(disks):
+    cluster, small = disks
+    await asyncio.to_thread(cluster.up)
+    running = cluster.running()
+    async with Workload(cluster.servers) as load, load.client() as client:
+        newest = await load.acknowledged_after(100)
+        for node_id, disk in small.items():
+            disk.fill()
+            await until_full(client, node_id)
+        leader = await asyncio.to_thread(cluster.leader, "g")
         refused = await load.recorder.append(client, b"no room")
         assert refused.fate is Fate.FAILED
         assert refused.error.startswith("DiskFullError: ")
         assert (await client.get(newest.index, linearizable=True)).body == newest.value
-        assert cluster.running() == running, "a full disk does not end a node"
-        small[leader].free()
+        assert cluster.running() == running, "full disks do not end a node"
+        assert await asyncio.to_thread(cluster.leader, "g") == leader
+        for disk in small.values():
+            disk.free()
         await load.acknowledged_after(100)
         await load.verify()

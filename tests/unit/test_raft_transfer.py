@@ -418,3 +418,58 @@ def test_a_preferred_leader_with_an_empty_log_catches_up_before_it_is_told():
 
     assert {word.end_index for word in words(group)} == {50}
     assert group.core("n2").end_index >= 50
+
+
+# -- full disks -----------------------------------------------------------------------------------
+
+
+def set_room(group, name, *, lacks_room):
+    group.step(group.nodes[name], ev.RoomChanged(lacks_room))
+
+
+def test_a_leader_whose_disk_is_full_hands_over_to_a_voter_with_room():
+    group, leader = started_group()
+    full, roomy = group.followers()
+    set_room(group, full, lacks_room=True)
+    group.run_for(1_000)
+    assert group.leader == leader, "it has room itself"
+    set_room(group, leader, lacks_room=True)
+    group.run_until(lambda: group.leader == roomy, 3_000)
+    assert group.commits(roomy)
+    group.converge()
+
+
+def test_a_leader_stays_while_all_disks_are_full_and_goes_once_one_has_room():
+    group, leader = started_group()
+    for name in group.ids:
+        set_room(group, name, lacks_room=True)
+    group.run_for(10_000)
+    assert group.leader == leader
+    assert not words(group)
+    other = group.followers()[1]
+    set_room(group, other, lacks_room=False)
+    group.run_until(lambda: group.leader == other, 3_000)
+
+
+def test_a_preferred_leader_whose_disk_is_full_is_not_preferred_until_it_has_room():
+    group = Group(3, preferred_leader_ids=("n2",)).start()
+    group.run_until(lambda: group.leader == "n2" and group.agreed(), 10_000)
+    set_room(group, "n2", lacks_room=True)
+    group.run_until(lambda: group.leader in ("n0", "n1"), 3_000)
+    other = group.leader
+    group.run_for(20_000)
+    assert group.leader == other
+    set_room(group, "n2", lacks_room=False)
+    group.run_until(lambda: group.leader == "n2", 3_000)
+
+
+@pytest.mark.parametrize("name", ["n0", "n1"])
+def test_of_voters_with_room_a_preferred_one_takes_over(name):
+    group = Group(3, preferred_leader_ids=("n2", name)).start()
+    group.run_until(lambda: group.leader in ("n2", name) and group.agreed(), 10_000)
+    number = group.transfer("n2")
+    assert group.outcome(number) is ResponseCode.SUCCESS
+    group.converge()
+    set_room(group, "n2", lacks_room=True)
+    group.run_until(lambda: group.leader not in (None, "n2"), 3_000)
+    assert group.leader == name

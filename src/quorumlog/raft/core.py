@@ -43,6 +43,7 @@ from quorumlog.raft.events import (
     ReadRequested,
     Received,
     Reconfigured,
+    RoomChanged,
     SnapshotFetched,
     Stopping,
     StorageFailed,
@@ -96,6 +97,7 @@ class RaftCore(CoreView):
             WritesDurable: self._writes_durable,
             StorageFailed: self._storage_failed,
             EligibilityChanged: self._eligibility_changed,
+            RoomChanged: self._room_changed,
             LogCompacted: self._log_compacted,
             PeerConnected: self._peer_connected,
             PeerLost: self._peer_lost,
@@ -312,6 +314,10 @@ class RaftCore(CoreView):
             state.enter(Role.FOLLOWER, None)
         elif not event.is_eligible and state.election is not None:
             state.enter(Role.CANDIDATE, None)
+
+    def _room_changed(self, event: RoomChanged) -> None:
+        self._state.writes.lacks_room = event.lacks_room
+        self._state.record("its disk is full" if event.lacks_room else "its disk has room again")
 
     def _log_compacted(self, event: LogCompacted) -> None:
         self._state.log.compact(event.before_begin_index, event.before_begin_term)

@@ -48,7 +48,7 @@ class PeerContact:
     `incarnation` is the number of the data directory that the peer's answers speak for; 0: no
     answer has named one. `is_confirmed`: the group is quiescent, and node heartbeats confirm that
     the peer follows this leader. `is_lost`: the peer's process seems to have ended, and nothing was
-    heard from it since.
+    heard from it since. `lacks_room`: its disk is full, as it says.
     """
 
     def __init__(self, state: RaftState) -> None:
@@ -56,6 +56,7 @@ class PeerContact:
         self.incarnation = 0
         self.is_confirmed = False
         self.is_lost = False
+        self.lacks_room = False
         self._state = state
 
     @property

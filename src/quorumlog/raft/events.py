@@ -106,6 +106,12 @@ class EligibilityChanged(msgspec.Struct, frozen=True):
     is_eligible: bool
 
 
+class RoomChanged(msgspec.Struct, frozen=True):
+    """Whether this replica would refuse appends if it led, because its disk is full."""
+
+    lacks_room: bool
+
+
 class LogCompacted(msgspec.Struct, frozen=True):
     """Committed entries up to before_begin_index were removed, that one had before_begin_term."""
 
@@ -209,6 +215,7 @@ Event: TypeAlias = (
     | WritesDurable
     | StorageFailed
     | EligibilityChanged
+    | RoomChanged
     | LogCompacted
     | PeerConnected
     | PeerLost

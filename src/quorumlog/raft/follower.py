@@ -76,6 +76,7 @@ class Follower:
                 round=request.round,
                 end_index=state.log.end_index,
                 committed_index=state.committed_index,
+                lacks_room=state.writes.lacks_room,
             )
         )
 

@@ -137,7 +137,7 @@ class Leadership:
             self._send_heartbeats()
             for dispatcher in self.dispatchers.values():
                 dispatcher.repeat_commit()
-            self._transfer.consider_preferred()
+            self._transfer.consider_other_leader()
             self._transfer.advance(again=True)
             if self.is_ready:
                 self._change.tick()
@@ -173,6 +173,7 @@ class Leadership:
             return
         self._confirm_reads()
         dispatcher.commits.reported(response.committed_index)
+        dispatcher.contact.lacks_room = response.lacks_room
         if response.code is ResponseCode.INCONSISTENT_STATE:
             dispatcher.diverged()
         elif self._rounds.shows_lost_data(response, dispatcher.match_index):
@@ -391,7 +392,7 @@ class Leadership:
         return (
             not self.is_ready
             or self._transfer.is_running
-            or bool(self._transfer.live_preferred())
+            or self._transfer.awaits_other_leader
             or self._change.is_running
             or bool(self._removed_peers_ms)
             or not self._reads.is_idle

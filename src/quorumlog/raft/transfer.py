@@ -19,11 +19,11 @@ from quorumlog.raft.events import LagMeasured, TransferRequested
 from quorumlog.raft.state import RaftState
 
 PREFERRED_INTERVAL_MS = 1_000
-"""How often a leader checks whether a preferred one could take over (spec 10 section 9)."""
+"""How often a leader checks whether another should take over (spec 10 section 9)."""
 PREFERRED_PAUSE_MS = 10_000
-"""Pause after a preferred leader did not take over, since appends were refused for nothing.
+"""Pause after another did not take over, since appends were refused for nothing.
 
-The pause doubles each time, until one takes over or its connection is made again."""
+The pause doubles each time, until one takes over or a preferred leader connects again."""
 PREFERRED_PAUSE_MAX_MS = 600_000
 
 
@@ -163,16 +163,16 @@ class Transfer:
             self._next_check_ms = min(self._next_check_ms, earliest_ms)
             self._pause_ms = PREFERRED_PAUSE_MS
 
-    def consider_preferred(self) -> None:
-        """Transfer to the preferred leader that lags least, if it is live and lags little."""
+    def consider_other_leader(self) -> None:
+        """Transfer to the voter that lags least of those that should lead, if it lags little."""
         state = self._state
         if self._running is not None or state.now_ms < self._next_check_ms:
             return
-        live = self.live_preferred()
-        if live:
+        wanted = self._wanted()
+        if wanted:
             self._next_check_ms = state.now_ms + PREFERRED_INTERVAL_MS
             # of several that lag equally, the one that is configured first
-            name = max(live, key=lambda name: self._dispatchers[name].match_index)
+            name = max(wanted, key=lambda name: self._dispatchers[name].match_index)
             match_index = self._dispatchers[name].match_index
             lag = state.log.end_index - match_index
             if not lag:
@@ -181,11 +181,11 @@ class Transfer:
                 state.emit(MeasureLag(name, match_index))
 
     def lag_measured(self, event: LagMeasured) -> None:
-        """Transfer to a preferred leader, if it lags by few bytes as well as by few entries.
+        """Transfer to who should lead, if it lags by few bytes as well as by few entries.
 
         Entries may be of any size: what it lacks must reach it within the time of a transfer.
         """
-        is_wanted = self._running is None and event.peer_id in self.live_preferred()
+        is_wanted = self._running is None and event.peer_id in self._wanted()
         if is_wanted and event.size_bytes <= self._state.config.transfer_lag_bytes_max:
             self._start(None, event.peer_id)
 
@@ -211,14 +211,30 @@ class Transfer:
         if self._running is not None and self._running.target == peer_id:
             self._end(ResponseCode.TAKE_LEADERSHIP_FAILED, f"{peer_id} has ended")
 
-    def live_preferred(self) -> list[str]:
+    @property
+    def awaits_other_leader(self) -> bool:
+        """Whether another replica should lead: now, or once it has room for entries."""
+        return self._state.writes.lacks_room or bool(self._live_preferred())
+
+    def _live_preferred(self) -> list[str]:
         """Return the preferred leaders that are live; none if this replica is one itself."""
         preferred = self._state.config.preferred_leader_ids
         if not preferred or self._state.config.self_id in preferred:
             return []
-        voters = self._state.memberships.current.voters
-        known = [name for name in preferred if name in voters and name in self._dispatchers]
-        return [name for name in known if self._dispatchers[name].contact.is_live]
+        live = self._live_voters()
+        return [name for name in preferred if name in live]
+
+    def _wanted(self) -> list[str]:
+        """Return the live voters that should lead rather than this replica; preferred ones first.
+
+        One whose disk is full takes no entries: any voter with room is better, and no preferred
+        leader without room is. If all disks are full, the group keeps its leader.
+        """
+        wanted = self._live_preferred()
+        if self._state.writes.lacks_room:
+            preferred = self._state.config.preferred_leader_ids
+            wanted = sorted(self._live_voters(), key=lambda name: name not in preferred)
+        return [name for name in wanted if not self._dispatchers[name].contact.lacks_room]
 
     def check_end(self) -> None:
         """Check whether the transfer has ended: another replica leads, or its time is over."""

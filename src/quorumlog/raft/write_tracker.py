@@ -18,6 +18,8 @@ class WriteTracker:
         self.last_token = 0
         self.durable_token = 0
         self.hard_state_token = 0
+        self.lacks_room = False
+        """Whether clients' entries would not be written, because the disk is full."""
         self._pending: deque[tuple[int, int, int]] = deque()
 
     @property

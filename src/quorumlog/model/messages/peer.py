@@ -87,13 +87,15 @@ class HeartBeatResponse(PeerMessage, frozen=True, kw_only=True):
     """Answer to a heartbeat.
 
     `end_index` lets an idle leader notice a follower that lost data, `committed_index` one that was
-    restarted and does not know any more what is committed.
+    restarted and does not know any more what is committed. `lacks_room`: it would refuse appends if
+    it led, since its disk is full; earlier versions do not say so.
     """
 
     code: ResponseCode
     round: Number
     end_index: Index
     committed_index: Index = -1
+    lacks_room: bool = False
 
 
 class PushRequest(PeerMessage, frozen=True, kw_only=True):

@@ -220,6 +220,7 @@ class Appends:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         releases = isinstance(entry, RELEASING_ENTRIES)
         if full := self._space.full_text(size_bytes, releases=releases):
+            self._space.report()
             return ResponseCode.DISK_FULL, full
         if self._is_full():
             count, waiting_bytes = self._waiting()

@@ -13,6 +13,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.raft.events import RoomChanged
 from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.files.write_plans import Preparable
 
@@ -33,6 +34,7 @@ class DiskSpace:
         self._read_state = read_state
         self._is_checking = False
         self._making: set[str] = set()
+        self._lacks_room = False
         self.disk = DiskState()
 
     def full_text(self, size_bytes: int, *, releases: bool = False) -> str:
@@ -50,6 +52,13 @@ class DiskSpace:
         if room.size_bytes >= wanted and room.entries >= limits.block_entries_max:
             return ""
         return "the disk has no room for another data file"
+
+    def report(self) -> None:
+        """Report to the core if this replica began, or ceased, to lack room for appends."""
+        lacks_room = bool(self.full_text(0))
+        if lacks_room != self._lacks_room:
+            self._lacks_room = lacks_room
+            self._context.step(RoomChanged(lacks_room))
 
     def check(self, checked: Callable[[], None]) -> None:
         """Measure the disks unless that is under way; `checked` is called if it succeeds."""
@@ -71,6 +80,7 @@ class DiskSpace:
             level = logging.ERROR if disk.full_text else logging.INFO
             log_event(logger, level, "disk", group=self._context.config.group, text=text)
         self.disk = disk
+        self.report()
         self.prepare_files()
 
     def _check_failed(self, error: Exception) -> None:
@@ -99,6 +109,7 @@ class DiskSpace:
                 self.disk = DiskState(
                     str(error), deletes_old=True, deletes_any=False, is_tight=True
                 )
+                self.report()
             elif isinstance(error, OutOfDescriptorsError):
                 log_event(  # no promise is broken
                     logger,
