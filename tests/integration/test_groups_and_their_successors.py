@@ -176,3 +176,14 @@ async def test_a_deleted_group_of_the_file_does_not_come_back_on_an_emptied_node
             await client.admin.groups.create("f", settings=SMALL_SETTINGS)
         async with cluster.client("f") as client:
             assert (await client.append(b"new")).index == 1
+
+
+async def test_a_refused_deletion_names_the_node_that_may_have_the_group(nodes):
+    servers = [node.config.listen_address for node in nodes.values()]
+    async with Client(servers, timeout_ms=10_000) as client:
+        await make(nodes)
+        await client.admin.groups.delete("orders")
+        await make(nodes, "orders", "n2")
+        await nodes["n2"].stop()
+        with pytest.raises(qe.UnknownGroupError, match=r"did not answer, and may have one"):
+            await client.admin.groups.delete("orders")

@@ -460,7 +460,9 @@ class Groups:
                 raise UnknownGroupError(text)
         if not former or not purge:
             was = " any more: it was deleted" if former else ""
-            raise UnknownGroupError(f"no node that answered has a group {name!r}{was}")
+            silent = ", ".join(node.node_id or node.address for node in nodes if node.error)
+            rest = f"; {silent} did not answer, and may have one" if silent else ""
+            raise UnknownGroupError(f"no node that answered has a group {name!r}{was}{rest}")
         done: dict[str, Response | RequestError] = {}
         for node, info in former:
             request = DeleteGroupRequest(group=name, identity=info.identity, purge=True)
