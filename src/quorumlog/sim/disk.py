@@ -486,7 +486,9 @@ class SimulatedFileSystem:
             self.open(path, create=True).close()
         if name in self._locks:
             directory = path if self._names.is_directory(name) else posixpath.dirname(path)
-            raise StoreLockedError(f"{directory} is in use by another process; stop that one first")
+            raise StoreLockedError(
+                f"{directory} is in use by another process, or a node of this one; stop that first"
+            )
         self._locks[name] = SimulatedLock(self._locks, name)
         return self._locks[name]
 

@@ -615,7 +615,8 @@ class OsFileSystem:
                 os.close(descriptor)
                 directory = path if is_directory else os.path.dirname(path)
                 raise StoreLockedError(
-                    f"{directory} is in use by another process; stop that one first"
+                    f"{directory} is in use by another process, or a node of this one; "
+                    "stop that first"
                 ) from error
         raise StorageError(f"{path}: LOCK_ATTEMPTS must be above 0")
 
