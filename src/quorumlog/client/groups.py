@@ -460,9 +460,8 @@ class Groups:
                 raise UnknownGroupError(text)
         if not former or not purge:
             was = " any more: it was deleted" if former else ""
-            silent = ", ".join(node.node_id or node.address for node in nodes if node.error)
-            rest = f"; {silent} did not answer, and may have one" if silent else ""
-            raise UnknownGroupError(f"no node that answered has a group {name!r}{was}{rest}")
+            text = f"no node that answered has a group {name!r}{was}{_may_have_one(nodes)}"
+            raise UnknownGroupError(text)
         done: dict[str, Response | RequestError] = {}
         for node, info in former:
             request = DeleteGroupRequest(group=name, identity=info.identity, purge=True)
@@ -476,6 +475,12 @@ class Groups:
     async def list(self, *, deleted: bool = False) -> list[GroupSummary]:
         """Return all groups of the cluster; with `deleted` also those that are remembered."""
         return summaries(await self.nodes(deleted=deleted))
+
+
+def _may_have_one(nodes: Sequence[NodeGroups]) -> str:
+    """Say which nodes did not answer; empty if all did."""
+    silent = ", ".join(node.node_id or node.address for node in nodes if node.error)
+    return f"; {silent} did not answer, and may have one" if silent else ""
 
 
 def _check_is_new(nodes: Sequence[NodeGroups], name: str, chosen: Collection[str]) -> None:
