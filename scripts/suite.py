@@ -23,6 +23,8 @@ SIMULATED: Final = ("tests/mutants", "tests/properties")
 UNIT: Final = "tests/unit"
 CLIENTS: Final = ("test_kafka_*.py", "test_brokers.py", "test_topics.py")
 """Tests with Kafka's clients, in `tests/integration`."""
+LONG: Final = ("test_bench.py", "test_follow_outages.py", "test_crash_loop.py")
+"""Tests in `tests/integration` that run after the unit tests, so that all parts end together."""
 PROGRAMS: Final = ("tests/clients",)
 """Tests with programs of their own, which `scripts/test-clients.sh` runs."""
 GIVING_WAY: Final = 19
@@ -86,17 +88,20 @@ class Part:
 
 def main() -> int:
     """Run all parts. Return 0 if all passed, else 1."""
-    clients = [str(path) for name in CLIENTS for path in sorted(Path(STARTED[0]).glob(name))]
+    clients, long = _found(CLIENTS), _found(LONG)
     half = [str(path) for path in sorted(Path(UNIT).glob("test_*.py"))[::2]]
     ignored = [f"--ignore={path}" for path in (*STARTED, *SPARK, *SIMULATED, *PROGRAMS, *half)]
-    started = Part("started", 0, [*STARTED, *(f"--ignore={path}" for path in clients)])
+    started = Part("started", 0, [*STARTED, *(f"--ignore={path}" for path in clients + long)])
     beside = [Part("with Spark", 0, SPARK)]
     if clients:
         beside.append(Part("with Kafka's clients", 0, clients))
     beside.append(Part("simulated", GIVING_WAY, SIMULATED))
     if half:
         beside.append(Part("half of the unit tests", GIVING_WAY, half))
-    rows = [beside, [Part("others", GIVING_WAY, ignored)]]
+    others = [Part("others", GIVING_WAY, ignored)]
+    if long:
+        others.append(Part("started, and long", 0, long))
+    rows = [beside, others]
     parts = [started, *(part for row in rows for part in row)]
 
     def end(number: int, _: object) -> None:
@@ -122,6 +127,11 @@ def main() -> int:
                 sys.stdout.write((Path(said) / part.name).read_text())
     sys.stdout.write("\n" + "\n".join(part.summary() for part in parts) + "\n")
     return int(any(part.status for part in parts))
+
+
+def _found(names: Sequence[str]) -> list[str]:
+    """Return the files in `tests/integration` that have such names."""
+    return [str(path) for name in names for path in sorted(Path(STARTED[0]).glob(name))]
 
 
 def _run_quietly(row: Sequence[Part], said: Path) -> None:

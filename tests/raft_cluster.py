@@ -50,6 +50,7 @@ class Replica:
         self.stored_commit = -1
         self.unreadable = 0
         self.founded = True
+        self.is_full = False
         self.core = None
 
     def start(self, config, seed, now_ms):
@@ -103,6 +104,7 @@ class Cluster(Snapshots):
         self.events_seen = 0
         self._agenda, self._order = [], itertools.count()
         self._payloads = itertools.count(1)
+        self._noops = set()
         self._proposals = itertools.count(1)
         self._incarnations = itertools.count(1)
         self.nodes = {}
@@ -241,9 +243,16 @@ class Cluster(Snapshots):
                 matches = target.log.chain_at(message.prev_index) == message.prev_chain_crc
         if isinstance(message, HeartBeatRequest):
             matches = self._heartbeat_matches(target, message)
-        self.step(
-            target, ev.Received(message, matches, memberships=named(message, entries)), entries
+        event = ev.Received(
+            message,
+            matches,
+            disk_full=target.is_full and not self._is_one_noop(entries),
+            memberships=named(message, entries),
         )
+        self.step(target, event, entries)
+
+    def _is_one_noop(self, entries):
+        return len(entries) == 1 and entries[0].payload in self._noops
 
     @staticmethod
     def _heartbeat_matches(target, message):
@@ -367,9 +376,9 @@ class Cluster(Snapshots):
         replica.pending[effect.last_index] = (effect.proposal_id, payloads)
 
     def _AppendNoop(self, replica, effect, event, entries):  # noqa: N802
-        self._append(
-            replica, effect, effect.index, effect.index, effect.term, [next(self._payloads)]
-        )
+        payload = next(self._payloads)
+        self._noops.add(payload)
+        self._append(replica, effect, effect.index, effect.index, effect.term, [payload])
 
     def _AppendMembership(self, replica, effect, event, entries):  # noqa: N802
         payload = effect.membership

@@ -1,9 +1,7 @@
 """Killed, frozen and full nodes under load: the clients' history stays that of one log."""
 
 import asyncio
-import os
 import random
-import subprocess
 import time
 
 import pytest
@@ -15,6 +13,7 @@ from quorumlog.local.cluster import leader_of
 from quorumlog.local.health import ask_health
 from quorumlog.model.errors import RequestError
 from scripted_cluster import metadata_of
+from small_disks import on_small_disks
 
 pytestmark = pytest.mark.processes
 
@@ -130,63 +129,13 @@ async def test_a_leader_frozen_again_and_again(cluster):
 
 # -- full disks -----------------------------------------------------------------------------------
 
-DISK_BYTES = 160 << 20
-LEFT_BYTES = 64 << 10
-
-
-class SmallDisk:
-    """A tmpfs below a directory; `fill` leaves almost nothing of it, `free` gives it back."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.filler = directory / "somebody-elses-file"
-
-    def mount(self):
-        self.directory.mkdir(parents=True, exist_ok=True)
-        try:
-            done = subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", self.directory],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        except FileNotFoundError:
-            pytest.skip("there is no mount command to make a small disk with")
-        if done.returncode:
-            pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
-
-    def unmount(self):
-        subprocess.run(["umount", "--lazy", self.directory], check=True)
-
-    def free_bytes(self):
-        found = os.statvfs(self.directory)
-        return found.f_bavail * found.f_frsize
-
-    def fill(self):
-        with self.filler.open("ab") as file:
-            while (wanted := self.free_bytes() - LEFT_BYTES) > 0:
-                file.write(bytes(min(wanted, 1 << 20)))
-                file.flush()
-
-    def free(self):
-        self.filler.unlink()
-
 
 @pytest.fixture
 def disks(tmp_path):
     """A cluster of which every node has a small disk of its own; not started."""
     made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
-    mounted = {}
-    try:
-        for node_id in made.node_ids:
-            disk = SmallDisk(made.directory / node_id)
-            disk.mount()
-            mounted[node_id] = disk
+    with on_small_disks(made) as mounted:
         yield made, mounted
-    finally:
-        made.down()
-        for disk in mounted.values():
-            disk.unmount()
 
 
 async def status_of(client, node_id):

@@ -189,7 +189,7 @@ async def test_a_machine_whose_method_raises_anything_fails_alone(
         await cluster.stop()
         await cluster.start()
         if use is not None:
-            async with cluster.client("orders", timeout_ms=30_000) as client:
+            async with cluster.client("orders", timeout_ms=3_000) as client:
                 with pytest.raises(RequestError):
                     await use(client)
         await until(lambda: cluster.replica("n0", "orders").applier.state.failed_text)

@@ -89,7 +89,9 @@ class Held:
 async def held():
     """Return one thread, so that jobs end in the order in which they start."""
     made = ThreadExecutor(asyncio.get_running_loop(), threads=1)
-    yield Held(made)
+    held = Held(made)
+    yield held
+    held.gate.set()
     made.stop()
     made.join()
 

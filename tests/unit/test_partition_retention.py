@@ -199,6 +199,27 @@ def test_a_full_disk_takes_no_records_but_lets_go_of_those_that_are_there(group)
         group.write(PartitionOpened(9, 0, bytes(15) + b"x", "t").encode())
 
 
+def test_what_was_appended_before_the_disks_were_full_does_not_keep_back_what_makes_room():
+    """The leader had room, and did not know yet that its followers have none."""
+    group = Group(mapped_file_size_for_entry_index=32 * 1_024)
+    group.fill(1, 5)
+    full = DiskState("the disk is full", is_tight=True)
+    leader = group.leader()
+    for node in group.cluster.nodes.values():
+        if node is not leader:
+            space = node.running.maintenance.space
+            space.disk, space._read_state = full, lambda config: full
+    assert group.produce(1)[0] is ResponseCode.SUCCESS
+    assert len(group.values(1)) == 6
+    for node in group.cluster.nodes.values():
+        if node is not leader:
+            node.enter(node.running.maintenance.space.report)
+    group.wait(lambda: group.leader().core.full_majority)
+    code, _ = group.produce(1)
+    assert code is ResponseCode.DISK_FULL
+    assert group.delete(1, 4).log_start == 4
+
+
 def test_the_age_of_data_files_takes_nothing_from_a_partition():
     hours = ";".join(map(str, range(24)))
     group = Group(file_reserved_hours=1, hour_ms=200, delete_when=hours, retention_bytes=1)

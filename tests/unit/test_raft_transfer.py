@@ -473,3 +473,65 @@ def test_of_voters_with_room_a_preferred_one_takes_over(name):
     set_room(group, "n2", lacks_room=True)
     group.run_until(lambda: group.leader not in (None, "n2"), 3_000)
     assert group.leader == name
+
+
+def fill(group, *names):
+    for name in names:
+        group.nodes[name].is_full = True
+        set_room(group, name, lacks_room=True)
+
+
+def test_a_leader_is_elected_and_reads_while_all_disks_are_full_though_more_was_appended():
+    """Its NOOP is taken, although the entries after it are not and came together with it."""
+    group, leader = started_group()
+    group.isolate(leader)
+    group.run_until(lambda: group.leader not in (None, leader), 5_000)
+    new = group.leader
+    group.nodes[leader].is_full = True
+    for name in group.ids:
+        group.nodes[name].is_full = True
+    group.heal()
+    group.propose(new, count=30)
+    group.run_for(5_000)
+    assert group.leader == new
+    core = group.core(new)
+    assert core.term_at(core.committed_index) == core.term
+    assert core.committed_index < core.end_index
+    for replica in group.nodes.values():
+        replica.is_full = False
+    group.converge()
+    assert group.core(new).committed_index == group.core(new).end_index
+
+
+def test_a_peer_without_room_is_sent_one_entry_at_a_time():
+    group, leader = started_group()
+    full = group.followers()[0]
+    group.nodes[full].is_full = True
+    group.sent.clear()
+    group.propose(leader, count=30)
+    group.run_for(10_000)
+    pushes = [m for m in group.sent if is_append_to(full)(m)]
+    refused_whole = [m for m in pushes if m.last_index > m.first_index]
+    alone = [m for m in pushes if m.last_index == m.first_index]
+    assert len(refused_whole) <= 4, "those that were under way when the first was refused"
+    assert 5 <= len(alone) <= 12, "one for each push time-out"
+    group.nodes[full].is_full = False
+    group.converge()
+
+
+def test_a_leader_knows_that_no_majority_has_room():
+    group, leader = started_group()
+    one, other = group.followers()
+    core = group.core(leader)
+    fill(group, one)
+    group.run_for(500)
+    assert core.full_majority == []
+    fill(group, other)
+    group.run_for(500)
+    assert core.full_majority == sorted([one, other])
+    fill(group, leader)
+    assert core.full_majority == sorted(group.ids)
+    set_room(group, leader, lacks_room=False)
+    set_room(group, one, lacks_room=False)
+    group.run_for(60_000)
+    assert core.full_majority == [], "it is asked, however long nothing else happens"

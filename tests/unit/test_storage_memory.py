@@ -34,7 +34,7 @@ def test_neither_reading_nor_checking_a_long_log_holds_it_in_memory(tmp_path, mo
     for look in (opened.log.verify, lambda *run: opened.log.read(*run).last_index):
         most, index = 0, 0
         while index <= opened.log.end_index:
-            index = look(index, opened.log.end_index, 64 * 1024) + 1
+            index = look(index, opened.log.end_index, MIB) + 1
             most = max(most, resident_bytes(tmp_path))
         assert most < LOG_BYTES // 2
     opened.close()

@@ -87,6 +87,13 @@ class StateMachine(ABC):
         """Return the pairs of `apply_keeping`, after `recover`; see there."""
         return ()
 
+    def releases(self, body: memoryview) -> bool:
+        """Whether a command leads to less being kept, as a deletion does; nothing else may matter.
+
+        While disks are full, only such commands are taken. Called on the event loop's thread.
+        """
+        return False
+
     @abstractmethod
     def apply(self, entries: Sequence[Entry]) -> Sequence[bytes]:
         """Apply committed entries in order; return one result for each, which its client receives.

@@ -165,6 +165,8 @@ class CommitNotices:
 class Dispatcher:
     """One peer, one term. `match_index`: its log is durable and equal to ours up to here.
 
+    `_probes_room`: its disk was full. Until it takes one, entries come singly: a NOOP is taken so.
+
     Invariants: match_index < write_index <= end_index + 1; pushes are in flight, and a read is
     under way, only in APPEND; at most one COMPARE or TRUNCATE is outstanding.
     """
@@ -183,6 +185,7 @@ class Dispatcher:
         self._offer_id: int | None = None
         self._retry_ms = NEVER_MS
         self._is_blocked = False
+        self._probes_room = False
         self._rate_limiter = RateLimiter(lambda: state.config.push_quota_bytes)
         self._is_reading_disk = False
         self._answer_handlers: dict[PushType, Callable[[PushResponse], None]] = {
@@ -293,7 +296,7 @@ class Dispatcher:
         """Push entries that were just appended, and so are in memory, if they come next."""
         come_next = self.phase is Phase.APPEND and self.write_index == first
         fit = size_bytes <= self._state.config.push_bytes_max and self._retry_ms == NEVER_MS
-        if come_next and fit and self._in_flight.has_room:
+        if come_next and fit and self._in_flight.has_room and not self._probes_room:
             self._is_reading_disk = False
             self._push(self._state.next_request_id(), last, size_bytes)
         else:
@@ -307,17 +310,11 @@ class Dispatcher:
         if self.write_index <= state.log.end_index:
             if self._is_rate_limited():
                 self._retry_after(self._rate_limiter.left_ms(state.now_ms))
-            elif self._in_flight.has_room:
-                self._read_id = state.next_request_id()
-                state.emit(
-                    ReadEntries(
-                        self._peer_id,
-                        self._read_id,
-                        self.write_index,
-                        state.log.end_index,
-                        state.config.push_bytes_max,
-                    )
-                )
+            elif self._in_flight.has_room and not (self._probes_room and self._in_flight.count):
+                first, self._read_id = self.write_index, state.next_request_id()
+                last = first if self._probes_room else state.log.end_index
+                bytes_max = state.config.push_bytes_max
+                state.emit(ReadEntries(self._peer_id, self._read_id, first, last, bytes_max))
         elif not self._in_flight.count and self.commits.due_ms == NEVER_MS:
             self.commits.schedule()
 
@@ -428,6 +425,7 @@ class Dispatcher:
                     f"but was only sent entries up to {push.last_index}"
                 )
                 return
+            self._probes_room = False
             self.match_index = max(self.match_index, response.match_index)
             self.commits.acknowledged(min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
@@ -435,7 +433,9 @@ class Dispatcher:
             self._in_flight.clear()
             self._read_id = None  # the entries that are being read come later
             self.write_index = self.match_index + 1
-            self._pause(f"{self._peer_id} has no room for more entries")
+            if self._probes_room:
+                self._pause(f"{self._peer_id} has no room for more entries")
+            self._probes_room = True
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             # A later answer may have overtaken this one, so match_index stands.
             self.write_index = max(

@@ -392,7 +392,7 @@ class Leadership:
         return (
             not self.is_ready
             or self._transfer.is_running
-            or self._transfer.awaits_other_leader
+            or self._transfer.needs_heartbeats
             or self._change.is_running
             or bool(self._removed_peers_ms)
             or not self._reads.is_idle

@@ -16,6 +16,7 @@ from quorumlog.raft.dispatcher import Dispatcher
 from quorumlog.raft.effects import Finished, MeasureLag
 from quorumlog.raft.envelope import request_to
 from quorumlog.raft.events import LagMeasured, TransferRequested
+from quorumlog.raft.quorum import has_quorum
 from quorumlog.raft.state import RaftState
 
 PREFERRED_INTERVAL_MS = 1_000
@@ -212,9 +213,22 @@ class Transfer:
             self._end(ResponseCode.TAKE_LEADERSHIP_FAILED, f"{peer_id} has ended")
 
     @property
-    def awaits_other_leader(self) -> bool:
-        """Whether another replica should lead: now, or once it has room for entries."""
-        return self._state.writes.lacks_room or bool(self._live_preferred())
+    def needs_heartbeats(self) -> bool:
+        """Whether it matters what the others say: another should lead, or has no room."""
+        lacks_room = self._state.writes.lacks_room or bool(self.full_majority())
+        return lacks_room or bool(self._live_preferred())
+
+    def full_majority(self) -> list[str]:
+        """Return the voters whose disks are full if no majority has room; else none."""
+        state = self._state
+        full = [name for name, found in self._dispatchers.items() if found.contact.lacks_room]
+        if state.writes.lacks_room:
+            full.append(state.config.self_id)
+        if not full:
+            return full
+        current = state.memberships.current
+        roomy = [name for name in current.ids if name not in full]
+        return [] if has_quorum(current, roomy) else sorted(filter(current.is_voter, full))
 
     def _live_preferred(self) -> list[str]:
         """Return the preferred leaders that are live; none if this replica is one itself."""

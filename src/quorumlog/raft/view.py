@@ -121,6 +121,11 @@ class CoreView:
         """Whether this replica leads and, as far as is known, a majority can be reached."""
         return self._leadership is not None and self._leadership.may_commit
 
+    @property
+    def full_majority(self) -> list[str]:
+        """The voters whose disks are full, if this replica leads and no majority has room."""
+        return self._transfer.full_majority() if self._leadership is not None else []
+
     def term_at(self, index: int) -> int:
         """Return the term of an entry of the log, or of the absent one before the first."""
         return self._state.log.term_at(index)

@@ -30,7 +30,7 @@ Those about partitions of topics are in `topics.entries`.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
@@ -338,23 +338,32 @@ def system_entry_of(block: Block) -> SystemEntry | None:
     return entry
 
 
-def only_releases(block: Block) -> bool:
-    """Whether a block consists of `RELEASING_ENTRIES` and nothing else."""
-    if first_channel_of(block) != SYSTEM_CHANNEL:
-        return False
-    entries = [entry for _, entry in system_entries_in(block, 0)]
-    return len(entries) == block.count and all(
-        isinstance(entry, RELEASING_ENTRIES) for entry in entries
-    )
+def only_releases(block: Block, releases: Callable[[memoryview], bool]) -> bool:
+    """Whether all entries of a block make room: `RELEASING_ENTRIES`, or what `releases` says of.
+
+    `releases` gets the body of each entry that is not on the system channel.
+    """
+    system = {**dict.fromkeys(system_ordinals_of(block)), **dict(system_entries_in(block, 0))}
+    for ordinal in range(block.count):
+        if ordinal in system:
+            if not isinstance(system[ordinal], RELEASING_ENTRIES):
+                return False
+        elif not releases(body_at(block, ordinal)):
+            return False
+    return True
+
+
+def body_at(block: Block, ordinal: int) -> memoryview:
+    """Return the body of one entry."""
+    start = int(block.offsets[ordinal])
+    return block.data[start + HEADER_SIZE : start + int(block.sizes[ordinal])]
 
 
 def system_entries_in(block: Block, first_index: int) -> list[tuple[int, SystemEntry]]:
     """Return (index, entry) of each in a block whose first entry is at first_index."""
     found = []
     for ordinal in system_ordinals_of(block):
-        start = int(block.offsets[ordinal])
-        body = block.data[start + HEADER_SIZE : start + int(block.sizes[ordinal])]
-        entry = decode_system_entry(body)
+        entry = decode_system_entry(body_at(block, ordinal))
         if entry is not None:
             found.append((first_index + ordinal, entry))
     return found

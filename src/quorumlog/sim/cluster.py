@@ -46,6 +46,10 @@ LIMITS = Limits(
 )
 DATA_FILE_BYTES = 16_384
 INDEX_FILE_BYTES = 32 * 64
+FILE_SIZES: dict[str, object] = {
+    "mapped_file_size_for_entry_data": DATA_FILE_BYTES,
+    "mapped_file_size_for_entry_index": INDEX_FILE_BYTES,
+}
 SEAL_LIMITS = SealLimits(batches=12, size_bytes=2_500)
 """So small that batches of partitions are often sealed, and sealed again together."""
 EARLIER = 0.3
@@ -134,9 +138,7 @@ class SimulatedCluster:
         group = HastyGroupConfig(
             group="g",
             peers=";".join(f"{name}-sim:{int(name[1:]) + 1}" for name in ids),
-            mapped_file_size_for_entry_data=DATA_FILE_BYTES,
-            mapped_file_size_for_entry_index=INDEX_FILE_BYTES,
-            **settings,  # type: ignore[arg-type]
+            **(FILE_SIZES | settings),  # type: ignore[arg-type]
         )
         return NodeConfig(
             self_id=node_id, store_base_dir="/node", groups=[group], limits=LIMITS, insecure=True

@@ -132,6 +132,13 @@ class ClusterMachine(StateMachine):
             return encode(Refused(str(error)))
         return execute(self._state, envelope, entry.term)
 
+    def releases(self, body: memoryview) -> bool:
+        """See `StateMachine`: deleted topics, and configs such as shorter retention, make room."""
+        try:
+            return isinstance(decode_envelope(body).command, DeleteTopics | AlterConfigs)
+        except UnexpectedArgumentError:
+            return False
+
     def save_snapshot(self, writer: SnapshotWriter) -> None:
         """See `StateMachine`."""
         writer.write(self._state.encode())

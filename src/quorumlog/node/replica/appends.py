@@ -40,9 +40,9 @@ from quorumlog.raft.effects import AppendProposal, FailPending, RefuseProposal
 from quorumlog.raft.events import Proposed
 from quorumlog.sessions.entries import (
     LEADERS_ENTRIES,
-    RELEASING_ENTRIES,
     SystemEntry,
     is_transactional,
+    only_releases,
 )
 from quorumlog.topics.produced_batch import ProducedBatch
 
@@ -133,7 +133,7 @@ class Appends:
                 self._refuse(answer, ResponseCode.UNEXPECTED_ARGUMENT, text)
                 return
             answer = self.levels.answer_at(level, answer)
-        refused = self._admission(len(block.data), entry)
+        refused = self._admission(block)
         if refused is not None:
             self._refuse_or_defer(answer, len(block.data), *refused)
             return
@@ -205,7 +205,7 @@ class Appends:
         self._lookups += 1
         self._pending_requests.read(read_index_confirmed)
 
-    def _admission(self, size_bytes: int, entry: Checked | None) -> tuple[ResponseCode, str] | None:
+    def _admission(self, block: Block) -> tuple[ResponseCode, str] | None:
         """Return why no append can be taken now, or None (spec 30 section 1, in its order)."""
         context = self._context
         if context.health_text:
@@ -218,10 +218,12 @@ class Appends:
             return ResponseCode.LEADER_TRANSFERRING, "leadership is being transferred"
         if context.core.is_stopping and context.core.may_stop:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
-        releases = isinstance(entry, RELEASING_ENTRIES)
-        if full := self._space.full_text(size_bytes, releases=releases):
+        full_text = self._full_text(len(block.data))
+        if full_text and not (
+            only_releases(block, self._machine.releases) and self._space.fits(len(block.data))
+        ):
             self._space.report()
-            return ResponseCode.DISK_FULL, full
+            return ResponseCode.DISK_FULL, full_text
         if self._is_full():
             count, waiting_bytes = self._waiting()
             return (
@@ -233,6 +235,13 @@ class Appends:
         if self._environment.disk.queued_bytes >= self._limits.disk_queue_bytes_max:
             return ResponseCode.LEADER_PENDING_FULL, "the disk has not caught up; try again later"
         return None
+
+    def _full_text(self, size_bytes: int) -> str:
+        """Say which full disks keep an append from being taken, or from being committed."""
+        own = self._space.full_text(size_bytes)
+        if own or not (full := self._context.core.full_majority):
+            return own
+        return f"no majority has room: the disks of {', '.join(full)} are full"
 
     @property
     def has_room(self) -> bool:

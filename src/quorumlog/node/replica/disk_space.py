@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from quorumlog.log_events import log_event
 from quorumlog.model.config import GroupConfig
@@ -18,6 +19,10 @@ from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.files.write_plans import Preparable
 
 logger = logging.getLogger(__name__)
+
+ENTRIES_LEFT: Final = 256
+"""So many entries that make room have a place in the index while disks are full."""
+_NO_FILE: Final = "the disk has no room for another data file"
 
 
 class DiskSpace:
@@ -37,21 +42,32 @@ class DiskSpace:
         self._lacks_room = False
         self.disk = DiskState()
 
-    def full_text(self, size_bytes: int, *, releases: bool = False) -> str:
-        """Say why an append of this size is refused now; empty if it is not.
-
-        Entries that release space are allowed wherever an existing file has room for them.
-        """
-        log, limits = self._context.log, self._context.limits
-        if releases and log.free_space().size_bytes >= size_bytes:
-            return ""
+    def full_text(self, size_bytes: int) -> str:
+        """Say why an append of this size is refused now; empty if it is not."""
         if self.disk.full_text or not self.disk.is_tight:
             return self.disk.full_text
-        room = log.free_space()
+        limits = self._context.limits
         wanted = 2 * max(size_bytes, limits.push_bytes_max)
-        if room.size_bytes >= wanted and room.entries >= limits.block_entries_max:
-            return ""
-        return "the disk has no room for another data file"
+        return "" if self._has_made(wanted, limits.block_entries_max) else _NO_FILE
+
+    def takes(self, size_bytes: int, count: int) -> bool:
+        """Whether entries are taken that the leader has appended: into files that are made already.
+
+        What it took before the disks were full comes before what makes room again, and must not
+        keep that back. Room for a push of the latter is left.
+        """
+        if not self.disk.is_tight:
+            return True
+        size_bytes += self._context.limits.push_bytes_max
+        return self._has_made(size_bytes, count + ENTRIES_LEFT)
+
+    def _has_made(self, size_bytes: int, count: int) -> bool:
+        room = self._context.log.free_space()
+        return room.size_bytes >= size_bytes and room.entries >= count
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether files that are made already have room: enough for entries that make room."""
+        return self._has_made(size_bytes, 0)
 
     def report(self) -> None:
         """Report to the core if this replica began, or ceased, to lack room for appends."""
@@ -90,8 +106,11 @@ class DiskSpace:
         log_event(logger, logging.WARNING, "cannot see how full the disk is", text=str(error))
 
     def prepare_files(self) -> None:
-        """Create the files that appends will need soon, on a thread beside the appends."""
-        if self._context.health_text:
+        """Create the files that appends will need soon, on a thread beside the appends.
+
+        On a full disk they are left: what stays free is for entries that elections need.
+        """
+        if self._context.health_text or self.disk.full_text:
             return
         for file in self._context.log.upcoming():
             if file.path not in self._making:

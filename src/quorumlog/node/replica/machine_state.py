@@ -1,12 +1,16 @@
 """What the parts of a replica know of its state machine."""
 
+import logging
 from dataclasses import dataclass, field
 
+from quorumlog.log_events import log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
 from quorumlog.node.replica.command_results import CommandResults
 from quorumlog.raft.core import RaftCore
 from quorumlog.storage.log.snapshots import SnapshotMeta
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -50,6 +54,17 @@ class MachineState:
             return False
         self.least_applied = -1
         return True
+
+    def releases(self, body: memoryview) -> bool:
+        """See `StateMachine.releases`; a plain log holds no commands, and a machine may err."""
+        if self.machine is None:
+            return False
+        try:
+            return self.machine.releases(body)
+        except Exception as error:  # whatever a user's machine raises
+            text = "the state machine cannot tell whether a command makes room"
+            log_event(logger, logging.ERROR, text, exc_info=error)
+            return False
 
     @property
     def failure_text(self) -> str:

@@ -34,6 +34,7 @@ from quorumlog.model.messages.peer import PushRequest, PushResponse
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.fetches import gather
+from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.raft.effects import MeasureLag, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable, LagMeasured, Received
@@ -52,10 +53,17 @@ class Pushes:
     All methods run on the event loop's thread.
     """
 
-    def __init__(self, context: ReplicaContext, messages: PeerMessages, space: DiskSpace) -> None:
+    def __init__(
+        self,
+        context: ReplicaContext,
+        messages: PeerMessages,
+        space: DiskSpace,
+        machine: MachineState,
+    ) -> None:
         self._context = context
         self._messages = messages
         self._space = space
+        self._machine = machine
         self._appended_range = (-1, -1, -1)
         """Term, first and last index of what was appended last."""
         self._appended: list[Buffer] = []
@@ -86,10 +94,16 @@ class Pushes:
         # entries that elections need may use the reserve, so elections go on while the disk is full
         block, memberships = found
         received.entries += block.count
-        spared = bool(memberships) or is_noop(block)
-        full_text = self._space.full_text(len(attachment), releases=only_releases(block))
-        full = bool(full_text) and not spared
+        full = (
+            not self._space.takes(len(attachment), block.count)
+            and not (memberships or is_noop(block))
+            and not self._makes_room(block)
+        )
         context.step(Received(message, matches, full, memberships), block=block)
+
+    def _makes_room(self, block: Block) -> bool:
+        """Whether entries are taken although the disk is full: without them it would stay full."""
+        return only_releases(block, self._machine.releases) and self._space.fits(len(block.data))
 
     def measure_lag(self, effect: MeasureLag) -> None:
         """Tell the core how many bytes lie between what a peer has and the end of the log."""

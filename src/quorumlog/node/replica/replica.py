@@ -165,7 +165,7 @@ class Replica:
         self._eligibility = Eligibility(context, tables, self.placement, self.applier)
         self._writer = LogWriter(context, opened.hard_states, tables)
         self._messages = PeerMessages(context)
-        pushes = Pushes(context, self._messages, space)
+        pushes = Pushes(context, self._messages, space, state)
         self._core_timer = CoreTimer(context, partial(environment.liveness.quiesce, self)).timer
         self._effects = self._effect_handlers(pushes, sender)
         self._received = self._message_handlers(pushes, sender)
