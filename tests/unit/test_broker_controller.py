@@ -11,7 +11,7 @@ from quorumlog.broker.controller import (
     UNLED_MS,
     Controller,
 )
-from quorumlog.broker.leaders import SILENT_MS, Leaders
+from quorumlog.broker.leaders import MAKES_NONE_MS, SILENT_MS, Leaders
 from quorumlog.machine.cluster.commands import (
     AddGroups,
     AllocateProducerIds,
@@ -50,7 +50,7 @@ class Case:
             self.do(RegisterBroker(f"n{number}", address, "h", 9092, "", "c"))
         for number in range(brokers) if alive is None else alive:
             self.leaders.told(f"n{number}", [])
-        self.went, self.led, self.dead = [], {}, set()
+        self.went, self.led, self.dead, self.not_made = [], {}, set(), {}
 
     def do(self, command):
         execute(self.state, Envelope(os.urandom(16), self.time_ms, command))
@@ -98,7 +98,7 @@ class Case:
         self.time_ms += by_ms
         for node_id in alive:
             leads = [LedGroup(name, 1, [node_id]) for name in self.led.get(node_id, ())]
-            self.leaders.told(node_id, leads)
+            self.leaders.told(node_id, leads, self.not_made.get(node_id, {}))
         self.leaders.tick()
         self.controller.tick()
 
@@ -224,6 +224,35 @@ def test_what_was_lost_is_asked_for_again_but_not_at_once(case):
     case.time_ms += REPEAT_MS
     case.admit()
     assert len(case.asked) == 2
+
+
+def test_a_broker_that_could_not_make_a_group_is_left_out_if_others_suffice():
+    case = Case(brokers=4, voters=4)
+    case.not_made["n3"] = {"pg-9": "no descriptors"}
+    case.pass_time(0)
+    case.admit()
+    assert all(3 not in group.members for group in case.view().groups.values())
+    case.pass_time(MAKES_NONE_MS)
+    assert len(case.view().groups) == 3, "it still says so"
+    case.not_made.clear()
+    for _ in range(MAKES_NONE_MS // REPEAT_MS + 1):
+        case.pass_time(REPEAT_MS)
+    assert any(3 in group.members for group in case.view().groups.values())
+
+
+def test_groups_that_nobody_can_make_are_replaced_ever_more_seldom(case):
+    case.admit()
+    for node_id in case.leaders.alive:
+        case.not_made[node_id] = {"pg-0": "no descriptors"}
+    for _ in range(3_600):
+        case.pass_time(1_000)
+    replaced = [one for one in case.asked if isinstance(one, ReplaceGroup)]
+    assert 3 <= len(replaced) <= 3 * 18, "three groups, in an hour"
+    case.not_made.clear()
+    case.led = {f"n{number}": list(case.view().groups) for number in range(3)}
+    case.pass_time(REPEAT_MS)
+    case.led = {}
+    assert all(group.phase == "led" for group in case.view().groups.values())
 
 
 def test_a_node_that_leads_no_more_does_nothing(case):

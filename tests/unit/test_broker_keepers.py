@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quorumlog.broker.group_keeper import RETRY_MS, GroupKeeper
+from quorumlog.broker.group_keeper import REASON_MAX, RETRY_MS, GroupKeeper
 from quorumlog.broker.partition_keeper import BLOCK_BYTES_MAX, ORDER_MS, PartitionKeeper
 from quorumlog.broker.retention_rules import rules_of
 from quorumlog.machine.cluster.commands import (
@@ -86,13 +86,13 @@ class Host(State):
         self.keeper.reconcile(self.view, broker_id)
         return sorted(self.waiting)
 
-    def end(self, what, name, code=OK):
+    def end(self, what, name, code=OK, text="why"):
         record, done = self.waiting.pop((what, name))
         if code is OK and what == "make":
             self.hosted[name], self.identities[name] = object(), record.identity
         elif code is OK:
             self.hosted.pop(name)
-        done(code, "why")
+        done(code, text)
 
 
 class GroupHost(Host):
@@ -125,6 +125,16 @@ def test_why_groups_could_not_be_made_is_forgotten_with_them(host):
     host.do(ReplaceGroup("pg-0", NewGroup([1, 2], "peers", {"kind": "partitions"})))
     host.reconcile()
     assert host.keeper._said.keys() == {"pg-1"}
+
+
+def test_others_are_told_what_could_not_be_made_as_long_as_it_is_to_be_made(host):
+    host.reconcile()
+    host.end("make", "pg-1")
+    host.end("make", "pg-0", ResponseCode.GROUP_REFUSED, "no descriptors " + "x" * 1_000)
+    ((name, text),) = host.keeper.not_made(host.view).items()
+    assert (name, text) == ("pg-0", ("no descriptors " + "x" * 1_000)[:REASON_MAX])
+    host.do(GroupsLed(["pg-0"]))
+    assert host.keeper.not_made(host.view) == {}
 
 
 def test_a_group_that_could_not_be_made_is_tried_again_later(host):

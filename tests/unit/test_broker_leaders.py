@@ -2,7 +2,13 @@
 
 import pytest
 
-from quorumlog.broker.leaders import ELECTION_MS, NOBODY, SILENT_MS, Leaders
+from quorumlog.broker.leaders import (
+    ELECTION_MS,
+    MAKES_NONE_MS,
+    NOBODY,
+    SILENT_MS,
+    Leaders,
+)
 from quorumlog.model.messages.cluster import LedGroup
 
 
@@ -60,6 +66,25 @@ def test_a_node_whose_connection_has_ended_leads_nothing_until_it_says_so_again(
     assert clock.changes == changes + 1
     leaders.told("n1", led(5, in_sync=("n0", "n1")))
     assert leaders.of("pg-0")[:2] == ("n1", 5)
+
+
+def test_it_is_known_why_groups_are_not_made_and_who_makes_none_for_a_while(leaders, clock):
+    leaders.told("n0", [])
+    leaders.told("n1", [], {"pg-1": "no descriptors", "pg-2": "no room"})
+    leaders.told("n2", [], {"pg-1": "no room"})
+    assert leaders.why_not_made("pg-1") == "n1: no descriptors; n2: no room"
+    assert leaders.why_not_made("pg-0") == ""
+    assert [leaders.makes_groups(node_id) for node_id in ("n0", "n1", "n3")] == [True, False, False]
+    leaders.told("n1", [])
+    assert leaders.why_not_made("pg-2") == ""
+    assert not leaders.makes_groups("n1"), "it gave its group up, and would fail again"
+    leaders.lost("n2")
+    leaders.told("n2", [])
+    assert leaders.makes_groups("n2"), "it was restarted"
+    for _ in range(MAKES_NONE_MS // 1_000):
+        clock.ms += 1_000
+        leaders.told("n1", [])
+    assert leaders.makes_groups("n1")
 
 
 def test_a_silent_node_is_dead_and_leads_nothing(leaders, clock):

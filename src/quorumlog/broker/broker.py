@@ -262,6 +262,17 @@ class Broker:
             one.is_open and self.leader_of(one.group).broker_id >= 0 for one in topic.partitions
         )
 
+    def why_not_open(self, topic_id: bytes) -> str:
+        """Say why partitions of a topic have no leader; empty: no broker says so."""
+        topic = self._view.topics_by_id.get(topic_id)
+        groups = sorted({one.group for one in topic.partitions if not one.is_open} if topic else ())
+        names: dict[str, list[str]] = {}
+        for name in groups:
+            names.setdefault(self._running.leaders.why_not_made(name), []).append(name)
+        return "; ".join(
+            f"{', '.join(some)} could not be made ({text})" for text, some in names.items() if text
+        )
+
     # -- commands -----------------------------------------------------------------------------
 
     async def execute(self, command: AnyCommand, timeout_ms: int) -> AnyResult:

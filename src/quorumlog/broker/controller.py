@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 UNLED_MS: Final = 30_000
 """A new partition group that has no leader after this time is given up, and made elsewhere."""
+DOUBLINGS_MAX: Final = 3
+"""That time doubles with each time that no group has got a leader since: to 4 minutes."""
 REPEAT_MS: Final = 1_000
 """Pause before the same is asked for again, if nothing came of it."""
 DEFAULT_SETTINGS: Final = {"mappedFileSizeForEntryData": str(256 * 1024 * 1024)}
@@ -108,6 +110,7 @@ class Controller:
         self._held: list[_Held] = []
         self._asked: dict[str, int] = {}
         self._unled: dict[str, int] = {}
+        self._doublings = 0
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -154,6 +157,13 @@ class Controller:
         brokers, is_connected = self._node.view().brokers.values(), self._leaders.is_connected
         return sorted(one.broker_id for one in brokers if is_connected(one.node_id))
 
+    def _able(self) -> list[int]:
+        """Return the brokers that new groups are made of: connected, and able, if these suffice."""
+        view, connected = self._node.view(), self._connected()
+        makes_groups = self._leaders.makes_groups
+        able = [one for one in connected if makes_groups(view.brokers[one].node_id)]
+        return able if len(able) >= self._factor() else connected
+
     # -- reconciling --------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -161,18 +171,20 @@ class Controller:
         self.release()
         if not self._node.controls():
             self._unled.clear()
+            self._doublings = 0
             return
         view, now_ms = self._node.view(), self._node.now_ms()
         making = {name for name, group in view.groups.items() if group.phase == "making"}
         self._unled = {name: self._unled.get(name, now_ms) for name in making}
         led = sorted(name for name in making if self._leaders.of(name).node_id is not None)
         if led and self._may_ask("led"):
+            self._doublings = 0
             self._node.ask_for(GroupsLed(led))
         self._replace(
             [
                 name
                 for name, since_ms in self._unled.items()
-                if name not in led and now_ms - since_ms >= UNLED_MS
+                if name not in led and now_ms - since_ms >= UNLED_MS << self._doublings
             ]
         )
         self._add_groups({group.retention_class for group in view.groups.values()} - {MIXED})
@@ -211,7 +223,7 @@ class Controller:
     def _add_groups(self, classes: Collection[int]) -> None:
         """Have a group of each class made for each connected broker that is preferred for none."""
         view, factor = self._node.view(), self._factor()
-        connected = self._connected()
+        connected = self._able()
         if len(connected) < factor:
             return
         led = {(group.members[0], group.retention_class) for group in view.groups.values()}
@@ -273,9 +285,10 @@ class Controller:
 
         Each is to be led by the connected broker that is preferred as the leader of the fewest.
         """
-        connected, factor = self._connected(), self._factor()
+        connected, factor = self._able(), self._factor()
         if not names or len(connected) < factor or not self._may_ask("replacements"):
             return
+        self._doublings = min(self._doublings + 1, DOUBLINGS_MAX)
         kept = [group for name, group in self._node.view().groups.items() if name not in names]
         load = Counter(member for group in kept for member in group.members)
         led = Counter(group.members[0] for group in kept)

@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
 """Pause before a group that could not be made or deleted is tried again."""
+REASON_MAX: Final = 400
+"""Characters of why it could not, as others are told."""
 
 
 class GroupHost(Protocol):
@@ -54,6 +56,11 @@ class GroupKeeper:
         self._retry_ms: dict[str, int] = {}
         self._said: dict[str, str] = {}
 
+    def not_made(self, view: ClusterView) -> dict[str, str]:
+        """Return the groups that this node could not make so far, and why."""
+        found = {name: text[:REASON_MAX] for name, text in self._said.items()}
+        return {name: text for name, text in found.items() if _is_making(view.groups.get(name))}
+
     def reconcile(self, view: ClusterView, broker_id: int) -> None:
         """Begin to make what is missing here, and to delete what was given up."""
         now_ms = self._now_ms()
@@ -64,7 +71,7 @@ class GroupKeeper:
             if name in view.groups or name in self._hosted
         }
         for group in view.groups.values():
-            if group.phase == "making" and broker_id in group.members:
+            if _is_making(group) and broker_id in group.members:
                 self._make(view.cluster_id, group)
         for name in list(self._hosted):
             if view.has_given_up(name):
@@ -108,3 +115,7 @@ class GroupKeeper:
                 code=code.name,
                 text=text,
             )
+
+
+def _is_making(group: PartitionGroup | None) -> bool:
+    return group is not None and group.phase == "making"

@@ -6,7 +6,7 @@ that is silent is dead, too. Clients may be told of brokers that were just lost:
 for a second what it has to send to a broker that is gone from the list.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,6 +17,9 @@ SILENT_MS: Final = 4_000
 ELECTION_MS: Final = 300
 """A group that has lost its leader usually has another one after this time, if it gets one at all:
 30 to 100 ms after a process has died, as its connections end."""
+MAKES_NONE_MS: Final = 600_000
+"""A node that could not make a group is asked for others after this time only, if others can."""
+NOTHING: Final[Mapping[str, str]] = {}
 UNKNOWN_TERM: Final = -1
 NEVER_LED: Final = 0
 """The term of a group that has had no election yet."""
@@ -39,6 +42,7 @@ class _Heard:
 
     at_ms: int
     groups: dict[str, LedGroup] = field(default_factory=dict)
+    not_made: Mapping[str, str] = field(default_factory=dict)
     is_connected: bool = True
 
 
@@ -61,6 +65,8 @@ class Leaders:
         self._observed: dict[str, tuple[int, str | None]] = {}
         self._known: dict[str, KnownLeader] = {}
         self._alive: frozenset[str] = frozenset()
+        self._failed_ms: dict[str, int] = {}
+        """When a node said last that it could not make a group."""
         self._leaderless: dict[str, int] = {}
         """Since when groups have no leader that have had an election."""
 
@@ -83,14 +89,33 @@ class Leaders:
         oldest = self._now_ms() - ELECTION_MS
         return any(since_ms > oldest for since_ms in self._leaderless.values())
 
-    def told(self, node_id: str, groups: Iterable[LedGroup]) -> None:
-        """A node says which groups it leads: these, and no others."""
-        self._heard[node_id] = _Heard(self._now_ms(), {one.group: one for one in groups})
+    def makes_groups(self, node_id: str) -> bool:
+        """Whether a node is connected and has not said lately that it could not make a group."""
+        failed_ms = self._failed_ms.get(node_id, -MAKES_NONE_MS)
+        return self.is_connected(node_id) and self._now_ms() - failed_ms >= MAKES_NONE_MS
+
+    def why_not_made(self, group: str) -> str:
+        """Say why nodes could not make their replicas of a group; empty: none says so."""
+        return "; ".join(
+            f"{node_id}: {one.not_made[group].removeprefix(f'{node_id}: ')}"
+            for node_id, one in sorted(self._heard.items())
+            if group in one.not_made
+        )
+
+    def told(
+        self, node_id: str, groups: Iterable[LedGroup], not_made: Mapping[str, str] = NOTHING
+    ) -> None:
+        """A node says which groups it leads: these, and no others; and which it could not make."""
+        now_ms = self._now_ms()
+        self._heard[node_id] = _Heard(now_ms, {one.group: one for one in groups}, not_made)
+        if not_made:
+            self._failed_ms[node_id] = now_ms
         self._update()
 
     def lost(self, node_id: str) -> None:
         """The connection of a node has ended: its process, too, or it says more at once."""
         heard = self._heard.get(node_id)
+        self._failed_ms.pop(node_id, None)  # it may have more of what it lacked when it is back
         if heard is not None and heard.is_connected:
             self._heard[node_id] = _Heard(heard.at_ms, is_connected=False)
             self._update()
@@ -111,6 +136,7 @@ class Leaders:
         silent = [node_id for node_id, one in self._heard.items() if one.at_ms < oldest]
         for node_id in silent:
             del self._heard[node_id]
+            self._failed_ms.pop(node_id, None)
         if silent:
             self._update()
 

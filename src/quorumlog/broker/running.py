@@ -188,13 +188,18 @@ class Running:
         now_ms = monotonic_ms()
         if led != self._led or now_ms >= self._beat_ms:
             self._led, self._beat_ms = led, now_ms + BEAT_MS
-            self.leaders.told(self._self_id, led)
+            self.leaders.told(self._self_id, led, self._groups.not_made(self.view()))
             for peer_id in self._peers():
                 self._tell(peer_id)
 
     def _tell(self, peer_id: str) -> None:
         """Say to another node which groups are led here."""
-        message = Leading(local_id=self._self_id, remote_id=peer_id, groups=self._led)
+        message = Leading(
+            local_id=self._self_id,
+            remote_id=peer_id,
+            groups=self._led,
+            not_made=self._groups.not_made(self.view()),
+        )
         self.node.links.send(peer_id, message)
 
     def _peers(self) -> list[str]:
@@ -204,7 +209,7 @@ class Running:
 
     def _received(self, message: ClusterMessage, attachment: memoryview) -> None:
         if isinstance(message, Leading):
-            self.leaders.told(message.local_id, message.groups)
+            self.leaders.told(message.local_id, message.groups, message.not_made)
         else:
             self.commands.received(message, attachment)
 

@@ -176,6 +176,10 @@ class BrokerView(Protocol):
         """Whether all partitions of a topic can be produced to, as far as is known here."""
         ...
 
+    def why_not_open(self, topic_id: bytes) -> str:
+        """Say why partitions of a topic have no leader; empty: no broker says so."""
+        ...
+
     async def wait_elected(self) -> None:
         """Wait for the new leaders of groups that have just lost theirs, but not long."""
         ...

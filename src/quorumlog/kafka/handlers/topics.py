@@ -113,7 +113,9 @@ class _Outcomes:
             text = "done, but not all partitions have a leader yet"
             for place, one in self.done.items():
                 if not broker.is_open(one.topic_id):
-                    self.refuse(place, ErrorCode.REQUEST_TIMED_OUT, text)
+                    why = broker.why_not_open(one.topic_id)
+                    texts = f"{text}: {why}" if why else text
+                    self.refuse(place, ErrorCode.REQUEST_TIMED_OUT, texts)
 
     def _left_ms(self) -> int:
         return max(1, round((self._ends_at - self._context.services.now()) * 1_000))

@@ -28,9 +28,15 @@ class LedGroup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Leading(ClusterMessage, frozen=True, kw_only=True):
-    """All partition groups that the sender leads at present; it is sent again each second."""
+    """All partition groups that the sender leads at present; it is sent again each second.
+
+    `not_made`: those that it should have a replica of and could not make, and why.
+    """
 
     groups: Annotated[list[LedGroup], Meta(max_length=LED_MAX)]
+    not_made: Annotated[dict[Name, Text], Meta(max_length=LED_MAX)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class ClusterCommand(ClusterMessage, frozen=True, kw_only=True):
