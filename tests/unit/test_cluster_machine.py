@@ -438,3 +438,20 @@ def test_a_view_is_never_changed():
     cluster.do(PartitionsOpened("pg-0", [1]))
     assert (before.topics, before.assignments) == seen
     assert cluster.view.version > before.version
+
+
+def test_the_shortest_session_is_not_above_the_longest():
+    cluster = Cluster()
+
+    def altered(*changes, replaces=False):
+        pairs = [ConfigChange("set", name, value) for name, value in changes]
+        command = AlterConfigs([AlterResource(None, pairs, replaces)])
+        return cluster.do(command).outcomes[0]
+
+    longest, shortest = "group.max.session.timeout.ms", "group.min.session.timeout.ms"
+    code, text = altered((longest, "5999"))
+    assert code is ResponseCode.INVALID_CONFIG
+    assert text == f"{shortest} would be 6000, above {longest}, 5999"
+    assert altered((longest, "5999"), (shortest, "5999")) == (OK, "")
+    assert altered((shortest, "6000"))[0] is ResponseCode.INVALID_CONFIG
+    assert cluster.view.defaults == {longest: "5999", shortest: "5999"}

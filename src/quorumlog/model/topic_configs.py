@@ -335,6 +335,16 @@ def problem_of_topic(configs: Mapping[str, str]) -> str:
     return next(filter(None, problems), "")
 
 
+def problem_of_defaults(defaults: Mapping[str, str]) -> str:
+    """Return what is wrong with the cluster's configs together; empty: nothing."""
+    least, most = (
+        cluster_default(name, defaults) for name in (GROUP_SESSION_MIN, GROUP_SESSION_MAX)
+    )
+    if int(least) <= int(most):
+        return ""
+    return f"{GROUP_SESSION_MIN} would be {least}, above {GROUP_SESSION_MAX}, {most}"
+
+
 def effective(name: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> str:
     """Return the value that counts for a topic: its own, the cluster's, or the built-in one.
 

@@ -123,7 +123,7 @@ class ConsumerGroup:
             request.protocol_type != self.protocol_type or not names & common_protocols(others)
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_known = request.member_id in {*members.by_id, *members.invited}
+        is_known = request.member_id in members.by_id or request.member_id in members.invited
         is_new = not is_known and request.instance_id not in members.static
         said = size_of_protocols(request.protocols)
         if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:

@@ -41,6 +41,7 @@ from quorumlog.model.topic_configs import (
     TOPIC_CONFIGS,
     cluster_default,
     problem_of,
+    problem_of_defaults,
     problem_of_topic,
 )
 from quorumlog.model.wording import counted, topic_id_text
@@ -263,6 +264,8 @@ def alter_configs(state: ClusterState, command: AlterConfigs, at_ms: int) -> Con
 def _alter(state: ClusterState, resource: AlterResource, *, only_checks: bool) -> None:
     if resource.topic is None:
         defaults = _altered(state.defaults, resource, is_topic=False)
+        if text := problem_of_defaults(defaults):
+            raise _TopicError(ResponseCode.INVALID_CONFIG, text)
         if not only_checks:
             state.defaults = defaults
         return
