@@ -9,7 +9,7 @@ from kafka.errors import RequestTimedOutError
 from embedding import free_ports
 from kafka_nodes import kafka_nodes
 from quorumlog.cli.main import main
-from quorumlog.cli.topic import _note_replicas
+from quorumlog.cli.topic import _note_replicas, _places
 from quorumlog.local import LocalCluster
 
 
@@ -183,3 +183,9 @@ def test_f2_configs_of_all_brokers_are_described_and_altered(cluster, capsys):
     status, _, error = run("alter", "--add-config", "num.partition=3")
     assert status == 1
     assert "did you mean num.partitions?" in error
+
+
+def test_f2_a_partition_without_leader_is_described_as_such():
+    partition = {"partition_index": 3, "leader_id": -1, "leader_epoch": 7}
+    found = {"partitions": [{**partition, "replica_nodes": [0, 1, 2], "isr_nodes": [1]}]}
+    assert _places(found) == [["3", "none", "7", "0,1,2", "1"]]

@@ -191,3 +191,5 @@ def test_a_log_has_no_partitions(tmp_path, capsys):
     opened.append([b"x"])
     opened.close()
     assert json.loads(run(capsys, "partitions", tmp_path / "g", "--json")[1])["partitions"] == []
+    assert main(["store", "partitions", str(tmp_path / "g")]) == 0
+    assert "holds no partitions of topics" in capsys.readouterr().err
