@@ -123,7 +123,7 @@ class ConsumerGroup:
             request.protocol_type != self.protocol_type or not names & common_protocols(others)
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_known = request.member_id in members.by_id or request.member_id in members.invited
+        is_known = request.member_id in members.by_id or request.member_id in members.pending
         is_new = not is_known and request.instance_id not in members.static
         said = size_of_protocols(request.protocols)
         if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:
@@ -141,14 +141,14 @@ class ConsumerGroup:
         member_id = self._store.new_member_id(request.client_id)
         if request.knows_ids:
             # so that one whose answer was lost does not become another member each time (KIP-394)
-            self.members.invited[member_id] = now_ms + request.session_timeout_ms
+            self.members.pending[member_id] = now_ms + request.session_timeout_ms
             joined(JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(request, member_id, now_ms, joined)
 
     def _join_again(self, request: JoinRequest, now_ms: int, joined: Joined) -> None:
         member_id = request.member_id
-        if self.members.invited.pop(member_id, None) is not None:
+        if self.members.pending.pop(member_id, None) is not None:
             self._add(request, member_id, now_ms, joined)
             return
         error = self.members.fault_of(member_id, request.instance_id)
@@ -385,7 +385,7 @@ class ConsumerGroup:
         """Remove a member, or whoever has this instance id if no member is named."""
         if instance_id is not None and not member_id:
             member_id = self.members.static.get(instance_id, "")
-        if instance_id is None and self.members.invited.pop(member_id, None) is not None:
+        if instance_id is None and self.members.pending.pop(member_id, None) is not None:
             self._complete_join_if_all_are_there(now_ms)
             return ErrorCode.NONE
         error = self.members.fault_of(member_id, instance_id)
@@ -420,9 +420,9 @@ class ConsumerGroup:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
-        for member_id, until_ms in list(self.members.invited.items()):
+        for member_id, until_ms in list(self.members.pending.items()):
             if until_ms <= now_ms:
-                del self.members.invited[member_id]
+                del self.members.pending[member_id]
         for member in list(self.members):
             if now_ms - member.seen_ms < member.session_timeout_ms:
                 continue

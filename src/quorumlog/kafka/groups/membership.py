@@ -1,4 +1,4 @@
-"""The members of a consumer group, static ones by their instance ids, and those who are invited."""
+"""The members of a consumer group, static ones by their instance ids, and pending ones."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from quorumlog.machine.cluster.consumer_groups import MEMBER_BYTES, size_of_text
 
 
 class Membership:
-    """Who is in a group. `invited`: ids that were given to those who have not come back with them,
+    """Who is in a group. `pending`: ids that were given to those who have not come back with them,
     and until when they may.
     """
 
@@ -18,10 +18,10 @@ class Membership:
         self.by_id: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """The ids of static members, by their instance ids."""
-        self.invited: dict[str, int] = {}
+        self.pending: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self.by_id) + len(self.invited)
+        return len(self.by_id) + len(self.pending)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.by_id.values())
@@ -95,13 +95,13 @@ class Membership:
     @property
     def have_all_joined(self) -> bool:
         """Whether nobody is waited for."""
-        return not self.invited and all(one.joined for one in self.by_id.values())
+        return not self.pending and all(one.joined for one in self.by_id.values())
 
     @property
     def due_ms(self) -> int | None:
-        """When a session or an invitation is over; None: there are none."""
+        """When a session, or the time of a pending member, is over; None: there are none."""
         due = [one.seen_ms + one.session_timeout_ms for one in self.by_id.values()]
-        return min([*due, *self.invited.values()], default=None)
+        return min([*due, *self.pending.values()], default=None)
 
     # -- as a whole ---------------------------------------------------------------------------
 
