@@ -515,8 +515,13 @@ def test_a_peer_without_room_is_sent_one_entry_at_a_time():
     alone = [m for m in pushes if m.last_index == m.first_index]
     assert len(refused_whole) <= 4, "those that were under way when the first was refused"
     assert 5 <= len(alone) <= 12, "one for each push time-out"
+    assert group.alarms == [(leader, f"{full} has no room for more entries")], "said once"
     group.nodes[full].is_full = False
     group.converge()
+    group.nodes[full].is_full = True
+    group.propose(leader)
+    group.run_for(3_000)
+    assert len(group.alarms) == 2, "and again when it is full again"
 
 
 def test_a_leader_knows_that_no_majority_has_room():

@@ -325,7 +325,7 @@ class Dispatcher:
             return
         first, last = self.write_index, event.last_index
         check(first <= last <= state.log.end_index, "entries were read as asked", first, last)
-        self._read_id, self._is_blocked = None, False
+        self._read_id, self._is_blocked = None, self._is_blocked and self._probes_room
         self._is_reading_disk = not event.from_memory
         if self._is_reading_disk:
             self._rate_limiter.sample(event.size_bytes, state.now_ms)
@@ -425,7 +425,7 @@ class Dispatcher:
                     f"but was only sent entries up to {push.last_index}"
                 )
                 return
-            self._probes_room = False
+            self._probes_room = self._is_blocked = False
             self.match_index = max(self.match_index, response.match_index)
             self.commits.acknowledged(min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
