@@ -1,8 +1,8 @@
 """Runs all tests, in parts side by side, and says at the end what failed and how long each took.
 
-Tests that start processes mostly wait for them: beside them run those with Spark and with Kafka's
-clients. All others give way to these. Unit tests come in two parts, so that two processors have
-work until the end. Usage: `scripts/test.sh`.
+Tests that start processes mostly wait for them: beside them run two other parts at a time, the
+longest first, so that two processors have work until the end. Those that compute give way.
+Usage: `scripts/test.sh`.
 """
 
 import os
@@ -12,7 +12,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -24,9 +26,11 @@ UNIT: Final = "tests/unit"
 CLIENTS: Final = ("test_kafka_*.py", "test_brokers.py", "test_topics.py")
 """Tests with Kafka's clients, in `tests/integration`."""
 LONG: Final = ("test_bench.py", "test_follow_outages.py", "test_crash_loop.py")
-"""Tests in `tests/integration` that run after the unit tests, so that all parts end together."""
+"""Tests in `tests/integration` that are a part of their own, so that all parts end together."""
 PROGRAMS: Final = ("tests/clients",)
 """Tests with programs of their own, which `scripts/test-clients.sh` runs."""
+BESIDE: Final = 2
+"""Parts that run beside the first one."""
 GIVING_WAY: Final = 19
 """Niceness of tests that compute: time counts for those that start processes."""
 NONE_COLLECTED: Final = 5
@@ -41,6 +45,7 @@ class Part:
     def __init__(self, name: str, niceness: int, arguments: Sequence[str]) -> None:
         self.name = name
         self.status = 0
+        self.has_tests = bool(arguments)
         self._words = ["nice", "-n", str(niceness), PYTEST, "-p", "no:cacheprovider", *arguments]
         self._begun = self._ended = 0.0
         self._is_ended = False
@@ -92,17 +97,16 @@ def main() -> int:
     half = [str(path) for path in sorted(Path(UNIT).glob("test_*.py"))[::2]]
     ignored = [f"--ignore={path}" for path in (*STARTED, *SPARK, *SIMULATED, *PROGRAMS, *half)]
     started = Part("started", 0, [*STARTED, *(f"--ignore={path}" for path in clients + long)])
-    beside = [Part("with Spark", 0, SPARK)]
-    if clients:
-        beside.append(Part("with Kafka's clients", 0, clients))
-    beside.append(Part("simulated", GIVING_WAY, SIMULATED))
-    if half:
-        beside.append(Part("half of the unit tests", GIVING_WAY, half))
-    others = [Part("others", GIVING_WAY, ignored)]
-    if long:
-        others.append(Part("started, and long", 0, long))
-    rows = [beside, others]
-    parts = [started, *(part for row in rows for part in row)]
+    beside = [
+        Part("others", GIVING_WAY, ignored),
+        Part("with Spark", 0, SPARK),
+        Part("simulated", GIVING_WAY, SIMULATED),
+        Part("half of the unit tests", GIVING_WAY, half),
+        Part("with Kafka's clients", 0, clients),
+        Part("started, and long", 0, long),
+    ]
+    beside = [part for part in beside if part.has_tests]
+    parts = [started, *beside]
 
     def end(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -114,17 +118,18 @@ def main() -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
+    waiting = deque(beside)
     with tempfile.TemporaryDirectory() as said:
-        threads = []
-        for row in rows:
-            thread = threading.Thread(target=_run_quietly, args=(row, Path(said)), daemon=True)
+        run_waiting = partial(_run_quietly, waiting, Path(said))
+        threads = [threading.Thread(target=run_waiting, daemon=True) for _ in range(BESIDE)]
+        for thread in threads:
             thread.start()
-            threads.append(thread)
         started.run(sys.stdout)
-        for row, thread in zip(rows, threads, strict=True):
+        run_waiting()
+        for thread in threads:
             thread.join()
-            for part in row:
-                sys.stdout.write((Path(said) / part.name).read_text())
+        for part in beside:
+            sys.stdout.write((Path(said) / part.name).read_text())
     sys.stdout.write("\n" + "\n".join(part.summary() for part in parts) + "\n")
     return int(any(part.status for part in parts))
 
@@ -134,9 +139,13 @@ def _found(names: Sequence[str]) -> list[str]:
     return [str(path) for name in names for path in sorted(Path(STARTED[0]).glob(name))]
 
 
-def _run_quietly(row: Sequence[Part], said: Path) -> None:
-    """Run parts one after the other; what they say is for later."""
-    for part in row:
+def _run_quietly(waiting: deque[Part], said: Path) -> None:
+    """Run the parts that wait, one after the other; what they say is for later."""
+    while waiting:
+        try:
+            part = waiting.popleft()
+        except IndexError:  # another thread was faster
+            return
         with (said / part.name).open("w") as out:
             part.run(out)
 

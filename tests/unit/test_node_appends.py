@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.log_events import EVENT_FIELDS
+from quorumlog.machine import StateMachine
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig
@@ -15,6 +16,8 @@ from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.sessions.entries import SessionEntry
 from quorumlog.sessions.producer_table import AppendedBlock
+from quorumlog.storage.files.space import DiskState
+from quorumlog.storage.log.interface import FreeSpace
 from replica_context import Surroundings
 
 ENTRY = SessionEntry(producer_id=7, epoch=0, first_sequence=0, count=1, crc=1)
@@ -31,6 +34,7 @@ class Leader(Surroundings):
             is_transferring=False,
             is_stopping=False,
             awaits_leader=False,
+            full_majority=[],
             committed_index=9,
             term_at=lambda index: 1,
         )
@@ -88,3 +92,44 @@ def test_a_replica_owes_an_answer_until_what_it_depends_on_was_looked_up(
     told = [getattr(one, EVENT_FIELDS) for one in caplog.records if one.msg == "append refused"]
     refused = [one.name for one in answers if one is not ResponseCode.SUCCESS]
     assert [(one["group"], one["code"]) for one in told] == [("g", name) for name in refused]
+
+
+class Releasing(StateMachine):
+    """Says of `free` that it makes room, and cannot tell of `odd`."""
+
+    def apply(self, entries):
+        return [b""] * len(entries)
+
+    def save_snapshot(self, writer):
+        """Save nothing."""
+
+    def load_snapshot(self, reader):
+        """Load nothing."""
+
+    def releases(self, body):
+        if body == b"odd":
+            raise RuntimeError("odd")
+        return body == b"free"
+
+
+@pytest.mark.parametrize(
+    ("bodies", "is_taken"),
+    [([b"free"], True), ([b"more"], False), ([b"free", b"more"], False), ([b"odd"], False)],
+)
+@pytest.mark.parametrize("is_own", [False, True])
+def test_while_disks_are_full_commands_are_taken_that_make_room(bodies, is_taken, is_own):
+    leader = Leader(checked())
+    space, core = leader.appends._space, leader.context.core
+    leader.appends._machine.machine = Releasing()
+    leader.context.log.free_space = lambda: FreeSpace(1_000, 10)
+    if is_own:
+        space.disk = DiskState("the disk is full", is_tight=True)
+    else:
+        core.full_majority = ["n1", "n2"]
+    data = memoryview(bytearray(encode_block(bodies)))
+    block = parse_block(data, count=len(bodies), entry_bytes_max=100)
+    answers = []
+    leader.appends.propose(block, lambda response, _: answers.append(response))
+    told = [(one.code, one.text) for one in answers]
+    text = "the disk is full" if is_own else "no majority has room: the disks of n1, n2 are full"
+    assert told == ([] if is_taken else [(ResponseCode.DISK_FULL, text)])

@@ -29,7 +29,7 @@ def leader():
 
 @pytest.mark.parametrize("match_index", [-1, 0, 1])
 def test_the_bytes_between_what_a_peer_has_and_the_end_are_counted(leader, match_index):
-    Pushes(leader.context, None, None).measure_lag(MeasureLag("n1", match_index))
+    Pushes(leader.context, None, None, None).measure_lag(MeasureLag("n1", match_index))
     lacks = SIZES[match_index + 1 :]
     assert leader.steps == [LagMeasured("n1", sum(lacks) + 48 * len(lacks))]
 
@@ -38,7 +38,7 @@ def test_a_lag_that_cannot_be_measured_is_not_reported(leader):
     log = leader.context.log
     log.note_committed(2)
     log.reset(1)
-    Pushes(leader.context, None, None).measure_lag(MeasureLag("n1", 0))
+    Pushes(leader.context, None, None, None).measure_lag(MeasureLag("n1", 0))
     assert leader.steps == []
 
 
@@ -58,7 +58,7 @@ def test_a_push_that_a_peer_refuses_is_logged_with_the_reason(leader, caplog, co
         x_term=3,
         x_index=5,
     )
-    Pushes(leader.context, None, None).answered(response, memoryview(b""))
+    Pushes(leader.context, None, None, None).answered(response, memoryview(b""))
     told = [getattr(record, EVENT_FIELDS) for record in caplog.records]
     assert len(told) == (code is not ResponseCode.SUCCESS)
     for line in told:

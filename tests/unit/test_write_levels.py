@@ -34,6 +34,7 @@ class Leader(Surroundings):
             is_transferring=False,
             is_stopping=False,
             awaits_leader=False,
+            full_majority=[],
             committed_index=-1,
             durable_index=-1,
             membership=SimpleNamespace(voters=("n0", "n1")),
