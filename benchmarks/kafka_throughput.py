@@ -75,15 +75,15 @@ class Cluster:
     def __init__(self, cluster: LocalCluster) -> None:
         self.servers = cluster.bootstrap_servers
         self._pids = list(cluster.running().values())
-        self._admin = AdminClient({"bootstrap.servers": self.servers})
+        self.admin = AdminClient({"bootstrap.servers": self.servers})
 
     def make(self, topic: str, partitions: int) -> None:
         """Make a topic, and wait until all its partitions have leaders."""
         wanted = NewTopic(topic, partitions, 3)
-        self._admin.create_topics([wanted])[topic].result(WITHIN_S)
+        self.admin.create_topics([wanted])[topic].result(WITHIN_S)
         deadline = time.monotonic() + WITHIN_S
         while time.monotonic() < deadline:
-            known = self._admin.list_topics(topic, timeout=WITHIN_S).topics[topic].partitions
+            known = self.admin.list_topics(topic, timeout=WITHIN_S).topics[topic].partitions
             if len(known) == partitions and all(one.leader >= 0 for one in known.values()):
                 return
             time.sleep(0.05)
