@@ -1,9 +1,10 @@
 """Topics while the disks of all brokers are full: what makes room is done, all else is refused."""
 
 import time
+from collections import Counter
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -96,3 +97,46 @@ def test_a_shorter_retention_makes_room(full):
     (altered,) = admin.incremental_alter_configs([resource]).values()
     altered.result(SECONDS)
     until(lambda: not errors_of(cluster, "small", 1))
+
+
+def test_consumers_join_and_read_and_are_told_that_nothing_is_committed(full):
+    cluster, _ = full
+    consumers = [
+        Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "partition.assignment.strategy": "roundrobin",
+            }
+        )
+        for _ in range(2)
+    ]
+    for consumer in consumers:  # the second one has the group rebalance
+        consumer.subscribe(["large", "small"])
+        until(shared_by(consumers[: consumers.index(consumer) + 1]))
+    read = Counter()
+
+    def has_all():
+        for consumer in consumers:
+            read.update(one.topic() for one in consumer.consume(100, 0.2) if not one.error())
+        return read["large"] >= 0.9 * RECORDS  # some were read before
+
+    until(has_all)
+    with pytest.raises(KafkaException) as refused:
+        consumers[0].commit(asynchronous=False)
+    assert refused.value.args[0].code() == KafkaError.COORDINATOR_NOT_AVAILABLE
+    for consumer in consumers:
+        consumer.close()
+
+
+def shared_by(consumers):
+    """Whether each consumer has a partition, after all have been polled."""
+
+    def is_shared():
+        for consumer in consumers:
+            consumer.poll(0.1)  # what it reads meanwhile is read again by whoever gets it
+        return all(consumer.assignment() for consumer in consumers)
+
+    return is_shared

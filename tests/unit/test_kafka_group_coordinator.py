@@ -9,11 +9,13 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups import coordinator as module
 from quorumlog.kafka.groups.coordinator import (
     EXPIRE_EVERY_MS,
+    SAVE_AGAIN_MS,
     SAVE_MS,
     TAKEN_PER_TICK,
     GroupCoordinator,
 )
-from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest
+from quorumlog.kafka.groups.group import GroupState
+from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest, SyncRequest
 from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SavedMember, SaveGroup
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 from quorumlog.model.codes import ResponseCode
@@ -27,11 +29,13 @@ class World:
 
     def __init__(self, *records):
         self.now_ms, self.due, self.ordered, self.done = 30 * DAY_MS, [], [], []
+        self.is_leader = True
         self.broker = SimpleNamespace(
             coordinator_term=1,
             consumer_groups={one.name: one for one in records},
             defaults={},
             order=self.order,
+            ask_barrier=lambda timeout_ms, done: done(self.is_leader),
         )
         self.coordinator = GroupCoordinator(
             self.broker,
@@ -105,14 +109,48 @@ def test_c4_members_are_told_that_the_cluster_has_no_room_for_their_group():
     world.done[-1](ResponseCode.TIMEOUT, "", None)
     world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
     world.done[-1](ResponseCode.NODE_STOPPING, "", None)
-    world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
-    world.done[-1](ResponseCode.DISK_FULL, "", None)
     assert told == [
         ErrorCode.GROUP_MAX_SIZE_REACHED,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ]
+
+
+def test_on_a_full_disk_a_group_goes_on_and_is_saved_once_there_is_room():
+    world, told = World(), []
+    world.coordinator.is_current()
+    assert world.join("g", 10_000, knows_ids=False) is None
+    world.wait(3_000)  # the group has gathered
+    group = world.coordinator.find("g")
+    (member,) = group.members
+    sync = SyncRequest(member.member_id, None, 1, "consumer", "range", {member.member_id: b"0"})
+    group.sync(sync, world.now_ms, told.append)
+    world.done[-1](ResponseCode.DISK_FULL, "", None)
+    assert [(one.error, one.assignment) for one in told] == [(ErrorCode.NONE, b"0")]
+    assert group.state is GroupState.STABLE
+    for _ in range(5):
+        world.wait(1_000)
+        assert group.heartbeat(member.member_id, None, 1, world.now_ms) is ErrorCode.NONE
+        world.done[-1](ResponseCode.DISK_FULL, "", None)
+    assert 4 <= len(world.ordered) <= 6, "it is tried each second"
+    world.wait(1_000)
+    assert [one.assignment for one in world.ordered[-1].members] == [b"0"]
+    world.done[-1](ResponseCode.SUCCESS, "", GroupsChanged(ResponseCode.SUCCESS))
+    count = len(world.ordered)
+    group.heartbeat(member.member_id, None, 1, world.now_ms)
+    world.wait(3_000)
+    assert len(world.ordered) == count
+
+
+@pytest.mark.parametrize("change", [{"is_leader": False}, {"term": 2}])
+def test_on_a_full_disk_a_node_that_may_not_coordinate_any_more_lets_no_group_go_on(change):
+    world, told = World(), []
+    world.coordinator.is_current()
+    world.coordinator.save(SaveGroup(1, "g", 1, "consumer", "range", "", []), told.append)
+    world.is_leader = change.get("is_leader", True)
+    world.broker.coordinator_term = change.get("term", 1)
+    world.done[-1](ResponseCode.DISK_FULL, "", None)
+    assert told == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
 def test_b4_a_group_that_became_empty_does_not_come_back_with_its_members_before_that_is_saved():
@@ -166,10 +204,10 @@ def test_b4_that_a_group_is_empty_is_saved_again_until_it_is():
     for failures in range(1, 4):
         saved_by(world, code=ResponseCode.TIMEOUT)
         assert world.coordinator.find("g").is_unused, "its record still has the member"
-        world.wait(100)
+        world.wait(SAVE_AGAIN_MS)
         assert len(world.ordered) == failures + 1
     saved_by(world)
-    world.wait(100)
+    world.wait(SAVE_AGAIN_MS)
     assert len(world.ordered) == 4
     world.broker.consumer_groups.clear()
     assert world.coordinator.names() == []

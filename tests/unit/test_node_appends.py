@@ -34,7 +34,8 @@ class Leader(Surroundings):
             is_transferring=False,
             is_stopping=False,
             awaits_leader=False,
-            full_majority=[],
+            self_id="n0",
+            no_room_text="",
             committed_index=9,
             term_at=lambda index: 1,
         )
@@ -125,11 +126,11 @@ def test_while_disks_are_full_commands_are_taken_that_make_room(bodies, is_taken
     if is_own:
         space.disk = DiskState("the disk is full", is_tight=True)
     else:
-        core.full_majority = ["n1", "n2"]
+        core.no_room_text = "no majority has room"
     data = memoryview(bytearray(encode_block(bodies)))
     block = parse_block(data, count=len(bodies), entry_bytes_max=100)
     answers = []
     leader.appends.propose(block, lambda response, _: answers.append(response))
     told = [(one.code, one.text) for one in answers]
-    text = "the disk is full" if is_own else "no majority has room: the disks of n1, n2 are full"
+    text = "n0: the disk is full" if is_own else "no majority has room"
     assert told == ([] if is_taken else [(ResponseCode.DISK_FULL, text)])

@@ -214,7 +214,7 @@ def test_what_was_appended_before_the_disks_were_full_does_not_keep_back_what_ma
     for node in group.cluster.nodes.values():
         if node is not leader:
             node.enter(node.running.maintenance.space.report)
-    group.wait(lambda: group.leader().core.full_majority)
+    group.wait(lambda: group.leader().core.no_room_text)
     code, _ = group.produce(1)
     assert code is ResponseCode.DISK_FULL
     assert group.delete(1, 4).log_start == 4

@@ -313,6 +313,10 @@ class Broker:
         """The term in which this node leads `__cluster`; -1: it does not, or is not ready."""
         return self._running.control_term() if self._parts is not None else -1
 
+    def ask_barrier(self, timeout_ms: int, done: Callable[[bool], None]) -> None:
+        """Do as `barrier` does; `done` is called once, maybe at once."""
+        self._running.barrier(timeout_ms, done)
+
     async def barrier(self, timeout_ms: int) -> bool:
         """Wait until all that `__cluster` had committed shows here; return whether it does.
 

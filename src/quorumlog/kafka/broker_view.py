@@ -202,6 +202,10 @@ class BrokerView(Protocol):
         """Do as `execute` does; `done` is called once."""
         ...
 
+    def ask_barrier(self, timeout_ms: int, done: Callable[[bool], None]) -> None:
+        """Do as `barrier` does; `done` is called once."""
+        ...
+
     async def barrier(self, timeout_ms: int) -> bool:
         """Wait until all that was committed in `__cluster` is known; return whether it is."""
         ...

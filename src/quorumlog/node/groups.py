@@ -212,7 +212,7 @@ class Groups(HostedReplicas):
         for name in self._files.names(base):
             path = f"{base}/{name}"
             if name not in known and not any(one.startswith(path) for one in data):
-                text = "it is the directory of no group of this node; it is ignored"
+                text = "it belongs to no group of this node; it is ignored"
                 log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
     async def _add_group(self, group: GroupConfig, identity: bytes, maps_max: int) -> bool:

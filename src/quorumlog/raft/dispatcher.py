@@ -166,7 +166,6 @@ class Dispatcher:
     """One peer, one term. `match_index`: its log is durable and equal to ours up to here.
 
     `_probes_room`: its disk was full. Until it takes one, entries come singly: a NOOP is taken so.
-
     Invariants: match_index < write_index <= end_index + 1; pushes are in flight, and a read is
     under way, only in APPEND; at most one COMPARE or TRUNCATE is outstanding.
     """
@@ -325,7 +324,7 @@ class Dispatcher:
             return
         first, last = self.write_index, event.last_index
         check(first <= last <= state.log.end_index, "entries were read as asked", first, last)
-        self._read_id, self._is_blocked = None, self._is_blocked and self._probes_room
+        self._read_id, self._is_blocked = None, False
         self._is_reading_disk = not event.from_memory
         if self._is_reading_disk:
             self._rate_limiter.sample(event.size_bytes, state.now_ms)
@@ -425,7 +424,7 @@ class Dispatcher:
                     f"but was only sent entries up to {push.last_index}"
                 )
                 return
-            self._probes_room = self._is_blocked = False
+            self._probes_room = False
             self.match_index = max(self.match_index, response.match_index)
             self.commits.acknowledged(min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
@@ -434,7 +433,8 @@ class Dispatcher:
             self._read_id = None  # the entries that are being read come later
             self.write_index = self.match_index + 1
             if self._probes_room:
-                self._pause(f"{self._peer_id} has no room for more entries")
+                self._retry_after(self._state.config.push_timeout_ms)
+                self._state.record(f"{self._peer_id} has no room for more entries")
             self._probes_room = True
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             # A later answer may have overtaken this one, so match_index stands.

@@ -215,20 +215,25 @@ class Transfer:
     @property
     def needs_heartbeats(self) -> bool:
         """Whether it matters what the others say: another should lead, or has no room."""
-        lacks_room = self._state.writes.lacks_room or bool(self.full_majority())
+        lacks_room = self._state.writes.lacks_room or bool(self.no_room_text())
         return lacks_room or bool(self._live_preferred())
 
-    def full_majority(self) -> list[str]:
-        """Return the voters whose disks are full if no majority has room; else none."""
-        state = self._state
-        full = [name for name, found in self._dispatchers.items() if found.contact.lacks_room]
+    def no_room_text(self) -> str:
+        """Say why no majority takes entries, if full disks are among the reasons; else nothing."""
+        state, members = self._state, self._dispatchers.items()
+        full = [name for name, found in members if found.contact.lacks_room]
         if state.writes.lacks_room:
             full.append(state.config.self_id)
         if not full:
-            return full
+            return ""
         current = state.memberships.current
-        roomy = [name for name in current.ids if name not in full]
-        return [] if has_quorum(current, roomy) else sorted(filter(current.is_voter, full))
+        silent = [name for name, found in members if not found.contact.is_live and name not in full]
+        roomy = [name for name in current.ids if name not in full and name not in silent]
+        if has_quorum(current, roomy):
+            return ""
+        full, silent = (sorted(filter(current.is_voter, names)) for names in (full, silent))
+        text = f"no majority has room: the disk of {', '.join(full)} is full"
+        return f"{text}, {', '.join(silent)} does not answer" if silent else text
 
     def _live_preferred(self) -> list[str]:
         """Return the preferred leaders that are live; none if this replica is one itself."""

@@ -122,9 +122,9 @@ class CoreView:
         return self._leadership is not None and self._leadership.may_commit
 
     @property
-    def full_majority(self) -> list[str]:
-        """The voters whose disks are full, if this replica leads and no majority has room."""
-        return self._transfer.full_majority() if self._leadership is not None else []
+    def no_room_text(self) -> str:
+        """Why no majority takes entries, if this replica leads and disks are full; else empty."""
+        return self._transfer.no_room_text() if self._leadership is not None else ""
 
     def term_at(self, index: int) -> int:
         """Return the term of an entry of the log, or of the absent one before the first."""

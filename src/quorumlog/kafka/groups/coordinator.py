@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
-from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings
+from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings, GroupState
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
 from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SaveGroup
 from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX
@@ -29,6 +29,8 @@ TICK_S: Final = 0.05
 """Pause between two looks at what is due."""
 SAVE_MS: Final = 5_000
 """How long saving may take, as in Kafka (offsets.commit.timeout.ms)."""
+SAVE_AGAIN_MS: Final = 1_000
+"""Pause before groups are saved again that could not be."""
 EXPIRE_EVERY_MS: Final = 600_000
 """Pause between two looks for groups that nobody has used for long."""
 FORGOTTEN_MAX: Final = 1_000
@@ -46,8 +48,8 @@ _ERRORS: Final = {
     ResponseCode.INCONSISTENT_TERM: ErrorCode.NOT_COORDINATOR,
     ResponseCode.NODE_STOPPING: ErrorCode.NOT_COORDINATOR,
 }
-"""Why a group is not saved. After all others, such as a full disk, members try again later; they
-look for the coordinator first, as for those of which another one may save it."""
+"""Why a group is not saved. After all others members try again later; they look for the coordinator
+first, as for those of which another one may save it. On a full disk a group goes on unsaved."""
 
 
 class _Save(NamedTuple):
@@ -85,10 +87,10 @@ class GroupCoordinator:
         self._saving: dict[str, list[_Save]] = {}
         """Groups of which a save is under way, with those that wait for its end."""
         self._unsaved: dict[str, None] = {}
-        """Groups without members of which that is not saved: it is tried again."""
+        """Groups that are not saved as they are, as a disk was full, say: it is tried again."""
         self._to_take: list[str] = []
         """Groups with members that an earlier coordinator had."""
-        self._expire_ms = 0
+        self._expire_ms = self._save_ms = 0
         self._is_ticking = False
         self._has_ended = False
 
@@ -232,7 +234,20 @@ class GroupCoordinator:
     def _order_save(self, group: SaveGroup, done: Sequence[Callable[[ErrorCode], None]]) -> None:
         def ordered(code: ResponseCode, text: str, result: Any) -> None:
             outcome = result.code if isinstance(result, GroupsChanged) else code
-            error = _ERRORS.get(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if outcome is ResponseCode.DISK_FULL:
+                self._broker.ask_barrier(SAVE_MS, has_passed)
+            else:
+                ended(_ERRORS.get(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+        def has_passed(is_leader: bool) -> None:
+            """Go on without saving if no other node coordinates: consumers read on full disks."""
+            if is_leader and self._broker.coordinator_term == group.term:
+                self._unsaved[group.group] = None
+                ended(ErrorCode.NONE)
+            else:
+                ended(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        def ended(error: ErrorCode) -> None:
             waiting, self._saving[group.group] = self._saving[group.group], []
             if waiting:
                 self._order_save(waiting[-1].group, [one.done for one in waiting])
@@ -262,11 +277,10 @@ class GroupCoordinator:
         some, self._to_take = self._to_take[:TAKEN_PER_TICK], self._to_take[TAKEN_PER_TICK:]
         for name in some:
             self.find(name)
-        for name in list(islice(self._unsaved, TAKEN_PER_TICK)):
-            del self._unsaved[name]
-            if name in self._groups and self._groups[name].is_unused:
-                self.save(self._groups[name].saved(), lambda error: None)
         now_ms = self.now_ms()
+        if now_ms >= self._save_ms:
+            self._save_ms = now_ms + SAVE_AGAIN_MS
+            self._save_again()
         while self._due and self._due[0][0] <= now_ms:
             due_ms, name = heapq.heappop(self._due)
             group = self._groups.get(name)
@@ -279,6 +293,15 @@ class GroupCoordinator:
         if now_ms >= self._expire_ms:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expire()
+
+    def _save_again(self) -> None:
+        for name in list(islice(self._unsaved, TAKEN_PER_TICK)):
+            group = self._groups.get(name)
+            if group is None:
+                del self._unsaved[name]
+            elif group.state in (GroupState.STABLE, GroupState.EMPTY):
+                del self._unsaved[name]
+                self.save(group.saved(), lambda error: None)
 
     def _expire(self) -> None:
         """Forget groups that have had no members, and committed nothing, for long."""

@@ -84,6 +84,9 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
 }
 
 
+_RELEASING: Final = (DeleteTopics, AlterConfigs, DeleteOffsets, ForgetGroups)
+
+
 def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
     """Carry out a command; return its result, encoded. One that comes again changes nothing.
 
@@ -133,9 +136,9 @@ class ClusterMachine(StateMachine):
         return execute(self._state, envelope, entry.term)
 
     def releases(self, body: memoryview) -> bool:
-        """See `StateMachine`: deleted topics, and configs such as shorter retention, make room."""
+        """See `StateMachine`: deletions, and configs such as shorter retention, make room."""
         try:
-            return isinstance(decode_envelope(body).command, DeleteTopics | AlterConfigs)
+            return isinstance(decode_envelope(body).command, _RELEASING)
         except UnexpectedArgumentError:
             return False
 

@@ -238,10 +238,9 @@ class Appends:
 
     def _full_text(self, size_bytes: int) -> str:
         """Say which full disks keep an append from being taken, or from being committed."""
+        core = self._context.core
         own = self._space.full_text(size_bytes)
-        if own or not (full := self._context.core.full_majority):
-            return own
-        return f"no majority has room: the disks of {', '.join(full)} are full"
+        return f"{core.self_id}: {own}" if own else core.no_room_text
 
     @property
     def has_room(self) -> bool:

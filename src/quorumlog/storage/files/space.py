@@ -36,25 +36,26 @@ def read_disk_state(
     files: FileSystem, base: str, data_directories: Sequence[str], config: GroupConfig
 ) -> DiskState:
     """Return the state of a group: of the base directory and the emptiest data directory."""
-    base_space = files.space(base)
-    data_space = min(
-        (files.space(path) for path in data_directories), key=used_ratio, default=base_space
-    )
-    ratios = [
-        used_ratio(space)
-        for space in (base_space, data_space)
+    spaces = {path: files.space(path) for path in data_directories}
+    emptiest = min(spaces, key=lambda path: used_ratio(spaces[path]), default=base)
+    measured = {base: files.space(base), emptiest: spaces.get(emptiest) or files.space(base)}
+    ratios = {
+        path: used_ratio(space)
+        for path, space in measured.items()
         if space.free_bytes < config.disk_ample_bytes
-    ]
-    highest = max(ratios, default=0.0)
+    }
+    highest = max(ratios.values(), default=0.0)
     forced = config.disk_space_ratio_to_force_clean
     full = min(FULL_RATIO_MAX, forced + FULL_ABOVE_FORCE_CLEAN)
-    least_free = min(base_space.free_bytes, data_space.free_bytes)
+    least_free, scarce = min((space.free_bytes, path) for path, space in measured.items())
     file_bytes = config.data_file_bytes + config.mapped_file_size_for_entry_index
     text = ""
     if highest > full:
-        text = f"the disk is used to {highest:.0%}, more than {full:.0%}"
+        used = max(ratios, key=lambda path: ratios[path])
+        text = f"the disk of {used} is used to {highest:.0%}, more than {full:.0%}"
     elif least_free < config.disk_reserve_bytes:
-        text = f"the disk has {least_free} bytes left, less than {config.disk_reserve_bytes}"
+        reserved = config.disk_reserve_bytes
+        text = f"the disk of {scarce} has {least_free} bytes left, less than {reserved}"
     return DiskState(
         text,
         highest > config.disk_space_ratio_to_check_expired,
