@@ -6,7 +6,7 @@ import pytest
 from quorumlog.model.codes import PushType, ResponseCode, Role, VoteResult
 from quorumlog.model.messages.peer import PushResponse, TimeoutNowRequest, VoteRequest
 from quorumlog.raft import events as ev
-from raft_cluster import ENTRY_BYTES
+from raft_cluster import ENTRY_BYTES, TIMING
 from raft_members import Group, no_message, started_group
 from raft_messages import Contents, log_of, vote_request
 
@@ -409,6 +409,23 @@ def test_a_preferred_leader_that_cannot_take_over_does_not_keep_stopping_appends
     group.drop = no_message
     group.step(group.nodes[leader], ev.PeerConnected("n2"))
     group.run_until(lambda: group.leader == "n2", 2_000)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_preferred_leader_founds_its_group(seed):
+    group = Group(3, seed, preferred_leader_ids=("n1",)).start()
+    group.run_until(lambda: group.leader is not None, 2_000)
+    assert group.leader == "n1"
+    assert group.core("n1").term == 1
+    group.converge()
+    group.crash("n1")
+    group.run_until(lambda: group.leader not in (None, "n1"), 3 * TIMING["election_timeout_max_ms"])
+
+
+def test_a_group_is_founded_by_another_if_the_preferred_leader_may_not_lead():
+    group = Group(3, preferred_leader_ids=("n1",)).start()
+    group.step(group.nodes["n1"], ev.EligibilityChanged(False))
+    group.run_until(lambda: group.leader in ("n0", "n2"), 5_000)
 
 
 def test_a_preferred_leader_with_an_empty_log_catches_up_before_it_is_told():

@@ -24,6 +24,8 @@ class ElectionTimer:
     def __init__(self, config: RaftConfig, random: RandomSource, now_ms: int) -> None:
         self.deadline_ms = now_ms
         self.is_quiescent = False
+        self.yields = False
+        """Whether others campaign first: this replica waits longer by an election time-out."""
         self._config = config
         self._random = random
         self._last_contact_ms = now_ms
@@ -41,7 +43,7 @@ class ElectionTimer:
         self._timeout_ms = self._random.randrange(
             self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
         )
-        self.deadline_ms = now_ms + self._timeout_ms
+        self.deadline_ms = now_ms + self._timeout_ms + self._yielded_ms()
 
     def leader_seen(self, now_ms: int) -> None:
         """The leader gave a sign of life: wait for the same time-out again."""
@@ -64,7 +66,10 @@ class ElectionTimer:
 
     def _soon_ms(self, now_ms: int) -> int:
         pause_ms = self._config.heartbeat_ms
-        return now_ms + pause_ms + self._random.randrange(pause_ms)
+        return now_ms + pause_ms + self._random.randrange(pause_ms) + self._yielded_ms()
+
+    def _yielded_ms(self) -> int:
+        return self._config.election_timeout_max_ms if self.yields else 0
 
     def leader_lost(self, now_ms: int) -> None:
         """The leader's process seems to have ended: campaign within half a heartbeat interval.

@@ -93,6 +93,7 @@ class RaftState:
         self.is_stopping = False
         self._request_id = 0
         self.election_timer = ElectionTimer(config, random, now_ms)
+        self.election_timer.yields = self._yields()
         if not self.is_sole_voter:
             self.election_timer.restart(now_ms)
 
@@ -198,8 +199,20 @@ class RaftState:
         ):
             self._membership_changed()
 
+    def _yields(self) -> bool:
+        """Whether a preferred leader shall found the group: all founders are there for that.
+
+        Clients would see it take over from another one in the first moments of their topics.
+        """
+        preferred = self.config.preferred_leader_ids
+        is_one, voters = self.config.self_id in preferred, self.memberships.current.voters
+        return not (self.memberships.is_founded or is_one) and any(
+            name in voters for name in preferred
+        )
+
     def _membership_changed(self) -> None:
         self.signals.changes += 1
+        self.election_timer.yields = self._yields()
         index, current = self.memberships.index, self.memberships.current
         joint = f", before {', '.join(current.outgoing)}" if current.is_joint else ""
         learners = f"; learners {', '.join(current.learners)}" if current.learners else ""
