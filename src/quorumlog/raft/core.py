@@ -317,6 +317,7 @@ class RaftCore(CoreView):
 
     def _room_changed(self, event: RoomChanged) -> None:
         self._state.writes.lacks_room = event.lacks_room
+        self._transfer.room_changed()
         self._state.record("its disk is full" if event.lacks_room else "its disk has room again")
 
     def _log_compacted(self, event: LogCompacted) -> None:

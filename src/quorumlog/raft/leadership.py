@@ -173,7 +173,9 @@ class Leadership:
             return
         self._confirm_reads()
         dispatcher.commits.reported(response.committed_index)
-        dispatcher.contact.lacks_room = response.lacks_room
+        if response.lacks_room is not dispatcher.contact.lacks_room:
+            dispatcher.contact.lacks_room = response.lacks_room
+            self._transfer.room_changed()
         if response.code is ResponseCode.INCONSISTENT_STATE:
             dispatcher.diverged()
         elif self._rounds.shows_lost_data(response, dispatcher.match_index):

@@ -47,6 +47,7 @@ class Transfer:
 
     def __init__(self, state: RaftState) -> None:
         self._state = state
+        self.knows_full_disks = False
         self._dispatchers: Mapping[str, Dispatcher] = {}
         self._running: _Running | None = None
         self.is_awaited = False
@@ -59,6 +60,7 @@ class Transfer:
     def leadership_started(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """This replica leads: after a heartbeat interval it may know what the others have."""
         self._dispatchers = dispatchers
+        self.room_changed()
         earliest_ms = self._state.now_ms + self._state.config.heartbeat_ms
         self._next_check_ms = max(self._next_check_ms, earliest_ms)
 
@@ -215,8 +217,15 @@ class Transfer:
     @property
     def needs_heartbeats(self) -> bool:
         """Whether it matters what the others say: another should lead, or has no room."""
-        lacks_room = self._state.writes.lacks_room or bool(self.no_room_text())
+        lacks_room = self.knows_full_disks and (
+            self._state.writes.lacks_room or bool(self.no_room_text())
+        )
         return lacks_room or bool(self._live_preferred())
+
+    def room_changed(self) -> None:
+        """A disk of the group became full, or has room again, as far as is known here."""
+        lacking = (found.contact.lacks_room for found in self._dispatchers.values())
+        self.knows_full_disks = self._state.writes.lacks_room or any(lacking)
 
     def no_room_text(self) -> str:
         """Say why no majority takes entries, if full disks are among the reasons; else nothing."""

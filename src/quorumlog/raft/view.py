@@ -124,7 +124,9 @@ class CoreView:
     @property
     def no_room_text(self) -> str:
         """Why no majority takes entries, if this replica leads and disks are full; else empty."""
-        return self._transfer.no_room_text() if self._leadership is not None else ""
+        if not self._transfer.knows_full_disks or self._leadership is None:
+            return ""  # asked for each append
+        return self._transfer.no_room_text()
 
     def term_at(self, index: int) -> int:
         """Return the term of an entry of the log, or of the absent one before the first."""
