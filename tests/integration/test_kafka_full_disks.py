@@ -75,9 +75,11 @@ def creation_error(admin):
     """Return why a topic cannot be created; a broker sees a little later that its disk is full."""
     name = f"new-{time.monotonic_ns()}"
     (made,) = admin.create_topics([NewTopic(name, 1)], operation_timeout=1).values()
-    with pytest.raises(KafkaException) as refused:
+    try:
         made.result(SECONDS)
-    return refused.value.args[0].code()
+    except KafkaException as refused:
+        return refused.args[0].code()
+    return None
 
 
 def test_a_topic_is_deleted_and_its_room_is_used(full):

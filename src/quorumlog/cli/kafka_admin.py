@@ -26,7 +26,7 @@ _REFUSED: Final = "ECONNREFUSED"
 _UNSENT: Final = {"NodeNotReadyError", "NoBrokersAvailable"}
 """Errors that say the same."""
 NO_COORDINATOR: Final = (
-    "consumer groups cannot be changed now: __cluster has no leader, which takes a majority of its "
+    "consumer groups are not served now: __cluster has no leader, which takes a majority of its "
     "nodes, or their disks are full ('quorumlog status' shows both)"
 )
 NO_LEADER: Final = "a partition that was asked for has no leader: a majority of its nodes is down"
