@@ -25,7 +25,14 @@ SIMULATED: Final = ("tests/mutants", "tests/properties")
 UNIT: Final = "tests/unit"
 CLIENTS: Final = ("test_kafka_*.py", "test_brokers.py", "test_topics.py")
 """Tests with Kafka's clients, in `tests/integration`."""
-LONG: Final = ("test_bench.py", "test_follow_outages.py", "test_crash_loop.py")
+LONG: Final = (
+    "test_bench.py",
+    "test_crash_loop.py",
+    "test_follow_outages.py",
+    "test_full_disk.py",
+    "test_journal_process.py",
+    "test_stop_process.py",
+)
 """Tests in `tests/integration` that are a part of their own, so that all parts end together."""
 PROGRAMS: Final = ("tests/clients",)
 """Tests with programs of their own, which `scripts/test-clients.sh` runs."""
@@ -102,8 +109,8 @@ def main() -> int:
         Part("with Spark", 0, SPARK),
         Part("simulated", GIVING_WAY, SIMULATED),
         Part("half of the unit tests", GIVING_WAY, half),
-        Part("with Kafka's clients", 0, clients),
         Part("started, and long", 0, long),
+        Part("with Kafka's clients", 0, clients),
     ]
     beside = [part for part in beside if part.has_tests]
     parts = [started, *beside]

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -127,7 +127,7 @@ def test_consumers_join_and_read_and_are_told_that_nothing_is_committed(full):
 
     until(has_all)
     with pytest.raises(KafkaException) as refused:
-        consumers[0].commit(asynchronous=False)
+        consumers[0].commit(offsets=[TopicPartition("large", 0, 1)], asynchronous=False)
     assert refused.value.args[0].code() == KafkaError.COORDINATOR_NOT_AVAILABLE
     for consumer in consumers:
         consumer.close()
