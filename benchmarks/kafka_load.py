@@ -70,7 +70,8 @@ def be_producer(servers: str, rate: float, seconds: float) -> int:
 
 def loaded(cluster: Cluster, rate: float, seconds: float) -> tuple[float, list[float], float]:
     """Return the rate that was reached, each record's time in seconds, and the nodes' seconds."""
-    source = consumer(cluster.servers, TOPIC, PARTITIONS, **{"auto.offset.reset": "latest"})
+    source = consumer(cluster.servers, TOPIC, PARTITIONS)
+    source.list_topics(TOPIC, timeout=WITHIN_S)  # it has to know the partitions
     for place in source.assignment():
         place.offset = source.get_watermark_offsets(place, WITHIN_S)[1]
         source.seek(place)
