@@ -79,7 +79,7 @@ def loaded(cluster: Cluster, rate: float, seconds: float) -> tuple[float, list[f
     cpu, took, told = cluster.cpu(), list[float](), None
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         while told is None or len(took) < told["sent"]:
-            messages = source.consume(1_000, 0.1)
+            messages = source.consume(100, 0.002)  # it waits for so many, or so long
             now = time.monotonic_ns()
             took += [
                 (now - _STAMP.unpack_from(one.value())[0]) / 1e9
