@@ -17,15 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import uvloop
 from confluent_kafka import Producer
 from kafka_requests import batch, framed
-from kafka_throughput import MB, WITHIN_S, Cluster, Row, consumer, print_table
+from kafka_throughput import MB, WITHIN_S, Cluster, Row, consumer, print_measured
 
 from quorumlog.kafka.requests import ApiKey
-from quorumlog.local import LocalCluster, guarded_directory
 
 SECONDS = 5.0
 PARTITIONS = 6
@@ -79,7 +77,7 @@ def loaded(cluster: Cluster, rate: float, seconds: float) -> tuple[float, list[f
     cpu, took, told = cluster.cpu(), list[float](), None
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         while told is None or len(took) < told["sent"]:
-            messages = source.consume(100, 0.002)  # it waits for so many, or so long
+            messages = source.consume(100, 0.002)  # it waits for all of them, or that long
             now = time.monotonic_ns()
             took += [
                 (now - _STAMP.unpack_from(one.value())[0]) / 1e9
@@ -170,11 +168,7 @@ def main() -> int:
         servers, rate, seconds = sys.argv[2:]
         return be_producer(servers, float(rate), float(seconds))
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    with guarded_directory("quorumlog-kafka-") as guard:
-        cluster = LocalCluster.create(Path(guard.directory) / "cluster", topics=True, kafka_port=0)
-        cluster.up()
-        print_table(measured(Cluster(cluster), seconds))
-        cluster.down()
+    print_measured(measured, seconds)
     return 0
 
 

@@ -311,17 +311,22 @@ def measured(cluster: Cluster, seconds: float) -> Iterator[Row]:
     yield tail(cluster, "tail", max(1, int(TAIL_MB * seconds / SECONDS)))
 
 
+def print_measured(measure: Callable[[Cluster, float], Iterable[Row]], seconds: float) -> None:
+    """Start three nodes, print what is measured with them, and end them."""
+    with guarded_directory("quorumlog-kafka-") as guard:
+        cluster = LocalCluster.create(Path(guard.directory) / "cluster", topics=True, kafka_port=0)
+        cluster.up()
+        print_table(measure(Cluster(cluster), seconds))
+        cluster.down()
+
+
 def main() -> int:
     """Measure, or be consumers."""
     if sys.argv[1:2] == ["--consumers"]:
         servers, topic, count, size = sys.argv[2:]
         return be_consumers(servers, topic, int(count), int(size))
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    with guarded_directory("quorumlog-kafka-") as guard:
-        cluster = LocalCluster.create(Path(guard.directory) / "cluster", topics=True, kafka_port=0)
-        cluster.up()
-        print_table(measured(Cluster(cluster), seconds))
-        cluster.down()
+    print_measured(measured, seconds)
     return 0
 
 

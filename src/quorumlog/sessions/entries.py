@@ -343,12 +343,14 @@ def only_releases(block: Block, releases: Callable[[memoryview], bool]) -> bool:
 
     `releases` gets the body of each entry that is not on the system channel.
     """
-    system = {**dict.fromkeys(system_ordinals_of(block)), **dict(system_entries_in(block, 0))}
+    system = set(system_ordinals_of(block))
     for ordinal in range(block.count):
+        body = body_at(block, ordinal)
         if ordinal in system:
-            if not isinstance(system[ordinal], RELEASING_ENTRIES):
-                return False
-        elif not releases(body_at(block, ordinal)):
+            makes_room = isinstance(decode_system_entry(body), RELEASING_ENTRIES)
+        else:
+            makes_room = releases(body)
+        if not makes_room:
             return False
     return True
 

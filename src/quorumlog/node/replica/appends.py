@@ -42,7 +42,6 @@ from quorumlog.sessions.entries import (
     LEADERS_ENTRIES,
     SystemEntry,
     is_transactional,
-    only_releases,
 )
 from quorumlog.topics.produced_batch import ProducedBatch
 
@@ -219,9 +218,7 @@ class Appends:
         if context.core.is_stopping and context.core.may_stop:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         full_text = self._full_text(len(block.data))
-        if full_text and not (
-            only_releases(block, self._machine.releases) and self._space.fits(len(block.data))
-        ):
+        if full_text and not self._space.takes_releasing(block, self._machine.releases):
             self._space.report()
             return ResponseCode.DISK_FULL, full_text
         if self._is_full():

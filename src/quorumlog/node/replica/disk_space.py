@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from quorumlog.log_events import log_event
+from quorumlog.model.block import Block
 from quorumlog.model.config import GroupConfig
 from quorumlog.model.errors import (
     LeaderPendingFullError,
@@ -15,13 +16,14 @@ from quorumlog.model.errors import (
 )
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.raft.events import RoomChanged
+from quorumlog.sessions.entries import only_releases
 from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.files.write_plans import Preparable
 
 logger = logging.getLogger(__name__)
 
 ENTRIES_LEFT: Final = 256
-"""So many entries that make room have a place in the index while disks are full."""
+"""Entries that make room for which a place in the index is left while disks are full."""
 _NO_FILE: Final = "the disk has no room for another data file"
 
 
@@ -65,9 +67,12 @@ class DiskSpace:
         room = self._context.log.free_space()
         return room.size_bytes >= size_bytes and room.entries >= count
 
-    def fits(self, size_bytes: int) -> bool:
-        """Whether files that are made already have room: enough for entries that make room."""
-        return self._has_made(size_bytes, 0)
+    def takes_releasing(self, block: Block, releases: Callable[[memoryview], bool]) -> bool:
+        """Whether entries are taken although the disk is full: without them it would stay full.
+
+        They make room (`only_releases`), and have a place in files that are made already.
+        """
+        return only_releases(block, releases) and self._has_made(len(block.data), 0)
 
     def report(self) -> None:
         """Report to the core if this replica began, or ceased, to lack room for appends."""

@@ -38,7 +38,7 @@ from quorumlog.node.replica.machine_state import MachineState
 from quorumlog.node.replica.peer_messages import PeerMessages
 from quorumlog.raft.effects import MeasureLag, PushEntries, ReadEntries
 from quorumlog.raft.events import EntriesRead, EntriesUnreadable, LagMeasured, Received
-from quorumlog.sessions.entries import only_releases, system_entries_in
+from quorumlog.sessions.entries import system_entries_in
 from quorumlog.storage.entries.entry_runs import EntryRun
 from quorumlog.storage.log.interface import Log
 
@@ -97,13 +97,9 @@ class Pushes:
         full = (
             not self._space.takes(len(attachment), block.count)
             and not (memberships or is_noop(block))
-            and not self._makes_room(block)
+            and not self._space.takes_releasing(block, self._machine.releases)
         )
         context.step(Received(message, matches, full, memberships), block=block)
-
-    def _makes_room(self, block: Block) -> bool:
-        """Whether entries are taken although the disk is full: without them it would stay full."""
-        return only_releases(block, self._machine.releases) and self._space.fits(len(block.data))
 
     def measure_lag(self, effect: MeasureLag) -> None:
         """Tell the core how many bytes lie between what a peer has and the end of the log."""

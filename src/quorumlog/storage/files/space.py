@@ -36,9 +36,9 @@ def read_disk_state(
     files: FileSystem, base: str, data_directories: Sequence[str], config: GroupConfig
 ) -> DiskState:
     """Return the state of a group: of the base directory and the emptiest data directory."""
-    spaces = {path: files.space(path) for path in data_directories}
-    emptiest = min(spaces, key=lambda path: used_ratio(spaces[path]), default=base)
-    measured = {base: files.space(base), emptiest: spaces.get(emptiest) or files.space(base)}
+    spaces = {path: files.space(path) for path in (base, *data_directories)}
+    emptiest = min(data_directories, key=lambda path: used_ratio(spaces[path]), default=base)
+    measured = {path: spaces[path] for path in (base, emptiest)}
     ratios = {
         path: used_ratio(space)
         for path, space in measured.items()
