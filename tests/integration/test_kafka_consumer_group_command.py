@@ -214,7 +214,7 @@ def test_f2_without_a_coordinator_commands_fail_in_words(tmp_path, capsys, actio
         server = broker.advertised
         options = ("--bootstrap-server", server, "--timeout", "6")
         assert main(["consumer-group", *action, *options]) == 1
-        assert "consumer groups are not served now" in capsys.readouterr().err
+        assert "consumer groups cannot be changed now" in capsys.readouterr().err
 
 
 def test_f2_a_broker_that_just_died_is_asked_no_more(tmp_path, capsys):

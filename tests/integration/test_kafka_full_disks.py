@@ -42,6 +42,7 @@ def full(tmp_path):
         for disk in disks.values():
             disk.fill()
         until(lambda: errors_of(cluster, "small", 1))
+        until(lambda: creation_error(admin) == KafkaError.KAFKA_STORAGE_ERROR)
         yield cluster, admin
 
 
@@ -86,7 +87,6 @@ def test_a_topic_is_deleted_and_its_room_is_used(full):
     cluster, admin = full
     (refused,) = errors_of(cluster, "small", 1)
     assert refused.code() == KafkaError.KAFKA_STORAGE_ERROR
-    until(lambda: creation_error(admin) == KafkaError.KAFKA_STORAGE_ERROR)
     (deleted,) = admin.delete_topics(["large"], operation_timeout=SECONDS).values()
     deleted.result(SECONDS)
     until(lambda: not errors_of(cluster, "small", 1))
@@ -109,11 +109,11 @@ def test_consumers_join_and_read_and_are_told_that_nothing_is_committed(full):
                 "bootstrap.servers": cluster.bootstrap_servers,
                 "group.id": "g",
                 "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
+                "enable.auto.commit": commits,
                 "partition.assignment.strategy": "roundrobin",
             }
         )
-        for _ in range(2)
+        for commits in (True, False)
     ]
     for consumer in consumers:  # the second one has the group rebalance
         consumer.subscribe(["large", "small"])

@@ -5,7 +5,7 @@ import pytest
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.group import BYTES_MAX, ConsumerGroup, GroupSettings, GroupState
 from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest, SyncRequest
-from quorumlog.machine.cluster.commands import MEMBERS_MAX
+from quorumlog.machine.cluster.commands import MEMBERS_MAX, SavedMember
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000
@@ -407,6 +407,27 @@ def test_b4_a_static_member_that_joins_no_more_stays_until_its_session_is_over(c
     consumers.wait(100)
     assert consumers.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
     assert consumers.group.members.static == {}
+
+
+def test_b4_a_static_member_that_a_generation_began_without_does_not_commit_in_it():
+    """It may know one of this number from a coordinator that could not save it (full disks)."""
+    protocols = SavedMember("s-1", "s", "s", "h", 300_000, REBALANCE_MS, b"topics", b"1")
+    other = SavedMember("d-1", None, "d", "h", 300_000, REBALANCE_MS, b"topics", b"0")
+    consumers = Consumers()
+    record = ConsumerGroupRecord("g", 5, "consumer", "range", "d-1", (protocols, other))
+    consumers.group.restore(record, consumers.now_ms)
+    changed = (GroupProtocol("range", b"other topics"),)
+    consumers.join("d", "d-1", session_ms=300_000, protocols=changed)
+    consumers.now_ms += REBALANCE_MS
+    consumers.group.tick(consumers.now_ms)
+    assert consumers.joined["d"].generation == 6
+    consumers.sync("d", {"d-1": b"0", "s-1": b"1"})
+    group, illegal = consumers.group, ErrorCode.ILLEGAL_GENERATION
+    assert group.heartbeat("s-1", "s", 6, consumers.now_ms) is illegal
+    assert group.may_commit("s-1", "s", 6, consumers.now_ms) is illegal
+    joined = consumers.join("s", "s-1", instance_id="s", protocols=RANGE)
+    assert (joined.error, joined.generation) == (ErrorCode.NONE, 6)
+    assert group.may_commit("s-1", "s", 6, consumers.now_ms) is ErrorCode.NONE
 
 
 def test_b4_a_static_member_is_removed_by_its_instance_id(consumers):

@@ -142,6 +142,49 @@ def test_on_a_full_disk_a_group_goes_on_and_is_saved_once_there_is_room():
     assert len(world.ordered) == count
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        (ResponseCode.TIMEOUT, "", None),
+        (ResponseCode.SUCCESS, "", GroupsChanged(ResponseCode.CLUSTER_FULL)),
+    ],
+)
+def test_a_group_that_went_on_unsaved_is_saved_again_until_it_is(outcome):
+    world = World(of_a_member())
+    world.wait(0)
+    group = world.coordinator.find("g")
+    world.coordinator.save(group.saved(), lambda error: None)
+    world.done[-1](ResponseCode.DISK_FULL, "", None)
+    for _ in range(3):
+        count = len(world.ordered)
+        world.wait(SAVE_AGAIN_MS)
+        assert len(world.ordered) == count + 1
+        world.done[-1](*outcome)
+    world.wait(SAVE_AGAIN_MS)
+    world.done[-1](ResponseCode.SUCCESS, "", GroupsChanged(ResponseCode.SUCCESS))
+    count = len(world.ordered)
+    world.wait(SAVE_AGAIN_MS)
+    assert len(world.ordered) == count
+
+
+def test_groups_that_rebalance_do_not_keep_others_from_being_saved(monkeypatch):
+    monkeypatch.setattr(module, "TAKEN_PER_TICK", 2)
+    records = [of_a_member(f"g{number}") for number in range(4)]
+    world = World(*records)
+    for _ in range(3):
+        world.wait(0)
+    for record in records:
+        group = world.coordinator.find(record.name)
+        world.coordinator.save(group.saved(), lambda error: None)
+        world.done[-1](ResponseCode.DISK_FULL, "", None)
+    for record in records[:2]:
+        world.coordinator.find(record.name).state = GroupState.COMPLETING
+    count = len(world.ordered)
+    for _ in range(2):
+        world.wait(SAVE_AGAIN_MS)
+    assert [one.group for one in world.ordered[count:]] == ["g2", "g3"]
+
+
 @pytest.mark.parametrize("change", [{"is_leader": False}, {"term": 2}])
 def test_on_a_full_disk_a_node_that_may_not_coordinate_any_more_lets_no_group_go_on(change):
     world, told = World(), []

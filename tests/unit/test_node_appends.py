@@ -14,7 +14,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.disk_space import DiskSpace
 from quorumlog.node.replica.machine_state import MachineState
-from quorumlog.sessions.entries import SessionEntry
+from quorumlog.sessions.entries import SessionEntry, encode_session_block, system_entry_of
 from quorumlog.sessions.producer_table import AppendedBlock
 from quorumlog.storage.files.space import DiskState
 from quorumlog.storage.log.interface import FreeSpace
@@ -122,7 +122,7 @@ def test_while_disks_are_full_commands_are_taken_that_make_room(bodies, is_taken
     leader = Leader(checked())
     space, core = leader.appends._space, leader.context.core
     leader.appends._machine.machine = Releasing()
-    leader.context.log.free_space = lambda: FreeSpace(1_000, 10)
+    leader.context.log.free_space = lambda: FreeSpace(20_000, 70)
     if is_own:
         space.disk = DiskState("the disk is full", is_tight=True)
     else:
@@ -134,3 +134,28 @@ def test_while_disks_are_full_commands_are_taken_that_make_room(bodies, is_taken
     told = [(one.code, one.text) for one in answers]
     text = "n0: the disk is full" if is_own else "no majority has room"
     assert told == ([] if is_taken else [(ResponseCode.DISK_FULL, text)])
+
+
+def test_a_clients_commands_that_make_room_are_taken_with_the_session_entry_before_them():
+    leader, answers = Leader(checked()), []
+    leader.appends._machine.machine = Releasing()
+    leader.appends._space.disk = DiskState("the disk is full", is_tight=True)
+    leader.context.log.free_space = lambda: FreeSpace(20_000, 70)
+    for keeps_results in (True, False):
+        raw = encode_session_block(7, 0, [b"free"], keeps_results=keeps_results)
+        block = parse_block(memoryview(bytearray(raw)), count=2, entry_bytes_max=1_000)
+        leader.appends.propose(
+            block, lambda response, _: answers.append(response.code), system_entry_of(block)
+        )
+    assert answers == [ResponseCode.DISK_FULL], "of plain appends nobody says that they make room"
+
+
+@pytest.mark.parametrize("room", [FreeSpace(4_000, 1_000), FreeSpace(100_000, 16)])
+def test_what_makes_room_leaves_some_to_elections(room):
+    leader, answers = Leader(checked()), []
+    leader.appends._machine.machine = Releasing()
+    leader.appends._space.disk = DiskState("the disk is full", is_tight=True)
+    leader.context.log.free_space = lambda: room
+    block = parse_block(memoryview(bytearray(encode_block([b"free"]))), count=1, entry_bytes_max=99)
+    leader.appends.propose(block, lambda response, _: answers.append(response.code))
+    assert answers == [ResponseCode.DISK_FULL]

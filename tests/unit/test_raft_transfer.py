@@ -556,10 +556,10 @@ def test_a_leader_knows_that_no_majority_has_room():
     fill(group, other)
     group.run_for(500)
     names = ", ".join(sorted([one, other]))
-    assert core.no_room_text == f"no majority has room: the disk of {names} is full"
+    assert core.no_room_text == f"no majority has room: the disks of {names} are full"
     fill(group, leader)
     names = ", ".join(sorted(group.ids))
-    assert core.no_room_text == f"no majority has room: the disk of {names} is full"
+    assert core.no_room_text == f"no majority has room: the disks of {names} are full"
     set_room(group, leader, lacks_room=False)
     set_room(group, one, lacks_room=False)
     group.run_for(60_000)

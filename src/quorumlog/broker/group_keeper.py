@@ -79,7 +79,10 @@ class GroupKeeper:
 
     def _make(self, cluster_id: str, group: PartitionGroup) -> None:
         identity = group_identity(cluster_id, group.name)
-        if not self._may_change(group.name) or self._host.identity_of(group.name) == identity:
+        if not self._may_change(group.name):
+            return
+        if self._host.identity_of(group.name) == identity:
+            self._said.pop(group.name, None)
             return
         record = GroupRecord(
             group=group.name, identity=identity, peers=group.peers, settings=group.settings

@@ -26,8 +26,8 @@ _REFUSED: Final = "ECONNREFUSED"
 _UNSENT: Final = {"NodeNotReadyError", "NoBrokersAvailable"}
 """Errors that say the same."""
 NO_COORDINATOR: Final = (
-    "consumer groups are not served now: __cluster has no leader, which takes a majority of its "
-    "nodes, or their disks are full ('quorumlog status' shows both)"
+    "consumer groups cannot be changed now: __cluster has no leader, which takes a majority of its "
+    "nodes, or the disks of a majority are full ('quorumlog status' shows both)"
 )
 NO_LEADER: Final = "a partition that was asked for has no leader: a majority of its nodes is down"
 PASSING: Final = {

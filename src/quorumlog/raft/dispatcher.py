@@ -31,6 +31,10 @@ RATE_LIMIT_LAG_ENTRIES = 1_000
 """A peer that lags further is sent entries from disk at a bounded rate (spec 30 section 7)."""
 COMMIT_DELAY_MS = 2
 """How long to wait before a COMMIT: the next entries carry the commit index too, and may come."""
+ONE_BLOCK, ONE_BLOCK_AGAIN = 2, 1
+"""Bytes of a push that has one block, as it has one at least: the first such, and the next ones."""
+SECOND_PROBE_BYTES = 4 * 1024
+"""Bytes of the push after one block was taken; later ones have twice as many each."""
 
 
 class Phase(Enum):
@@ -162,10 +166,33 @@ class CommitNotices:
         self.known_index = self.sent_index = -1
 
 
+class RoomProbe:
+    """How much a peer whose disk was full is sent at a time: one push of `bytes`, 0: as usual.
+
+    That begins with one block, as a NOOP is taken then, and grows with each push that is taken:
+    most of what is refused is sent in vain.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+
+    def taken(self) -> None:
+        """The peer took a push."""
+        if self.bytes:
+            grown = max(2 * self.bytes, SECOND_PROBE_BYTES)
+            self.bytes = grown if grown < self._bytes_max else 0
+
+    def refused(self) -> bool:
+        """The peer refused a push; return whether that was one block: nothing less can be sent."""
+        was_one = self.bytes in (ONE_BLOCK, ONE_BLOCK_AGAIN)
+        self.bytes = ONE_BLOCK_AGAIN if was_one else ONE_BLOCK
+        return was_one
+
+
 class Dispatcher:
     """One peer, one term. `match_index`: its log is durable and equal to ours up to here.
 
-    `_probes_room`: its disk was full. Until it takes one, entries come singly: a NOOP is taken so.
     Invariants: match_index < write_index <= end_index + 1; pushes are in flight, and a read is
     under way, only in APPEND; at most one COMPARE or TRUNCATE is outstanding.
     """
@@ -184,7 +211,7 @@ class Dispatcher:
         self._offer_id: int | None = None
         self._retry_ms = NEVER_MS
         self._is_blocked = False
-        self._probes_room = False
+        self._probe = RoomProbe(state.config.push_bytes_max)
         self._rate_limiter = RateLimiter(lambda: state.config.push_quota_bytes)
         self._is_reading_disk = False
         self._answer_handlers: dict[PushType, Callable[[PushResponse], None]] = {
@@ -295,7 +322,7 @@ class Dispatcher:
         """Push entries that were just appended, and so are in memory, if they come next."""
         come_next = self.phase is Phase.APPEND and self.write_index == first
         fit = size_bytes <= self._state.config.push_bytes_max and self._retry_ms == NEVER_MS
-        if come_next and fit and self._in_flight.has_room and not self._probes_room:
+        if come_next and fit and self._in_flight.has_room and not self._probe.bytes:
             self._is_reading_disk = False
             self._push(self._state.next_request_id(), last, size_bytes)
         else:
@@ -309,10 +336,10 @@ class Dispatcher:
         if self.write_index <= state.log.end_index:
             if self._is_rate_limited():
                 self._retry_after(self._rate_limiter.left_ms(state.now_ms))
-            elif self._in_flight.has_room and not (self._probes_room and self._in_flight.count):
+            elif self._in_flight.has_room and not (self._probe.bytes and self._in_flight.count):
                 first, self._read_id = self.write_index, state.next_request_id()
-                last = first if self._probes_room else state.log.end_index
-                bytes_max = state.config.push_bytes_max
+                bytes_max = self._probe.bytes or state.config.push_bytes_max
+                last = state.log.end_index
                 state.emit(ReadEntries(self._peer_id, self._read_id, first, last, bytes_max))
         elif not self._in_flight.count and self.commits.due_ms == NEVER_MS:
             self.commits.schedule()
@@ -424,7 +451,7 @@ class Dispatcher:
                     f"but was only sent entries up to {push.last_index}"
                 )
                 return
-            self._probes_room = False
+            self._probe.taken()
             self.match_index = max(self.match_index, response.match_index)
             self.commits.acknowledged(min(push.commit_index, response.match_index))
             self._in_flight.acknowledge(self.match_index)
@@ -432,10 +459,10 @@ class Dispatcher:
             self._in_flight.clear()
             self._read_id = None  # the entries that are being read come later
             self.write_index = self.match_index + 1
-            if self._probes_room:
-                self._retry_after(self._state.config.push_timeout_ms)
+            if self._probe.bytes == ONE_BLOCK:
                 self._state.record(f"{self._peer_id} has no room for more entries")
-            self._probes_room = True
+            if self._probe.refused():
+                self._retry_after(self._state.config.push_timeout_ms)
         elif response.code is ResponseCode.INCONSISTENT_STATE:
             # A later answer may have overtaken this one, so match_index stands.
             self.write_index = max(

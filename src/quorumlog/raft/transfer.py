@@ -241,8 +241,9 @@ class Transfer:
         if has_quorum(current, roomy):
             return ""
         full, silent = (sorted(filter(current.is_voter, names)) for names in (full, silent))
-        text = f"no majority has room: the disk of {', '.join(full)} is full"
-        return f"{text}, {', '.join(silent)} does not answer" if silent else text
+        text = f"no majority has room: {_disks_of(full)} full"
+        does = "does" if len(silent) == 1 else "do"
+        return f"{text}, {', '.join(silent)} {does} not answer" if silent else text
 
     def _live_preferred(self) -> list[str]:
         """Return the preferred leaders that are live; none if this replica is one itself."""
@@ -299,3 +300,9 @@ class Transfer:
 def timeout_now(state: RaftState, target: str, end_index: int) -> TimeoutNowRequest:
     """Return the message that has a peer campaign at once, if its log goes up to end_index."""
     return TimeoutNowRequest(**request_to(state, target), end_index=end_index)
+
+
+def _disks_of(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"the disk of {names[0]} is"
+    return f"the disks of {', '.join(names)} are"

@@ -341,13 +341,16 @@ def system_entry_of(block: Block) -> SystemEntry | None:
 def only_releases(block: Block, releases: Callable[[memoryview], bool]) -> bool:
     """Whether all entries of a block make room: `RELEASING_ENTRIES`, or what `releases` says of.
 
-    `releases` gets the body of each entry that is not on the system channel.
+    `releases` gets the body of each entry that is not on the system channel. The session entry that
+    comes before the commands of a client does not matter.
     """
     system = set(system_ordinals_of(block))
     for ordinal in range(block.count):
         body = body_at(block, ordinal)
         if ordinal in system:
-            makes_room = isinstance(decode_system_entry(body), RELEASING_ENTRIES)
+            entry = decode_system_entry(body)
+            is_of_commands = isinstance(entry, SessionEntry) and entry.keeps_results
+            makes_room = is_of_commands or isinstance(entry, RELEASING_ENTRIES)
         else:
             makes_room = releases(body)
         if not makes_room:

@@ -6,6 +6,7 @@ What it decides is carried out only in the term in which it leads.
 
 import heapq
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -296,12 +297,19 @@ class GroupCoordinator:
 
     def _save_again(self) -> None:
         for name in list(islice(self._unsaved, TAKEN_PER_TICK)):
+            del self._unsaved[name]
             group = self._groups.get(name)
             if group is None:
-                del self._unsaved[name]
-            elif group.state in (GroupState.STABLE, GroupState.EMPTY):
-                del self._unsaved[name]
-                self.save(group.saved(), lambda error: None)
+                continue
+            if group.state in (GroupState.STABLE, GroupState.EMPTY):
+                self.save(group.saved(), partial(self._saved_again, group))
+            else:
+                self._unsaved[name] = None  # after the others
+
+    def _saved_again(self, group: ConsumerGroup, error: ErrorCode) -> None:
+        is_there = self._groups.get(group.name) is group
+        if error is not ErrorCode.NONE and is_there and group.name not in self._saving:
+            self._unsaved[group.name] = None
 
     def _expire(self) -> None:
         """Forget groups that have had no members, and committed nothing, for long."""

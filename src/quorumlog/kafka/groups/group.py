@@ -162,6 +162,7 @@ class ConsumerGroup:
             # a leader that joins again wants to assign anew; others have missed the answer
             self.state is GroupState.STABLE and not is_changed and member_id != self.leader
         ):
+            member.is_absent = False
             joined(self._joined(member))
             return
         member.update(request)
@@ -193,7 +194,7 @@ class ConsumerGroup:
         old_id = self.members.static[instance_id]
         was_leader = old_id == self.leader
         member = self.members.take_over(instance_id, member_id)
-        member.seen_ms = now_ms
+        member.seen_ms, member.is_absent = now_ms, False
         member.update(request)
         if was_leader:
             self.leader = member_id
@@ -285,7 +286,7 @@ class ConsumerGroup:
         self.state = GroupState.COMPLETING
         self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
         for member in self.members:
-            member.seen_ms, member.assignment = now_ms, b""
+            member.seen_ms, member.assignment, member.is_absent = now_ms, b"", not member.joined
         for member in list(self.members):
             member.answer_join(self._joined(member))
 

@@ -85,7 +85,11 @@ Synced: TypeAlias = Callable[[SyncAnswer], None]
 
 @dataclass(slots=True)
 class Member:
-    """A member. `joined` and `synced`: how it is answered, while it waits for that."""
+    """A member. `joined` and `synced`: how it is answered, while it waits for that.
+
+    `is_absent`: the present generation began without it, as it is static and had not come back. It
+    may know a generation of this number from a coordinator that could not save it.
+    """
 
     member_id: str
     instance_id: str | None
@@ -98,6 +102,7 @@ class Member:
     seen_ms: int = 0
     joined: Joined | None = None
     synced: Synced | None = None
+    is_absent: bool = False
 
     def update(self, request: JoinRequest) -> None:
         """Take what the member says of itself now."""

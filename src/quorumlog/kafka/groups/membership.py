@@ -67,7 +67,9 @@ class Membership:
                 return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self.by_id:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation is not None and generation[0] != generation[1]:
+        if generation is not None and (
+            generation[0] != generation[1] or self.by_id[member_id].is_absent
+        ):
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 

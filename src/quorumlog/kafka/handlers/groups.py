@@ -44,8 +44,8 @@ REASONS: Final = {
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
     ErrorCode.UNKNOWN_SERVER_ERROR: "the members are assigned more than can be saved",
     ErrorCode.INVALID_REQUEST: f"an instance id has 1 to {TEXT_MAX} characters",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out: the disk of its leader "
-    "is full, or it has no majority (quorumlog status)",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out: disks of its nodes are "
+    "full, or it has no majority (quorumlog status)",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "no broker coordinates consumer groups at the moment: "
     "__cluster has no leader, or the leader does not know yet all that is committed",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "metadata of an offset have at most 4,096 characters",

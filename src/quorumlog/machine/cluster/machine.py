@@ -136,11 +136,16 @@ class ClusterMachine(StateMachine):
         return execute(self._state, envelope, entry.term)
 
     def releases(self, body: memoryview) -> bool:
-        """See `StateMachine`: deletions, and configs such as shorter retention, make room."""
+        """See `StateMachine`: deletions, and configs such as shorter retention, make room.
+
+        So does a consumer group that has no members any more: it may be deleted then.
+        """
         try:
-            return isinstance(decode_envelope(body).command, _RELEASING)
+            command = decode_envelope(body).command
         except UnexpectedArgumentError:
             return False
+        is_emptied = isinstance(command, SaveGroup) and not command.members
+        return is_emptied or isinstance(command, _RELEASING)
 
     def save_snapshot(self, writer: SnapshotWriter) -> None:
         """See `StateMachine`."""

@@ -218,9 +218,11 @@ class Appends:
         if context.core.is_stopping and context.core.may_stop:
             return ResponseCode.LEADER_TRANSFERRING, "this node is stopping, and no other can lead"
         full_text = self._full_text(len(block.data))
-        if full_text and not self._space.takes_releasing(block, self._machine.releases):
-            self._space.report()
-            return ResponseCode.DISK_FULL, full_text
+        if full_text:
+            self._proposals.flush()  # what was taken in this turn has its place now
+            if not self._space.takes_releasing(block, self._machine.releases):
+                self._space.report()
+                return ResponseCode.DISK_FULL, full_text
         if self._is_full():
             count, waiting_bytes = self._waiting()
             return (

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 ENTRIES_LEFT: Final = 256
 """Entries that make room for which a place in the index is left while disks are full."""
+ELECTIONS_ENTRIES: Final = 16
+ELECTIONS_BYTES: Final = 4 * 1024
+"""What entries that make room leave for those that elections need (NOOPs, memberships)."""
 _NO_FILE: Final = "the disk has no room for another data file"
 
 
@@ -70,9 +73,11 @@ class DiskSpace:
     def takes_releasing(self, block: Block, releases: Callable[[memoryview], bool]) -> bool:
         """Whether entries are taken although the disk is full: without them it would stay full.
 
-        They make room (`only_releases`), and have a place in files that are made already.
+        They make room (`only_releases`), and have a place in files that are made already, beside
+        that of entries that elections need.
         """
-        return only_releases(block, releases) and self._has_made(len(block.data), 0)
+        size_bytes, count = len(block.data) + ELECTIONS_BYTES, block.count + ELECTIONS_ENTRIES
+        return self._has_made(size_bytes, count) and only_releases(block, releases)
 
     def report(self) -> None:
         """Report to the core if this replica began, or ceased, to lack room for appends."""

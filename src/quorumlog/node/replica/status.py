@@ -59,7 +59,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         peers=list(core.peer_progress()),
         damaged_entries=log.damaged.count,
         damaged_ranges=list(log.damaged),
-        disk_text=replica.maintenance.space.full_text(0),
+        disk_text=replica.maintenance.space.full_text(0) or core.no_room_text,
         scrub_passes=replica.repairer.scrubber.passes,
         scrub_last_pass_ms=replica.repairer.scrubber.last_pass_ms,
         scrub_checked_index=replica.repairer.scrubber.index,
