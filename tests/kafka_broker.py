@@ -14,6 +14,7 @@ from uuid import uuid4
 from quorumlog.broker.broker import GroupLeader
 from quorumlog.kafka.listener import KafkaListener
 from quorumlog.local.ports import free_ports
+from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.model.block import parse_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import GroupConfig, NodeConfig
@@ -56,6 +57,7 @@ class BrokerOfTest:
         self.is_complete = True
         self.coordinator_term = -1
         self.consumer_groups = {}
+        self.transactions = TransactionView()
         self.refusal = self.makes = ""
         self.version = 1
         self.defaults = {"auto.create.topics.enable": "false"}
@@ -112,6 +114,9 @@ class BrokerOfTest:
 
     async def wait_elected(self):
         pass
+
+    def ask_barrier(self, timeout_ms, done):
+        done(True)
 
     async def execute(self, command, timeout_ms):
         raise AssertionError(command)

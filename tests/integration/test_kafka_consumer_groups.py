@@ -374,9 +374,14 @@ def test_b4_without_a_coordinator_clients_are_told_to_ask_again(tmp_path):
         assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_transactions_have_no_coordinator(cluster):
-    found = ask(cluster, ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["t"])
-    assert [one.error_code for one in found.coordinators] == [ErrorCode.INVALID_REQUEST]
+def test_groups_and_transactions_have_one_coordinator_and_nothing_else_has_any(cluster):
+    found = [
+        ask(cluster, ApiKey.FIND_COORDINATOR, 4, key_type=one, coordinator_keys=["t"])
+        for one in range(3)
+    ]
+    group, transaction, other = (one.coordinators[0] for one in found)
+    assert (group.error_code, group.node_id) == (ErrorCode.NONE, transaction.node_id)
+    assert other.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_a1_a_consumer_that_assigns_without_an_offset_goes_on_from_its_commit(cluster):

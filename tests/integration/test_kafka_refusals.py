@@ -66,7 +66,7 @@ def errors_in(found):
     errors = []
     for name in found._struct.fields:
         value = getattr(found, name, None)
-        errors += [value] if name == "error_code" else errors_in(value)
+        errors += [value] if name.endswith("error_code") else errors_in(value)
     return [one for one in errors if one]
 
 
@@ -218,6 +218,20 @@ def recounted(batch):
     return bytes(batch)
 
 
+OF_A_STRANGER = {"transactional_id": "nobody", "producer_id": 1 << 40, "producer_epoch": 0}
+
+
+def end_transaction(name="nobody"):
+    values = {**OF_A_STRANGER, "transactional_id": name, "committed": True}
+    return ApiKey.END_TXN, 3, values
+
+
+def add_to_transaction(topic):
+    of_it = {f"v3_and_below_{key}": value for key, value in OF_A_STRANGER.items()}
+    topics = [{"name": topic, "partitions": [0]}]
+    return ApiKey.ADD_PARTITIONS_TO_TXN, 3, {**of_it, "v3_and_below_topics": topics}
+
+
 def cases():
     batch, error = bytes(batch_of(range(3))), ErrorCode
     negative_delta = bytearray(batch)
@@ -237,7 +251,7 @@ def cases():
         "produce, control batch": (produce(with_byte(22, CONTROL)), error.INVALID_RECORD),
         "produce, transactional": (
             produce(batch_of(range(3), producer_id=1, epoch=0, sequence=0, is_transactional=True)),
-            error.INVALID_TXN_STATE,
+            error.INVALID_PRODUCER_ID_MAPPING,
         ),
         "produce, unknown codec": (produce(with_byte(22, 7)), error.UNSUPPORTED_COMPRESSION_TYPE),
         "produce, acks 2": (produce(batch, acks=2), error.INVALID_REQUIRED_ACKS),
@@ -298,12 +312,26 @@ def cases():
                 4,
                 {
                     "transactional_id": "t",
-                    "transaction_timeout_ms": 1,
+                    "transaction_timeout_ms": 0,
                     "producer_id": -1,
                     "producer_epoch": -1,
                 },
             ),
-            error.INVALID_REQUEST,
+            error.INVALID_TRANSACTION_TIMEOUT,
+        ),
+        "transaction of a stranger": (end_transaction(), error.INVALID_PRODUCER_ID_MAPPING),
+        "transaction without a name": (end_transaction(""), error.INVALID_REQUEST),
+        "transaction, unknown topic": (
+            add_to_transaction("none"),
+            error.UNKNOWN_TOPIC_OR_PARTITION,
+        ),
+        "transaction, partition of a stranger": (
+            add_to_transaction(TOPIC),
+            error.INVALID_PRODUCER_ID_MAPPING,
+        ),
+        "transaction, unknown": (
+            (ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["none"]}),
+            error.TRANSACTIONAL_ID_NOT_FOUND,
         ),
         "heartbeat of a stranger": (heartbeat(), error.UNKNOWN_MEMBER_ID),
         "group without a name": (heartbeat(""), error.INVALID_GROUP_ID),

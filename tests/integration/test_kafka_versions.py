@@ -207,7 +207,34 @@ def offset_fetch_values(version):
     return {"group_id": "none", "topics": topics}
 
 
+OF_A_STRANGER = {"transactional_id": "nobody", "producer_id": 1 << 40, "producer_epoch": 0}
+
+
+def txn_offset_commit_values(version):
+    offset = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "note"}
+    member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    return {
+        **OF_A_STRANGER,
+        "group_id": "g",
+        **(member if version >= 3 else {}),
+        "topics": [{"name": "t", "partitions": [offset, {**offset, "partition_index": 9}]}],
+    }
+
+
 VALUES = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: lambda version: {
+        **{f"v3_and_below_{key}": value for key, value in OF_A_STRANGER.items()},
+        "v3_and_below_topics": [{"name": "t", "partitions": [0, 9]}],
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda version: {**OF_A_STRANGER, "group_id": "g"},
+    ApiKey.END_TXN: lambda version: {**OF_A_STRANGER, "committed": True},
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit_values,
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda version: {"transactional_ids": ["nobody"]},
+    ApiKey.LIST_TRANSACTIONS: lambda version: {
+        "state_filters": ["Ongoing", "Strange"],
+        "producer_id_filters": [1],
+        **({"duration_filter": 5} if version >= 1 else {}),
+    },
     ApiKey.OFFSET_COMMIT: offset_commit_values,
     ApiKey.OFFSET_FETCH: offset_fetch_values,
     ApiKey.JOIN_GROUP: join_group_values,
@@ -363,7 +390,7 @@ def test_versions_below_and_above_are_refused_and_the_connection_stays(key, conn
         form = 0 if key == ApiKey.API_VERSIONS else form
         whole = len(answer).to_bytes(4, "big") + answer
         found = answered(RequestHeader(key, form, 7), whole)
-        assert f"'error_code': {UNSUPPORTED_VERSION}" in str(found.to_dict())
+        assert f"error_code': {UNSUPPORTED_VERSION}" in str(found.to_dict())
     assert read(ApiKey.API_VERSIONS, 0, connection.ask(frame_of(ApiKey.API_VERSIONS, 0)))
 
 

@@ -155,7 +155,7 @@ def test_a_version_that_is_not_spoken_is_refused_in_a_form_that_clients_read(key
         _, header = cut(framed(struct.pack(">hhi", key, version, 9) + b"whatever"))
         assert not header.is_spoken
         form = 0 if key == ApiKey.API_VERSIONS else min(max(version, 0), latest)
-        assert f"'error_code': {UNSUPPORTED_VERSION}" in str(
+        assert f"error_code': {UNSUPPORTED_VERSION}" in str(
             answered(header, refuse_version(header), version=form).to_dict()
         )
 

@@ -264,7 +264,7 @@ def changed(place, value):
         (changed(26, 5), 87),
         (b"", 87),
         (bytes(batch_of(range(1))) * 2, 87),
-        (batch_of(range(1), producer_id=4, epoch=0, sequence=0, is_transactional=True), 48),
+        (batch_of(range(1), producer_id=4, epoch=0, sequence=0, is_transactional=True), 49),
         (batch_of(range(1), value=bytes(1 << 20)), 10),
     ],
 )

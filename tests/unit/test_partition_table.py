@@ -11,9 +11,10 @@ from quorumlog.model.errors import CorruptionError, UnexpectedArgumentError
 from quorumlog.node.replica.batch_sealer import BatchSealer
 from quorumlog.node.replica.tables import Tables
 from quorumlog.records.batch import batch_header, set_log_append_time, stamp_batch
+from quorumlog.records.markers import encode_marker
 from quorumlog.sessions.entries import decode_system_entry, system_entry_of
 from quorumlog.sessions.table_set import TableSet
-from quorumlog.topics import partition_table
+from quorumlog.topics import partition_table, partition_transactions
 from quorumlog.topics.batch_index import SealLimits
 from quorumlog.topics.entries import (
     STARTS_MAX,
@@ -68,6 +69,14 @@ class Leader:
 
     def append(self, channel, count=1, **fields):
         self.write(self.batch(channel, count, **fields))
+
+    def marker(self, channel, producer_id, epoch=0, *, commits):
+        marker = bytearray(encode_marker(producer_id, epoch, self.term, 5, commits=commits))
+        stamp_batch(memoryview(marker), 0, self.table.partitions[channel].next_offset, self.term)
+        return encode_entry(marker, channel=channel)
+
+    def end(self, channel, producer_id, epoch=0, *, commits):
+        self.write(self.marker(channel, producer_id, epoch, commits=commits))
 
 
 @pytest.fixture
@@ -301,6 +310,152 @@ def test_what_a_closed_partition_knew_of_producers_goes_with_it(leader):
     assert len(leader.table.producers_of(4)) == 1
 
 
+# -- transactions -------------------------------------------------------------------------------
+
+
+def transactional(sequence, producer_id=7, epoch=0):
+    return {**of_producer(sequence, epoch, producer_id), "is_transactional": True}
+
+
+def test_b3_a_transaction_holds_the_last_stable_offset_until_its_marker(leader):
+    leader.append(3, 2)
+    leader.append(3, 2, **transactional(0))
+    leader.append(3, 3, **of_producer(0, producer_id=8))
+    assert leader.table.stable_offset(3) == 2
+    leader.end(3, 7, commits=True)
+    assert leader.table.stable_offset(3) == leader.table.partitions[3].next_offset == 8
+    assert leader.table.transactions.aborted_within(3, 0, 8) == []
+
+
+def test_b3_an_aborted_transaction_is_known_until_the_log_starts_after_it(leader):
+    leader.append(3, 2, **transactional(0))
+    leader.append(3, 2, **transactional(0, producer_id=8))
+    leader.end(3, 8, commits=False)
+    leader.end(3, 7, commits=False)
+    aborted = leader.table.transactions.aborted_within
+    assert aborted(3, 0, 6) == [(7, 0), (8, 2)]
+    assert aborted(3, 5, 6) == [(7, 0)]
+    assert aborted(3, 0, 2) == [(7, 0)]
+    leader.write(LogStartsMoved(((3, 5),)).encode())
+    assert aborted(3, 0, 6) == [(7, 0)]
+    leader.write(LogStartsMoved(((3, 6),)).encode())
+    assert aborted(3, 0, 6) == []
+    assert leader.table.transactions.is_empty
+
+
+def test_b14_a_marker_that_comes_twice_has_no_further_effect(leader):
+    leader.append(3, 2, **transactional(0))
+    leader.end(3, 7, commits=False)
+    leader.end(3, 7, commits=True)
+    assert leader.table.transactions.aborted_within(3, 0, 9) == [(7, 0)]
+    leader.append(3, 1, **transactional(2))
+    assert leader.table.stable_offset(3) == 4
+
+
+def test_b3_a_marker_of_a_higher_epoch_fences_the_producer(leader):
+    leader.append(3, 2, **transactional(0))
+    leader.end(3, 7, epoch=1, commits=False)
+    late = ProducedBatch(3, batch_header(batch_of([1], **transactional(2))))
+    assert leader.table.check(late).code is FENCED
+    following = ProducedBatch(3, batch_header(batch_of([1], **transactional(0, epoch=2))))
+    assert leader.table.check(following).code is OK
+
+
+def test_a_producer_mixes_no_other_records_into_its_transaction(leader):
+    leader.append(3, 2, **transactional(0))
+    plain = ProducedBatch(3, batch_header(batch_of([1], **of_producer(2))))
+    found = leader.table.check(plain)
+    assert found.code is ResponseCode.INVALID_TRANSACTION_STATE
+    assert "ongoing transaction" in found.text
+
+
+@pytest.mark.parametrize("name", ["ONGOING_MAX", "ABORTED_MAX"])
+def test_a_log_has_a_bounded_number_of_transactions(leader, monkeypatch, name):
+    monkeypatch.setattr(partition_transactions, name, 2)
+    for producer_id in (1, 2):
+        leader.append(3, 1, **transactional(0, producer_id))
+    third = ProducedBatch(3, batch_header(batch_of([1], **transactional(0, 3))))
+    assert leader.table.check(third).code is ResponseCode.CLUSTER_FULL
+    further = ProducedBatch(3, batch_header(batch_of([1], **transactional(1, 2))))
+    assert leader.table.check(further).code is OK, "what is ongoing may go on"
+    for producer_id in (1, 2):
+        leader.end(3, producer_id, commits=False)
+    is_free = name == "ONGOING_MAX"
+    assert (leader.table.check(third).code is OK) is is_free
+
+
+def test_transactions_of_a_closed_partition_go_with_it(leader):
+    leader.append(3, 2, **transactional(0))
+    leader.append(3, 2, **transactional(0, 8))
+    leader.end(3, 8, commits=False)
+    leader.write(PartitionClosed(3).encode())
+    assert leader.table.transactions.is_empty
+
+
+class BruteForce:
+    """What consumers of one partition may see, kept as a list of records."""
+
+    def __init__(self):
+        self.records = []
+
+    def append(self, producer_id, count):
+        self.records += [producer_id] * count
+
+    def end(self, producer_id, *, commits):
+        self.records.append((producer_id, commits))
+
+    def outcomes(self):
+        """Yield (offset, producer, outcome) of all transactional records; None: ongoing."""
+        for offset, producer_id in enumerate(self.records):
+            if not isinstance(producer_id, tuple):
+                ends = (
+                    one
+                    for one in self.records[offset:]
+                    if isinstance(one, tuple) and one[0] == producer_id
+                )
+                yield offset, producer_id, next(ends, (producer_id, None))[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_b3_aborted_ranges_are_those_of_a_brute_force_model(leader, seed):
+    """As a client reads: a record is aborted if a range of its producer began and has not ended."""
+    choice, model = random.Random(seed), BruteForce()
+    sequences = dict.fromkeys(range(4), 0)
+    for _ in range(60):
+        producer_id, count = choice.randrange(4), choice.randint(1, 3)
+        if choice.random() < 0.4:
+            commits = choice.random() < 0.5
+            leader.end(3, producer_id, commits=commits)
+            model.end(producer_id, commits=commits)
+        else:
+            leader.append(3, count, **transactional(sequences[producer_id], producer_id))
+            sequences[producer_id] += count
+            model.append(producer_id, count)
+    outcomes = list(model.outcomes())
+    stable = min(
+        (offset for offset, _, outcome in outcomes if outcome is None), default=len(model.records)
+    )
+    assert leader.table.stable_offset(3) == stable
+    for _ in range(30):
+        start = choice.randint(0, stable)
+        end = choice.randint(start, stable)
+        ranges = leader.table.transactions.aborted_within(3, start, end)
+        seen, aborting = [], set()
+        for offset in range(start, end):
+            ranges_now = [pair for pair in ranges if pair[1] <= offset]
+            for pair in ranges_now:
+                aborting.add(pair[0])
+                ranges.remove(pair)
+            record = model.records[offset]
+            if isinstance(record, tuple):
+                if not record[1]:
+                    aborting.discard(record[0])
+            elif record not in aborting:
+                seen.append(offset)
+        expected = [offset for offset, _, outcome in outcomes if outcome and start <= offset < end]
+        assert seen == expected
+
+
 # -- derived by every replica -------------------------------------------------------------------
 
 
@@ -326,9 +481,14 @@ def random_block(choice, leader, channels):
             if producer_id >= 0:
                 states = dict(table.producers_of(channel))
                 state = states.get(producer_id)
-                sequence = state.batches[-1].last_sequence + 1 if state else 0
+                known = state.batches if state else ()
+                sequence = known[-1].last_sequence + 1 if known else 0
                 fields = of_producer(sequence, producer_id=producer_id)
-            entry = scratch.batch(channel, count, **fields)
+                fields["is_transactional"] = producer_id >= 2
+            if producer_id >= 2 and choice.random() < 0.3:
+                entry = scratch.marker(channel, producer_id, commits=choice.random() < 0.5)
+            else:
+                entry = scratch.batch(channel, count, **fields)
         scratch.write(entry)
         entries.append(entry)
     return entries

@@ -14,6 +14,7 @@ from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 from quorumlog.machine.cluster.machine import ClusterMachine
 from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterView, Topic
+from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
@@ -65,6 +66,7 @@ class Broker:
         """The number of this broker; -1: it has not registered yet."""
         self._view: ClusterView = EMPTY_VIEW
         self._listeners: dict[int, Callable[[], None]] = {}
+        self._commit_listeners: dict[int, Callable[[], None]] = {}
         self._numbers = count()
         self._address = config.kafka_address
         if self._address and not parse_address(self._address)[1]:
@@ -185,28 +187,31 @@ class Broker:
 
         Raises `RequestError` when too many wait.
         """
-        if len(self._listeners) >= LISTENERS_MAX:
+        return self._listen(self._listeners, call)
+
+    def _listen(
+        self, listeners: dict[int, Callable[[], None]], call: Callable[[], None]
+    ) -> Callable[[], None]:
+        if len(listeners) >= LISTENERS_MAX:
             text = f"{LISTENERS_MAX} requests wait for changes already; try again later"
             raise error_for(ResponseCode.LEADER_PENDING_FULL, text)
         number = next(self._numbers)
-        self._listeners[number] = call
+        listeners[number] = call
 
         def end() -> None:
-            self._listeners.pop(number, None)
+            listeners.pop(number, None)
 
         return end
 
     def _changed(self) -> None:
         self.version += 1
-        for number in list(self._listeners):
-            call = self._listeners.get(number)
-            if call is not None:
-                call()
+        _tell(self._listeners)
 
     def _applied(self, machine: StateMachine) -> None:
         """The machine of `__cluster` has another state."""
         if isinstance(machine, ClusterMachine) and machine.view is not self._view:
             before, self._view = self._view, machine.view
+            _tell(self._commit_listeners)
             if self._view.version == before.version:
                 if self._parts is not None:
                     self._parts.applied()
@@ -218,6 +223,18 @@ class Broker:
 
     async def until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
         """Wait until something holds that depends on the metadata; return whether it does."""
+        return await self._until(condition, timeout_ms, self._listeners)
+
+    async def until_committed(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait as `until` does for what also depends on consumer groups and transactions."""
+        return await self._until(condition, timeout_ms, self._commit_listeners)
+
+    async def _until(
+        self,
+        condition: Callable[[], bool],
+        timeout_ms: int,
+        listeners: dict[int, Callable[[], None]],
+    ) -> bool:
         if condition():
             return True
         fulfilled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -226,7 +243,7 @@ class Broker:
             if not fulfilled.done() and condition():
                 fulfilled.set_result(None)
 
-        end = self.when_changed(look)
+        end = self._listen(listeners, look)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await fulfilled
@@ -309,6 +326,11 @@ class Broker:
         return self._view.consumer_groups
 
     @property
+    def transactions(self) -> TransactionView:
+        """All transactional ids, as far as is known here."""
+        return self._view.transactions
+
+    @property
     def coordinator_term(self) -> int:
         """The term in which this node leads `__cluster`; -1: it does not, or is not ready."""
         return self._running.control_term() if self._parts is not None else -1
@@ -358,3 +380,10 @@ class Broker:
         if self._parts is None:
             raise UnexpectedArgumentError("the broker was not started")
         return self._parts
+
+
+def _tell(listeners: dict[int, Callable[[], None]]) -> None:
+    for number in list(listeners):
+        call = listeners.get(number)  # another one may have ended it
+        if call is not None:
+            call()

@@ -62,6 +62,8 @@ class PartitionKeeper:
         self._retry_ms = 0
         self._told: dict[int, int] = {}
         """Channels that `__cluster` was told of: until when the view may still lack that."""
+        self.looked_at: tuple[int, int, int] | None = None
+        """The view, the term and the time at which its partitions were looked at last."""
         self.is_settled = False
         """Whether nothing was left to do when this was last looked at."""
 
@@ -74,7 +76,7 @@ class PartitionKeeper:
         wanted = view.assignments.get(self._name, {})
         self._tell(wanted, replica)
         self._append(wanted, group.next_channel, replica)
-        if not self._is_telling and not self._is_appending and _is_sure(replica):
+        if not self._is_telling and not self._is_appending and is_sure(replica):
             self.is_settled = self._retry_ms <= self._now_ms()
 
     # -- what the log says --------------------------------------------------------------------
@@ -121,7 +123,7 @@ class PartitionKeeper:
             for channel, until_ms in self._told.items()
             if until_ms > now_ms and channel in wanted and not wanted[channel].is_open
         }
-        if not _is_sure(replica):
+        if not is_sure(replica):
             return
         committed, highest = replica.tables.partitions, replica.tables.partitions.highest_channel
         is_open = [
@@ -154,7 +156,7 @@ class PartitionKeeper:
         self._order(command, ORDER_MS, done)
 
 
-def _is_sure(replica: Replica) -> bool:
+def is_sure(replica: Replica) -> bool:
     """Whether its tables have all partitions; if not, what it lacks may be known to others."""
     return replica.tables.is_trusted and not replica.tables.is_incomplete
 

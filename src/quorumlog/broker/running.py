@@ -1,7 +1,7 @@
 """What a broker does while its node runs: looks at its replicas, tells others, does what is due."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from quorumlog.broker.barriers import Barriers
@@ -9,6 +9,7 @@ from quorumlog.broker.commands import Answer, CommandSessions, Done
 from quorumlog.broker.controller import Controller
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.leaders import Leaders
+from quorumlog.broker.marker_writer import MarkerWriters
 from quorumlog.broker.pace import Pace
 from quorumlog.broker.partition_keeper import PartitionKeeper
 from quorumlog.broker.registration import Registration
@@ -87,6 +88,7 @@ class Running:
             node.hosting.lifecycle, node.hosting.lifecycle.catalog.records, monotonic_ms
         )
         self._partitions: dict[str, PartitionKeeper] = {}
+        self._markers = MarkerWriters(self)
         self._rules = RetentionRules(node.replicas, monotonic_ms)
         self.registration = Registration(
             self._self_id,
@@ -100,8 +102,6 @@ class Running:
         self._beat_ms = self._complete_ms = 0
         self._complete_index: int | None = None
         """How far the view must come to have all that was committed at the start; -1: it has."""
-        self._seen: dict[str, tuple[int, int, int]] = {}
-        """By group: the view, the term and the time at which its partitions were looked at."""
         self._barriers = Barriers(monotonic_ms)
         self._led_last = _Leadership(-1, -1)
         given = owner.config.partition_groups
@@ -151,6 +151,7 @@ class Running:
         self._barriers.look(self.applied_index())
         if self._complete_index is not None:
             self._complete()
+        self._write_markers()
 
     def view_changed(self) -> None:
         """This node's view of `__cluster` has changed, in more than its consumer groups."""
@@ -258,14 +259,25 @@ class Running:
                 self._partitions[led.group] = keeper
             replica = self.node.replicas.get(led.group)
             mark = view.version, led.term, now_ms // RECHECK_MS
-            if replica is not None and (self._seen.get(led.group) != mark or not keeper.is_settled):
-                self._seen[led.group] = mark
+            if replica is not None and (keeper.looked_at != mark or not keeper.is_settled):
+                keeper.looked_at = mark
                 keeper.reconcile(view, replica)
             if not keeper.is_settled:
                 self._pace.soon()
         for name in self._partitions.keys() - view.groups.keys():
             del self._partitions[name]
-            self._seen.pop(name, None)
+        self._write_markers()
+
+    def _write_markers(self) -> None:
+        if self._markers.reconcile():
+            self._pace.soon()
+
+    def led_replicas(self) -> Iterator[tuple[str, Replica]]:
+        """Yield the partition groups that are led here, with their replicas."""
+        for led in self._led:
+            replica = self.node.replicas.get(led.group)
+            if replica is not None:
+                yield led.group, replica
 
     # -- commands -----------------------------------------------------------------------------
 

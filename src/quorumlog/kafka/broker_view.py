@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from quorumlog.broker.broker import GroupLeader
 from quorumlog.broker.commands import Done
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
+from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.node.replica.replica import Replica
 
 
@@ -196,6 +197,15 @@ class BrokerView(Protocol):
     @property
     def consumer_groups(self) -> Mapping[str, ConsumerGroupRecord]:
         """The consumer groups as they were saved."""
+        ...
+
+    @property
+    def transactions(self) -> TransactionView:
+        """All transactional ids."""
+        ...
+
+    async def until_committed(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait as `until` does for what also depends on consumer groups and transactions."""
         ...
 
     def order(self, command: Any, timeout_ms: int, done: Done) -> None:

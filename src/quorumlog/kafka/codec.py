@@ -124,6 +124,8 @@ def _error_values(fields: Any, version: int, error_code: int) -> dict[str, Any] 
     if any(field.name == "error_code" for field in present):
         return {"error_code": error_code}
     for field in present:
+        if field.name.endswith("_error_code"):
+            return {field.name: error_code}
         is_array = field.is_struct_array()
         values = _error_values(field, version, error_code) if is_array else None
         if values is not None:

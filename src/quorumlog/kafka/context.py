@@ -16,6 +16,8 @@ from quorumlog.kafka.refused_batches import RefusedBatches
 from quorumlog.kafka.requests import ApiKey, RequestHeader
 from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
+from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
+from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.executor import ThreadExecutor
@@ -60,6 +62,8 @@ class Services:
     rooms: Rooms
     policies: TopicPolicies
     coordinator: GroupCoordinator
+    transactions: TransactionCoordinator
+    gate: TransactionGate
     answer_bytes_max: Callable[[], int]
     """Returns how many bytes an answer may have now, as others are not read yet."""
     refused_batches: RefusedBatches = field(default_factory=RefusedBatches)

@@ -50,7 +50,8 @@ _ANSWER: Final = struct.Struct(">i")
 _ANSWER_WITH_SESSION: Final = struct.Struct(">ihi")
 _NO_SESSION: Final = 0
 _READS_UNCOMMITTED: Final = 0
-_READS_COMMITTED: Final = 1
+READS_COMMITTED: Final = 1
+"""Isolation level of consumers that read no records of transactions that did not commit."""
 _ANSWERED: Final = struct.Struct(">ihqq")
 _ANSWERED_5: Final = struct.Struct(">ihqqq")
 _HEAD_11: Final = struct.Struct(">ihqqqiii")
@@ -154,7 +155,7 @@ def _read(cursor: Cursor, header: RequestHeader) -> FetchRequest:
     version, is_flexible = header.version, header.is_flexible
     start = cursor.place
     replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = cursor.fixed(_START)
-    if isolation_level not in (_READS_UNCOMMITTED, _READS_COMMITTED):
+    if isolation_level not in (_READS_UNCOMMITTED, READS_COMMITTED):
         raise MalformedError(f"there is no isolation level {isolation_level}", start)
     session_id, session_epoch = cursor.fixed(_SESSION) if version >= 7 else (0, -1)
     topics = []
@@ -179,7 +180,7 @@ def _read(cursor: Cursor, header: RequestHeader) -> FetchRequest:
         wait_ms_max,
         bytes_min,
         bytes_max,
-        isolation_level == _READS_COMMITTED,
+        isolation_level == READS_COMMITTED,
         session_id,
         session_epoch,
         topics,

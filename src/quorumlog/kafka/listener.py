@@ -21,6 +21,8 @@ from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.producer_ids import Allocate, ProducerIds
 from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
+from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
+from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.topic_configs import effective
 from quorumlog.node.executor import ThreadExecutor
@@ -66,26 +68,34 @@ class KafkaListener:
         self.transport_counters = TransportCounters()
         total = RequestMemory(bytes_max)
         self.shared = SharedResources(self._limits, lambda hello: False, appends=total)
+        producer_ids = ProducerIds(allocate)
+
+        def now_ms() -> int:
+            return int(time.monotonic() * 1000)
+
+        def wall_ms() -> int:
+            return int(time.time() * 1000)
+
+        def later(seconds: float, call: Callable[[], None]) -> object:
+            return asyncio.get_running_loop().call_later(seconds, call)
+
         self._services = Services(
             broker=broker,
             config=config,
             executor=executor,
             counters=self.counters,
             lines=ClientLines(logger, time.monotonic),
-            producer_ids=ProducerIds(allocate),
+            producer_ids=producer_ids,
             encoded_topics=EncodedTopics(broker),
             now=time.monotonic,
             defer=defer,
             rooms=Rooms(defer),
             policies=TopicPolicies(),
             coordinator=GroupCoordinator(
-                broker,
-                lambda: int(time.monotonic() * 1000),
-                lambda: int(time.time() * 1000),
-                lambda: str(uuid4()),
-                lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
-                self.counters,
+                broker, now_ms, wall_ms, lambda: str(uuid4()), later, self.counters
             ),
+            transactions=TransactionCoordinator(broker, producer_ids, now_ms, wall_ms, later),
+            gate=TransactionGate(broker),
             answer_bytes_max=self._answer_bytes_max,
         )
         self._memory = KafkaMemory(total, self.counters)
@@ -125,6 +135,7 @@ class KafkaListener:
         """Listen no more and end all connections."""
         self._acceptor.stop()
         self._services.coordinator.end()
+        self._services.transactions.end()
         if self._end_watch is not None:
             self._end_watch()
         if self._timer is not None:
@@ -148,6 +159,7 @@ class KafkaListener:
         members that nobody hears of are to be removed.
         """
         self._services.coordinator.is_current()
+        self._services.transactions.is_current()
         if self._services.broker.is_complete:
             for queue in list(self._services.held):
                 self._services.held.discard(queue)

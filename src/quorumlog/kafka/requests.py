@@ -45,6 +45,10 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -57,6 +61,8 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 class Versions(NamedTuple):
@@ -87,6 +93,10 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.DELETE_RECORDS: Versions(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: Versions(0, 4, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Versions(0, 3, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 3, 3),
+    ApiKey.END_TXN: Versions(0, 3, 3),
+    ApiKey.TXN_OFFSET_COMMIT: Versions(0, 3, 3),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4, 2),
@@ -99,6 +109,8 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.OFFSET_DELETE: Versions(0, 0, 1),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 1, 0),
     ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0, 0),
+    ApiKey.LIST_TRANSACTIONS: Versions(0, 1, 0),
 }
 
 

@@ -249,6 +249,8 @@ GROUP_INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
 GROUP_SESSION_MIN: Final = "group.min.session.timeout.ms"
 GROUP_SESSION_MAX: Final = "group.max.session.timeout.ms"
 OFFSETS_RETENTION: Final = "offsets.retention.minutes"
+TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
+TRANSACTIONAL_ID_EXPIRATION: Final = "transactional.id.expiration.ms"
 _CLUSTER: Final = (
     _config(
         AUTO_CREATE,
@@ -306,6 +308,23 @@ _CLUSTER: Final = (
         _whole(1, 5_256_000),
         OFFSETS_RETENTION,
         "How long the offsets of a consumer group that has no members are kept.",
+    ),
+    _config(
+        TRANSACTION_TIMEOUT_MAX,
+        "int",
+        "900000",
+        _whole(1, INT_MAX),
+        TRANSACTION_TIMEOUT_MAX,
+        "The longest transaction.timeout.ms of a producer; after it a transaction that has not "
+        "ended is aborted.",
+    ),
+    _config(
+        TRANSACTIONAL_ID_EXPIRATION,
+        "int",
+        str(7 * _DAY_MS),
+        _whole(1, INT_MAX),
+        TRANSACTIONAL_ID_EXPIRATION,
+        "How long a transactional id is kept that no producer uses.",
     ),
 )
 CLUSTER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {

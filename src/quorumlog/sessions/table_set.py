@@ -22,6 +22,7 @@ from quorumlog.sessions.producer_table import Session, SessionTable
 from quorumlog.sessions.time_marks import TimeMarks
 from quorumlog.sessions.transaction_table import TransactionalProducer, TransactionTable
 from quorumlog.topics.partition_table import NO_CHANNEL, Partition, PartitionTable
+from quorumlog.topics.partition_transactions import AbortedTransaction
 from quorumlog.topics.producers import ProducerState
 
 Change: TypeAlias = tuple[int, int, Any]
@@ -82,6 +83,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     partitions: list[tuple[int, Partition]] = []
     partition_producers: list[tuple[int, int, ProducerState]] = []
     highest_channel: int = NO_CHANNEL
+    ongoing: list[tuple[int, int, int]] = []
+    aborted: list[tuple[int, AbortedTransaction]] = []
 
 
 _TABLES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -169,7 +172,13 @@ class TableSet:
             SessionTable(dict(saved.sessions)),
             transactions,
             TimeMarks(saved.time_marks),
-            PartitionTable(saved.partitions, saved.partition_producers, saved.highest_channel),
+            PartitionTable(
+                saved.partitions,
+                saved.partition_producers,
+                saved.highest_channel,
+                saved.ongoing,
+                saved.aborted,
+            ),
         )
 
 

@@ -6,7 +6,7 @@ between replicas, and a batch that is truncated leaves no gap.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -18,6 +18,7 @@ from quorumlog.model.block import Block
 from quorumlog.model.codes import Magic, ResponseCode
 from quorumlog.model.record_sum import DIGEST_SIZE, RecordSum
 from quorumlog.records.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, BatchHeader, batch_header
+from quorumlog.records.markers import marker_commits
 from quorumlog.topics.entries import (
     PARTITION_ENTRIES,
     LogStartsMoved,
@@ -25,6 +26,7 @@ from quorumlog.topics.entries import (
     PartitionEntry,
     PartitionOpened,
 )
+from quorumlog.topics.partition_transactions import AbortedTransaction, PartitionTransactions
 from quorumlog.topics.produced_batch import ProducedBatch
 from quorumlog.topics.producers import (
     TO_BE_ADDED,
@@ -32,6 +34,7 @@ from quorumlog.topics.producers import (
     ProducerState,
     check_sequence,
     state_after,
+    state_after_marker,
 )
 
 PRODUCERS_MAX: Final = 100_000
@@ -44,10 +47,11 @@ NO_CHANNEL: Final = -1
 
 
 class AppendedBatch(msgspec.Struct, frozen=True, gc=False):
-    """A record batch that was found in the log."""
+    """A record batch that was found in the log; `commits`: what a transaction marker says."""
 
     channel: int
     header: BatchHeader
+    commits: bool | None = None
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True):
@@ -90,7 +94,10 @@ _What: TypeAlias = AppendedBatch | PartitionEntry
 
 
 class PartitionTable:
-    """All partitions by channel, and what they remember of producers. See `DerivedTable`."""
+    """All partitions by channel, what they remember of producers, and their transactions.
+
+    See `DerivedTable`.
+    """
 
     name: ClassVar[str] = "partitions.1"
 
@@ -99,6 +106,8 @@ class PartitionTable:
         partitions: Sequence[tuple[int, Partition]] = (),
         producers: Sequence[tuple[int, int, ProducerState]] = (),
         highest_channel: int = NO_CHANNEL,
+        ongoing: Iterable[tuple[int, int, int]] = (),
+        aborted: Iterable[tuple[int, AbortedTransaction]] = (),
     ) -> None:
         self.partitions = dict(partitions)
         self.reads_users = bool(self.partitions)
@@ -109,6 +118,7 @@ class PartitionTable:
         self._ids: dict[int, set[int]] = {}
         for channel, producer_id, state in producers:
             self._remember(channel, producer_id, state)
+        self.transactions = PartitionTransactions(ongoing, aborted)
         self._partition_sum = RecordSum()
         self._producer_sum = RecordSum()
 
@@ -148,7 +158,9 @@ class PartitionTable:
             start = offset + ENTRY_HEADER_SIZE
             is_batch = header[0] == Magic.NORMAL and header[8] >= HEADER_SIZE
             if is_batch and data[start + 16] == MAGIC:
-                found.append((index, AppendedBatch(channel, batch_header(data, start))))
+                batch = batch_header(data, start)
+                commits = marker_commits(data, start, header[8]) if batch.is_control else None
+                found.append((index, AppendedBatch(channel, batch, commits)))
         return found
 
     def apply(self, index: int, what: _What) -> None:
@@ -182,13 +194,27 @@ class PartitionTable:
             epochs,
         )
         self._partition_sum.changed(channel)
-        if header.producer_id != NO_PRODUCER and not header.is_control:
-            key = channel, header.producer_id
-            after = state_after(self._producers.pop(key, None), header, index)
-            self._remember(*key, after)
-            self._producer_sum.changed(key)
-            while len(self._producers) > PRODUCERS_MAX:
-                self._forget(next(iter(self._producers)))
+        if header.producer_id != NO_PRODUCER:
+            self._produced(index, batch)
+
+    def _produced(self, index: int, batch: AppendedBatch) -> None:
+        """A batch of a known producer, or a marker of its transaction, was appended."""
+        channel, header = batch.channel, batch.header
+        key = channel, header.producer_id
+        before = self._producers.pop(key, None)
+        if header.is_control:
+            after = state_after_marker(before, header.producer_epoch)
+            if batch.commits is not None:
+                offset = header.base_offset
+                self.transactions.ended(*key, offset, commits=batch.commits)
+        else:
+            after = state_after(before, header, index)
+            if header.is_transactional:
+                self.transactions.begun(*key, header.base_offset)
+        self._remember(*key, after)
+        self._producer_sum.changed(key)
+        while len(self._producers) > PRODUCERS_MAX:
+            self._forget(next(iter(self._producers)))
 
     def _opened(self, what: PartitionOpened) -> None:
         if what.channel > self.highest_channel:
@@ -201,6 +227,7 @@ class PartitionTable:
         if self.partitions.pop(channel, None) is not None:
             self.reads_users = bool(self.partitions)
             self._partition_sum.changed(channel)
+            self.transactions.closed(channel)
             for producer_id in list(self._ids.get(channel, ())):
                 self._forget((channel, producer_id))
 
@@ -214,6 +241,7 @@ class PartitionTable:
                 before, log_start=offset, epochs=before.epochs[max(0, place - 1) :]
             )
             self._partition_sum.changed(channel)
+            self.transactions.log_start_moved(channel, offset)
 
     def _remember(self, channel: int, producer_id: int, state: ProducerState) -> None:
         self._producers[channel, producer_id] = state
@@ -247,12 +275,41 @@ class PartitionTable:
             return BatchCheck(ResponseCode.UNKNOWN_PARTITION, text)
         producer = batch.producer
         if producer is None:
-            return TO_BE_ADDED
+            return TO_BE_ADDED  # of no idempotent producer, or a marker
         found = check_sequence(self._producers.get(producer), batch.header)
         if found.appended is not None:
             batch.base_offset = found.appended.base_offset
             batch.append_time = found.appended.append_time
+        elif found.code is ResponseCode.SUCCESS:
+            return self._check_transaction(producer, batch.header)
         return found
+
+    def _check_transaction(self, producer: tuple[int, int], header: BatchHeader) -> BatchCheck:
+        is_ongoing = self.transactions.first_offset(*producer) >= 0
+        if is_ongoing and not header.is_transactional:
+            text = f"producer {header.producer_id} has an ongoing transaction in this partition"
+            return BatchCheck(ResponseCode.INVALID_TRANSACTION_STATE, text)
+        if header.is_transactional and not is_ongoing and self.transactions.is_full:
+            text = "the log of the partition has no room for more transactions; remove old records"
+            return BatchCheck(ResponseCode.CLUSTER_FULL, text)
+        return TO_BE_ADDED
+
+    def stable_offset(self, channel: int) -> int:
+        """Return the last stable offset of a partition, which there must be."""
+        partition = self.partitions[channel]
+        stable = self.transactions.stable_offset(channel, partition.next_offset)
+        return max(stable, partition.log_start)
+
+    def is_ongoing(self, channel: int, header: BatchHeader) -> bool:
+        """Whether a batch goes on with a transaction that its producer has in the partition."""
+        state = self._producers.get((channel, header.producer_id))
+        is_begun = self.transactions.first_offset(channel, header.producer_id) >= 0
+        return is_begun and state is not None and state.epoch == header.producer_epoch
+
+    def epoch_of(self, channel: int, producer_id: int) -> int:
+        """Return the epoch of a producer in a partition; 0 if that is not known."""
+        state = self._producers.get((channel, producer_id))
+        return 0 if state is None else state.epoch
 
     def producers_of(self, channel: int) -> list[tuple[int, ProducerState]]:
         """Return (producer id, what is remembered of it) for a partition."""
@@ -268,16 +325,19 @@ class PartitionTable:
         copied.highest_channel = self.highest_channel
         copied._producers = dict(self._producers)
         copied._ids = {channel: set(ids) for channel, ids in self._ids.items()}
+        copied.transactions = self.transactions.copy()
         return copied
 
     def fields(self) -> tuple[Any, ...]:
         """See `DerivedTable`."""
         producers = [(*key, state) for key, state in self._producers.items()]
-        return list(self.partitions.items()), producers, self.highest_channel
+        partitions = list(self.partitions.items())
+        return partitions, producers, self.highest_channel, *self.transactions.fields()
 
     def digest(self, since: int) -> bytes:
         """See `DerivedTable`. The index of a producer's newest batch shows how long it is idle."""
         hashed = blake2b(repr(self.highest_channel).encode(), digest_size=DIGEST_SIZE)
         hashed.update(self._partition_sum.of(self.partitions))
         hashed.update(self._producer_sum.of(self._producers))
+        hashed.update(self.transactions.digest())
         return hashed.digest()

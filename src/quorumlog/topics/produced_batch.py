@@ -19,7 +19,8 @@ class ProducedBatch:
     """A batch that a leader is asked to append to the partition on a channel.
 
     `header` is that of the batch as it came. `gets_append_time`: its records get the leader's time.
-    `producer`: channel and producer id, if its place depends on what that producer sent before.
+    `producer`: channel and producer id, if its place depends on what that producer sent before; a
+    transaction marker's does not.
     `base_offset` and `append_time` are known once the batch has its place, also if it has had it
     since it came before; -1 until then, `append_time` also if records keep their own times.
     """
@@ -34,7 +35,8 @@ class ProducedBatch:
     def __post_init__(self) -> None:
         """See `producer`."""
         producer_id = self.header.producer_id
-        self.producer = None if producer_id == NO_PRODUCER else (self.channel, producer_id)
+        is_free = producer_id == NO_PRODUCER or self.header.is_control
+        self.producer = None if is_free else (self.channel, producer_id)
 
 
 def block_around(buffer: memoryview, start: int, stop: int, channel: int) -> Block:

@@ -34,10 +34,15 @@ class ProducerBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerState(msgspec.Struct, frozen=True, array_like=True):
-    """What a partition remembers of one producer: its epoch and its newest batches."""
+    """What a partition remembers of one producer: its epoch and its newest batches, if any."""
 
     epoch: int
     batches: tuple[ProducerBatch, ...]
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of its last record; -1: it is not known."""
+        return self.batches[-1].last_sequence if self.batches else -1
 
 
 class BatchCheck(msgspec.Struct, frozen=True):
@@ -66,6 +71,16 @@ def state_after(before: ProducerState | None, header: BatchHeader, index: int) -
     return ProducerState(before.epoch, (*before.batches, batch)[-BATCHES_REMEMBERED:])
 
 
+def state_after_marker(before: ProducerState | None, epoch: int) -> ProducerState:
+    """Return what is remembered of a producer whose transaction was ended in an epoch.
+
+    It may be a later one than that of its batches: who was fenced appends nothing more.
+    """
+    if before is None or before.epoch < epoch:
+        return ProducerState(epoch, ())
+    return before
+
+
 def check_sequence(state: ProducerState | None, header: BatchHeader) -> BatchCheck:
     """Decide on a batch of an idempotent producer that a leader is asked to append."""
     if state is None:
@@ -84,6 +99,8 @@ def check_sequence(state: ProducerState | None, header: BatchHeader) -> BatchChe
     for batch in state.batches:
         if (batch.first_sequence, batch.last_sequence) == (first, last):
             return BatchCheck(appended=batch)
+    if not state.batches:
+        return TO_BE_ADDED  # all that is known of it is that a transaction ended
     following = sequence_after(state.batches[-1].last_sequence, 1)
     if first == following:
         return TO_BE_ADDED

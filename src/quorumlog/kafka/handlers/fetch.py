@@ -151,7 +151,8 @@ class _Fetching:
                     self._refuse(found, name, one, refusal)
                     continue
                 accepted.add((replica, one.leader_epoch))
-            read = PartitionRead(partition.channel, one.offset, max(0, one.bytes_max))
+            most, committed = max(0, one.bytes_max), self._parsed.reads_committed
+            read = PartitionRead(partition.channel, one.offset, most, committed)
             asked_here = asked_of.setdefault(replica, [])
             asked_here.append(_Asked(found, len(found), name, one.partition, read))
             found.append(FetchedPartition(one.partition))
@@ -287,9 +288,9 @@ class _Fetching:
             asked.partition,
             ErrorCode.NONE,
             result.high_watermark,
-            result.high_watermark,
+            result.stable_offset,
             result.log_start,
-            () if self._parsed.reads_committed else None,
+            result.aborted if self._parsed.reads_committed else None,
             records=records,
         )
 

@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
@@ -28,6 +28,8 @@ OFFSETS_PER_COMMAND: Final = 2_000
 """Offsets that are committed with one command."""
 METADATA_PER_COMMAND: Final = 400_000
 """Bytes of metadata in one command, beside one more offset."""
+Place: TypeAlias = tuple[str, int]
+"""A topic and the number of a partition."""
 _FIRST_WITH_GROUPS: Final = 8
 _UNKNOWN: Final = CommittedOffset(-1, -1, "", 0)
 _ERRORS: Final = {
@@ -66,9 +68,34 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
     )  # in which it is judged; there may be another one later
     if error is ErrorCode.NONE:
         error = _may_commit(context, request)
-    outcomes: dict[tuple[str, int], ErrorCode] = {}
-    wanted: list[tuple[tuple[str, int], OffsetToCommit]] = []
-    for topic in request.topics:
+    outcomes, wanted = await offsets_to_commit(context, request.topics, error)
+    generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
+    places = list(parts_of(wanted))
+    results = await asyncio.gather(
+        *(
+            _execute(context, CommitOffsets(term, name, generation, [one for _, one in some]))
+            for some in places
+        )
+    )
+    for some, result in zip(places, results, strict=True):
+        for number, (place, _) in enumerate(some):
+            outcomes[place] = (
+                _ERRORS[result.codes[number]] if isinstance(result, GroupsChanged) else result
+            )
+    _note_outcomes(context, name, outcomes)
+    return {"topics": by_topic(request.topics, outcomes)}
+
+
+async def offsets_to_commit(
+    context: RequestContext, topics: Any, error: ErrorCode
+) -> tuple[dict[Place, ErrorCode], list[tuple[Place, OffsetToCommit]]]:
+    """Return what is known of each partition of a request, and the offsets that may be committed.
+
+    `error`: of the whole request; unless it is NONE, none may be.
+    """
+    outcomes: dict[Place, ErrorCode] = {}
+    wanted: list[tuple[Place, OffsetToCommit]] = []
+    for topic in topics:
         async for one in context.in_turns(topic.partitions):
             place, fault = (topic.name, one.partition_index), error
             found = find_partition(context.broker, *place)
@@ -84,21 +111,7 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
                 epoch = -1 if epoch is None else epoch
                 asked = OffsetToCommit(topic_id, place[1], one.committed_offset, epoch, metadata)
                 wanted.append((place, asked))
-    generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
-    places = list(_parts(wanted))
-    results = await asyncio.gather(
-        *(
-            _execute(context, CommitOffsets(term, name, generation, [one for _, one in some]))
-            for some in places
-        )
-    )
-    for some, result in zip(places, results, strict=True):
-        for number, (place, _) in enumerate(some):
-            outcomes[place] = (
-                _ERRORS[result.codes[number]] if isinstance(result, GroupsChanged) else result
-            )
-    _note_outcomes(context, name, outcomes)
-    return {"topics": _by_topic(request.topics, outcomes)}
+    return outcomes, wanted
 
 
 def _note_outcomes(
@@ -122,11 +135,11 @@ def _may_commit(context: RequestContext, request: Any) -> ErrorCode:
     )
 
 
-def _parts(
-    wanted: Iterable[tuple[tuple[str, int], OffsetToCommit]],
-) -> Iterator[list[tuple[tuple[str, int], OffsetToCommit]]]:
+def parts_of(
+    wanted: Iterable[tuple[Place, OffsetToCommit]],
+) -> Iterator[list[tuple[Place, OffsetToCommit]]]:
     """Yield offsets as they fit into commands."""
-    part: list[tuple[tuple[str, int], OffsetToCommit]] = []
+    part: list[tuple[Place, OffsetToCommit]] = []
     metadata = 0
     for place, one in wanted:
         part.append((place, one))
@@ -138,9 +151,8 @@ def _parts(
         yield part
 
 
-def _by_topic(
-    topics: Iterable[Any], outcomes: Mapping[tuple[str, int], ErrorCode]
-) -> list[dict[str, Any]]:
+def by_topic(topics: Iterable[Any], outcomes: Mapping[Place, ErrorCode]) -> list[dict[str, Any]]:
+    """Return the outcomes as answers have them, for each partition that was asked for."""
     return [
         {
             "name": topic.name,
@@ -170,7 +182,9 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
         note(context, error, one.group_id)
-        answers.append({"error_code": error, "topics": await _fetched(context, one, error)})
+        is_stable = getattr(request, "require_stable", False)
+        topics = await _fetched(context, one, error, requires_stable=is_stable)
+        answers.append({"error_code": error, "topics": topics})
     if not has_groups:
         return answers[0]
     return {
@@ -180,8 +194,14 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     }
 
 
-async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> list[dict[str, Any]]:
-    """Return the offsets of one group, by topic."""
+async def _fetched(
+    context: RequestContext, asked: Any, error: ErrorCode, *, requires_stable: bool
+) -> list[dict[str, Any]]:
+    """Return the offsets of one group, by topic.
+
+    `requires_stable`: none of partitions of which a transaction may commit another one.
+    """
+    transactions = context.broker.transactions
     record = context.broker.consumer_groups.get(asked.group_id)
     offsets = record.offsets if record is not None and error is ErrorCode.NONE else {}
     by_id, by_name = context.broker.topics_by_id, context.broker.topics
@@ -197,14 +217,16 @@ async def _fetched(context: RequestContext, asked: Any, error: ErrorCode) -> lis
         topic_id = by_name[name].topic_id if name in by_name else b""
         partitions = []
         async for number in context.in_turns(numbers):
-            found = offsets.get((topic_id, number), _UNKNOWN)
+            found, fault = offsets.get((topic_id, number), _UNKNOWN), error
+            if requires_stable and transactions.has_pending(asked.group_id, (topic_id, number)):
+                found, fault = _UNKNOWN, ErrorCode.UNSTABLE_OFFSET_COMMIT
             partitions.append(
                 {
                     "partition_index": number,
                     "committed_offset": found.offset,
                     "committed_leader_epoch": found.leader_epoch,
                     "metadata": found.metadata,
-                    "error_code": error,
+                    "error_code": fault,
                 }
             )
         topics.append({"name": name, "partitions": partitions})
@@ -243,7 +265,7 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
         note(context, error, name)
         return {"error_code": error, "topics": []}
     _note_outcomes(context, name, outcomes)
-    return {"error_code": error, "topics": _by_topic(request.topics, outcomes)}
+    return {"error_code": error, "topics": by_topic(request.topics, outcomes)}
 
 
 def _subscribed(group: ConsumerGroup) -> frozenset[str] | ErrorCode:

@@ -29,10 +29,12 @@ _OPERATION_BITS: Final = {bit for bit in range(31) if CLUSTER_OPERATIONS >> bit 
 _FIRST_WITH_IDS: Final = 12
 _FIRST_WITH_KEYS: Final = 4
 _OF_GROUPS: Final = 0
+_KEY_TYPES: Final = (_OF_GROUPS, 1)
+"""Consumer groups and transactional ids."""
 _NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE, "no controller is known now"
-_NOT_OF_GROUPS: Final = (
+_NO_KEY_TYPE: Final = (
     ErrorCode.INVALID_REQUEST,
-    "only consumer groups (key type 0) have a coordinator: transactions are not there yet",
+    "only consumer groups (key type 0) and transactional ids (1) have a coordinator",
 )
 
 
@@ -122,15 +124,15 @@ async def handle_describe_cluster(context: RequestContext, request: Any) -> Answ
 
 
 async def handle_find_coordinator(context: RequestContext, request: Any) -> Answer:
-    """Answer that the controller is the coordinator of every group.
+    """Answer that the controller is the coordinator of every group and transactional id.
 
     One that has just lost that says so (NOT_COORDINATOR), and is asked again.
     """
     broker = context.broker
     found = broker.brokers.get(broker.controller_id)
-    is_of_groups = getattr(request, "key_type", _OF_GROUPS) == _OF_GROUPS
-    if found is None or not is_of_groups:
-        error, text = _NO_COORDINATOR if is_of_groups else _NOT_OF_GROUPS
+    is_known = getattr(request, "key_type", _OF_GROUPS) in _KEY_TYPES
+    if found is None or not is_known:
+        error, text = _NO_COORDINATOR if is_known else _NO_KEY_TYPE
         context.note_error(error, text)
         fields = {"error_code": error, "error_message": text, "node_id": -1, "port": -1}
     else:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.kafka.fetch import READS_COMMITTED
 from quorumlog.kafka.gathering import Gathering
 from quorumlog.kafka.led_partitions import LedPartition, Refusal, led_partition
 from quorumlog.model.codes import ResponseCode
@@ -24,8 +25,7 @@ _HIGH_WATERMARK: Final = -1
 async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
     """Answer offsets of partitions by time, or the first, the end, or that of the newest record.
 
-    The last stable offset, which readers of committed transactions see as the end, is the high
-    watermark: there are no transactions.
+    Readers of committed transactions see the last stable offset as the end.
     """
     gathering = Gathering[FoundOffset | Refusal]()
     for topic in request.topics:
@@ -42,7 +42,13 @@ async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
                 take(Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
             else:
                 asked = EARLIEST if time_ms == _EARLIEST_HERE else time_ms
-                found.replica.partition_times.find(found.channel, asked, take, context.owner)
+                found.replica.partition_times.find(
+                    found.channel,
+                    asked,
+                    take,
+                    context.owner,
+                    reads_committed=getattr(request, "isolation_level", 0) == READS_COMMITTED,
+                )
     answers = iter(await gathering.wait(LOOK_UP_MS))
     return {
         "topics": [

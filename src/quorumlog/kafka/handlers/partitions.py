@@ -105,10 +105,11 @@ async def handle_describe_producers(context: RequestContext, request: Any) -> An
                         {
                             "producer_id": producer_id,
                             "producer_epoch": state.epoch,
-                            "last_sequence": state.batches[-1].last_sequence,
+                            "last_sequence": state.last_sequence,
                             "coordinator_epoch": -1,
+                            "current_txn_start_offset": first_offset,
                         }
-                        async for producer_id, state in context.in_turns(producers)
+                        async for producer_id, state, first_offset in context.in_turns(producers)
                     ],
                 }
             )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from quorumlog.kafka.broker_view import PartitionView
@@ -39,17 +40,23 @@ ten microseconds."""
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
-_NO_TRANSACTIONS: Final = "transactions are not offered; produce without a transactional id"
+BARRIER_MS: Final = 5_000
+"""How long a transactional batch waits for what `__cluster` says of its transaction."""
+_UNKNOWN_TRANSACTIONS: Final = "__cluster does not say now which transactions are ongoing"
 _SEND_EARLIER: Final = "a batch before it was refused; that one is to be sent again first"
 _NO_ROOM: Final = "group {} {} within {} ms; nothing was appended"
 
 
 class _Target(NamedTuple):
-    """Where a batch is to go. `is_kept`: its group is not given up any more."""
+    """Where a batch is to go. `is_kept`: its group is not given up any more.
+
+    `place`: the id of the topic, and the number of the partition.
+    """
 
     replica: Replica
     group: str
     channel: int
+    place: tuple[bytes, int]
     policy: TopicPolicy
     is_kept: bool
 
@@ -95,6 +102,7 @@ class _Production:
     __slots__ = (
         "_answers",
         "_awaited",
+        "_checked",
         "_is_alone",
         "_left",
         "_next",
@@ -119,6 +127,8 @@ class _Production:
         self._used = 0
         """Up to where the frame's memory belongs to a batch that was proposed."""
         self._awaited = ""
+        self._checked = -1
+        """The batch whose transaction was checked last; others may still wait for room."""
         self._is_alone = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -183,9 +193,10 @@ class _Production:
         except RecordBatchError as error:
             self._refuse(number, Refusal(error_of_fault(error.fault), str(error)))
             return True
-        if header.is_transactional:
-            self._refuse(number, Refusal(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS))
-            return True
+        if header.is_transactional and self._checked != number:
+            is_answered = self._check_transaction(number, target, header)
+            if is_answered is not None:
+                return is_answered
         before = self._refused_before(number, target, header)
         if before is not None:
             self._refuse(number, Refusal(before, _SEND_EARLIER), header)
@@ -216,7 +227,53 @@ class _Production:
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         policy = services.policies.of(broker.topics[name], broker.defaults)
         is_kept = partition.is_open or broker.is_made(group)
-        return _Target(replica, group, partition.channel, policy, is_kept)
+        place = broker.topics[name].topic_id, number
+        return _Target(replica, group, partition.channel, place, policy, is_kept)
+
+    def _check_transaction(
+        self, number: int, target: _Target, header: BatchHeader, *, is_last: bool = False
+    ) -> bool | None:
+        """Return None if the transaction of a batch may go on; True: it is refused; False: wait.
+
+        This node may not know yet what the coordinator has told the producer, so it finds out
+        before it refuses; `is_last`: it has.
+        """
+        gate, replica = self._request.context.services.gate, target.replica
+        if replica.core.role is not Role.LEADER:
+            return None  # and so it is refused
+        refusal = gate.refusal(replica, target.channel, target.place, header)
+        if not is_last and (refusal is not None or gate.needs_barrier(replica, target.group)):
+            self._ask_for_transactions(number, target, header)
+            return False
+        if refusal is not None:
+            self._refuse(number, refusal, header)
+            return True
+        self._checked = number
+        return None
+
+    def _ask_for_transactions(self, number: int, target: _Target, header: BatchHeader) -> None:
+        """Go on once this node knows all that `__cluster` had committed by now."""
+        services, term = self._request.context.services, target.replica.core.term
+
+        def passed(is_known: bool) -> None:
+            if self._next != number:
+                return  # given up meanwhile
+            if is_known:
+                services.gate.barrier_passed(target.group, term)
+                is_answered = self._check_transaction(number, target, header, is_last=True)
+            else:
+                refusal = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, _UNKNOWN_TRANSACTIONS)
+                self._refuse(number, refusal, header)
+                is_answered = True
+            self._next += is_answered is True
+            self.go_on()
+
+        self._wait_alone()
+
+        def asked(is_known: bool) -> None:
+            services.defer(partial(passed, is_known))
+
+        services.broker.ask_barrier(BARRIER_MS, asked)
 
     def _level(self, target: _Target) -> WriteLevel | Refusal:
         acks, policy = self._parsed.acks, target.policy

@@ -24,7 +24,6 @@ from quorumlog.kafka.handlers.groups import (
     handle_list_groups,
     handle_sync_group,
 )
-from quorumlog.kafka.handlers.init_producer_id import handle_init_producer_id
 from quorumlog.kafka.handlers.metadata import (
     handle_describe_cluster,
     handle_find_coordinator,
@@ -46,6 +45,15 @@ from quorumlog.kafka.handlers.topics import (
     handle_create_partitions,
     handle_create_topics,
     handle_delete_topics,
+)
+from quorumlog.kafka.handlers.transactions import (
+    handle_add_offsets_to_txn,
+    handle_add_partitions_to_txn,
+    handle_describe_transactions,
+    handle_end_txn,
+    handle_init_producer_id,
+    handle_list_transactions,
+    handle_txn_offset_commit,
 )
 from quorumlog.kafka.requests import ApiKey
 
@@ -71,6 +79,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DELETE_RECORDS: handle_delete_records,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets_to_txn,
+    ApiKey.END_TXN: handle_end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: handle_txn_offset_commit,
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
@@ -83,4 +95,6 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSET_DELETE: handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
 }

@@ -335,6 +335,85 @@ class GroupsChanged(Result, frozen=True, array_like=True, tag=True):
     codes: list[ResponseCode] = []
 
 
+# -- transactions ------------------------------------------------------------------------------
+
+TransactionalId: TypeAlias = Annotated[str, Meta(max_length=1_024)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 15) - 1)]
+TopicPartition: TypeAlias = tuple[Id, Annotated[int, Meta(ge=0)]]
+"""The id of a topic and the number of a partition."""
+
+
+class TransactionCommand(CoordinatorCommand, frozen=True, array_like=True):
+    """Base of what a coordinator of transactions decides.
+
+    It is carried out only if the record of the id still has the `version` by which it was judged;
+    0: there is none.
+    """
+
+    transactional_id: TransactionalId
+    version: Number
+
+
+class InitTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):
+    """The id belongs to the producer with this id and epoch, and to no other one any more."""
+
+    producer_id: Number
+    epoch: Epoch
+    timeout_ms: Annotated[int, Meta(ge=1)]
+
+
+class AddToTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):
+    """The transaction may have records in these partitions; it begins if none is ongoing.
+
+    `groups`: consumer groups whose offsets it may commit.
+    """
+
+    partitions: Annotated[list[TopicPartition], Meta(max_length=ITEMS_MAX)]
+    groups: Annotated[list[ConsumerGroupName], Meta(max_length=100)] = []
+
+
+class AddTransactionOffsets(TransactionCommand, frozen=True, array_like=True, tag=True):
+    """If the transaction is committed, a consumer group has come so far."""
+
+    group: ConsumerGroupName
+    offsets: Annotated[list[OffsetToCommit], Meta(max_length=ITEMS_MAX)]
+
+
+class DecideTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):
+    """The ongoing transaction is committed, or aborted.
+
+    `epoch`: of its markers; if it is above that of the producer, this one is fenced.
+    """
+
+    commits: bool
+    epoch: Epoch
+
+
+class ForgetTransactions(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Forget ids of which nothing has changed since a time, unless they have a transaction."""
+
+    transactional_ids: Annotated[list[TransactionalId], Meta(max_length=ITEMS_MAX)]
+    unchanged_since_ms: Milliseconds
+
+
+class MarkersWritten(Command, frozen=True, array_like=True, tag=True):
+    """Partitions have the markers of transactions: id, number of its transaction, partitions.
+
+    A leader of a partition group says so; the number keeps it from being taken for a later one.
+    """
+
+    written: Annotated[
+        list[
+            tuple[
+                TransactionalId,
+                Number,
+                Annotated[list[TopicPartition], Meta(max_length=ITEMS_MAX)],
+            ]
+        ],
+        Meta(max_length=ITEMS_MAX),
+    ]
+
+
 # -- encoding -----------------------------------------------------------------------------------
 
 
@@ -364,6 +443,12 @@ AnyCommand: TypeAlias = (
     | CommitOffsets
     | DeleteOffsets
     | ForgetGroups
+    | InitTransaction
+    | AddToTransaction
+    | AddTransactionOffsets
+    | DecideTransaction
+    | ForgetTransactions
+    | MarkersWritten
 )
 AnyResult: TypeAlias = (
     Registered | Changed | TopicsChanged | ConfigsAltered | ProducerIds | GroupsChanged | Refused

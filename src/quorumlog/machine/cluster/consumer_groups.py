@@ -1,6 +1,6 @@
 """How far consumer groups have come, and who their members are: commands of their coordinator."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -93,6 +93,9 @@ class ConsumerGroups:
     records: dict[str, ConsumerGroupRecord] = field(default_factory=dict)
     offset_count: int = 0
     size_bytes: int = 0
+    reserved_count: int = 0
+    reserved_bytes: int = 0
+    """Of offsets that ongoing transactions will commit: there must be room for them."""
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -114,7 +117,7 @@ class ConsumerGroups:
             at_ms,
         )
         growth = after.member_bytes - (0 if before is None else before.member_bytes)
-        if command.members and growth > 0 and self.size_bytes + growth > BYTES_MAX:
+        if command.members and growth > 0 and self._bytes + growth > BYTES_MAX:
             return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
         self.size_bytes += growth
         self.records[command.group] = after
@@ -141,7 +144,7 @@ class ConsumerGroups:
             if one.topic_id not in topics:
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif (known is None and self._room(before, offsets) <= 0) or (
-                more > 0 and self.size_bytes + growth + more > BYTES_MAX
+                more > 0 and self._bytes + growth + more > BYTES_MAX
             ):
                 codes.append(ResponseCode.CLUSTER_FULL)
             else:
@@ -156,7 +159,55 @@ class ConsumerGroups:
         self, before: ConsumerGroupRecord, offsets: Mapping[Partition, CommittedOffset]
     ) -> int:
         """Return how many offsets more there may be, once a group has these."""
-        return OFFSETS_MAX - self.offset_count + len(before.offsets) - len(offsets)
+        taken = self.offset_count + self.reserved_count
+        return OFFSETS_MAX - taken + len(before.offsets) - len(offsets)
+
+    @property
+    def _bytes(self) -> int:
+        return self.size_bytes + self.reserved_bytes
+
+    # -- transactions -------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        name: str,
+        place: Partition,
+        offset: CommittedOffset,
+        instead_of: CommittedOffset | None,
+    ) -> bool:
+        """Keep room for an offset of a group that a transaction may commit; False: there is none.
+
+        One of a partition that has a committed offset finds room in any case but for its size.
+        """
+        before = () if instead_of is None else (instead_of,)
+        more = _size_of_offsets([offset]) - _size_of_offsets(before)
+        has_place = before or (name in self.records and place in self.records[name].offsets)
+        is_full = not has_place and self.offset_count + self.reserved_count >= OFFSETS_MAX
+        if is_full or (more > 0 and self._bytes + more > BYTES_MAX):
+            return False
+        self.keep_room(offset, instead_of)
+        return True
+
+    def keep_room(self, offset: CommittedOffset, instead_of: CommittedOffset | None = None) -> None:
+        """Count an offset for which there is room, or was when it was reserved."""
+        before = () if instead_of is None else (instead_of,)
+        self.reserved_count += not before
+        self.reserved_bytes += _size_of_offsets([offset]) - _size_of_offsets(before)
+
+    def release(self, offsets: Collection[CommittedOffset]) -> None:
+        """Keep no room any more for offsets that were reserved."""
+        self.reserved_count -= len(offsets)
+        self.reserved_bytes -= _size_of_offsets(offsets)
+
+    def put_offsets(
+        self, name: str, offsets: Mapping[Partition, CommittedOffset], at_ms: int
+    ) -> None:
+        """Commit offsets for which there is room: a group has come so far."""
+        before = self.records.get(name, ConsumerGroupRecord(name))
+        growth = 0 if name in self.records else before.member_bytes
+        replaced = [before.offsets[place] for place in offsets if place in before.offsets]
+        growth += _size_of_offsets(offsets.values()) - _size_of_offsets(replaced)
+        self._put(before, {**before.offsets, **offsets}, at_ms, growth)
 
     def delete_offsets(self, command: DeleteOffsets, at_ms: int) -> GroupsChanged:
         """Forget how far a group has come in some partitions."""

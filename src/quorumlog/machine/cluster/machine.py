@@ -11,20 +11,27 @@ from quorumlog.machine.cluster import brokers, topics
 from quorumlog.machine.cluster.answers import NO_RESULT
 from quorumlog.machine.cluster.commands import (
     AddGroups,
+    AddToTransaction,
+    AddTransactionOffsets,
     AllocateProducerIds,
     AlterConfigs,
     AnyResult,
+    Changed,
     CommitOffsets,
     CoordinatorCommand,
     CreatePartitions,
     CreateTopics,
+    DecideTransaction,
     DeleteOffsets,
     DeleteTopics,
     Envelope,
     ForgetGroups,
+    ForgetTransactions,
     Forgotten,
     GroupsChanged,
     GroupsLed,
+    InitTransaction,
+    MarkersWritten,
     PartitionsLost,
     PartitionsOpened,
     ProducerIds,
@@ -65,6 +72,37 @@ def _forget_groups(state: ClusterState, command: ForgetGroups, at_ms: int) -> Gr
     return state.consumer_groups.forget(command)
 
 
+def _init_transaction(state: ClusterState, command: InitTransaction, at_ms: int) -> GroupsChanged:
+    return state.transactions.init(command, at_ms)
+
+
+def _add_to_transaction(
+    state: ClusterState, command: AddToTransaction, at_ms: int
+) -> GroupsChanged:
+    return state.transactions.add(command, state.topics_by_id, at_ms)
+
+
+def _add_transaction_offsets(
+    state: ClusterState, command: AddTransactionOffsets, at_ms: int
+) -> GroupsChanged:
+    topics, groups = state.topics_by_id, state.consumer_groups
+    return state.transactions.add_offsets(command, topics, groups, at_ms)
+
+
+def _decide(state: ClusterState, command: DecideTransaction, at_ms: int) -> GroupsChanged:
+    return state.transactions.decide(command, state.consumer_groups, at_ms)
+
+
+def _forget_transactions(
+    state: ClusterState, command: ForgetTransactions, at_ms: int
+) -> GroupsChanged:
+    return state.transactions.forget(command)
+
+
+def _markers_written(state: ClusterState, command: MarkersWritten, at_ms: int) -> Changed:
+    return Changed(state.transactions.markers_written(command))
+
+
 _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] = {
     RegisterBroker: brokers.register_broker,
     AddGroups: brokers.add_groups,
@@ -81,6 +119,12 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     CommitOffsets: _commit,
     DeleteOffsets: _delete_offsets,
     ForgetGroups: _forget_groups,
+    InitTransaction: _init_transaction,
+    AddToTransaction: _add_to_transaction,
+    AddTransactionOffsets: _add_transaction_offsets,
+    DecideTransaction: _decide,
+    ForgetTransactions: _forget_transactions,
+    MarkersWritten: _markers_written,
 }
 
 
@@ -100,7 +144,7 @@ def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
     if refusal:
         return encode(Refused(refusal))
     command = envelope.command
-    state.changes += not isinstance(command, CoordinatorCommand)
+    state.changes += not isinstance(command, CoordinatorCommand | MarkersWritten)
     if isinstance(command, CoordinatorCommand) and command.term != term:
         text = f"decided in term {command.term}, appended in {term}"
         result: AnyResult = GroupsChanged(ResponseCode.NOT_LEADER, text)
@@ -123,7 +167,7 @@ class ClusterMachine(StateMachine):
         changes = self._state.changes
         results = [self._apply(entry) for entry in entries]
         if self._state.changes == changes:
-            self.view = self._state.view_of_consumer_groups(self.view)
+            self.view = self._state.view_of_commits(self.view)
         else:
             self.view = self._state.view(self.view)
         return results

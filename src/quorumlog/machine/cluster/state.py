@@ -1,5 +1,5 @@
-"""What `__cluster` holds: brokers, partition groups, topics, configs and consumer groups; as tables
-that change, and as a view that does not.
+"""What `__cluster` holds: brokers, partition groups, topics, configs, consumer groups and
+transactions; as tables that change, and as a view that does not.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,11 @@ from quorumlog.machine.cluster.commands import ID_BYTES
 from quorumlog.machine.cluster.consumer_groups import (
     ConsumerGroupRecord,
     ConsumerGroups,
+)
+from quorumlog.machine.cluster.transactions import (
+    TransactionRecord,
+    Transactions,
+    TransactionView,
 )
 from quorumlog.model.config import PARTITION_GROUP
 from quorumlog.model.retention_classes import MIXED
@@ -93,8 +98,8 @@ class ClusterView:
     """All of the state at one moment. `assignments`: group → channel → partition. `folded`: see
     `ClusterState`.
 
-    `version` rises with every change, but not with those of consumer groups: these come with each
-    commit, and concern nobody else.
+    `version` rises with every change, but not with those of consumer groups and transactions: these
+    come with each commit, and concern nobody else.
     """
 
     version: int = 0
@@ -109,6 +114,7 @@ class ClusterView:
     groups_made: int = 0
     partition_count: int = 0
     consumer_groups: Mapping[str, ConsumerGroupRecord] = field(default_factory=dict)
+    transactions: TransactionView = field(default_factory=TransactionView)
 
     def broker_of(self, node_id: str) -> BrokerRecord | None:
         """Return the broker that a node is, if it has registered."""
@@ -137,6 +143,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     results: list[tuple[bytes, bytes]]
     sessions: list[tuple[bytes, int]] = []
     consumer_groups: list[ConsumerGroupRecord] = []
+    transactions: list[TransactionRecord] = []
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -159,8 +166,9 @@ class ClusterState:
     partition_count: int = 0
     answers: Answers = field(default_factory=Answers)
     consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
+    transactions: Transactions = field(default_factory=Transactions)
     changes: int = 0
-    """Commands that were carried out here about anything but consumer groups."""
+    """Commands that were carried out here about anything but consumer groups and transactions."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -192,6 +200,7 @@ class ClusterState:
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         del self.folded[folded(topic.name)]
         self.consumer_groups.forget_topic(topic.topic_id)
+        self.transactions.forget_topic(topic.topic_id, self.consumer_groups)
 
     def put_group(self, group: PartitionGroup) -> None:
         """Add a partition group, or put it in the place of the one of its name."""
@@ -215,11 +224,16 @@ class ClusterState:
             groups_made=self.groups_made,
             partition_count=self.partition_count,
             consumer_groups=dict(self.consumer_groups.records),
+            transactions=self.transactions.view(),
         )
 
-    def view_of_consumer_groups(self, before: ClusterView) -> ClusterView:
-        """Return a view as the last one, of its version, but for consumer groups."""
-        return replace(before, consumer_groups=dict(self.consumer_groups.records))
+    def view_of_commits(self, before: ClusterView) -> ClusterView:
+        """Return a view as the last one, of its version, but for what coordinators decide."""
+        return replace(
+            before,
+            consumer_groups=dict(self.consumer_groups.records),
+            transactions=self.transactions.view(),
+        )
 
     def encode(self) -> bytes:
         """Return the whole state; equal states have equal bytes."""
@@ -233,6 +247,7 @@ class ClusterState:
             self.next_producer_id,
             *self.answers.saved(),
             list(self.consumer_groups.records.values()),
+            list(self.transactions.records.values()),
         )
         return msgspec.msgpack.encode(saved)
 
@@ -249,6 +264,7 @@ class ClusterState:
             answers=Answers.restored(saved.results, saved.sessions),
             consumer_groups=ConsumerGroups.restored(saved.consumer_groups),
         )
+        state.transactions = Transactions.restored(saved.transactions, state.consumer_groups)
         for group in saved.groups:
             state.put_group(group)
         for topic in saved.topics:

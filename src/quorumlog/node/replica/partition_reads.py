@@ -1,7 +1,8 @@
 """Reads of partitions by offset: whole record batches, up to what is committed.
 
 What may be read of a partition is what its table says as of the committed index: from the log start
-offset to the high watermark. The index of batches says which entries of the log these are.
+offset to the high watermark, or to the last stable offset, for those who read committed
+transactions only. The index of batches says which entries of the log these are.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,24 +32,32 @@ BATCHES_PER_READ_MAX: Final = 256
 
 
 class PartitionRead(msgspec.Struct, frozen=True, gc=False):
-    """What is asked of one partition: batches from the one with `offset` on."""
+    """What is asked of one partition: batches from the one with `offset` on.
+
+    `reads_committed`: none of transactions that are ongoing, nor what comes after these.
+    """
 
     channel: int
     offset: int
     bytes_max: int
+    reads_committed: bool = False
 
 
 class ReadBatches(msgspec.Struct):
-    """The answer for one partition; `high_watermark` and `log_start` are -1 if it has none here.
+    """The answer for one partition; offsets are -1 if it has none here.
 
-    `batches` are whole; the first one may start before the offset that was asked for.
+    `batches` are whole; the first one may start before the offset that was asked for. `aborted`,
+    for those who read committed transactions: (producer id, first offset) of each aborted one that
+    the batches have records of.
     """
 
     code: ResponseCode = ResponseCode.SUCCESS
     text: str = ""
     high_watermark: int = -1
     log_start: int = -1
+    stable_offset: int = -1
     batches: list[memoryview] = []
+    aborted: list[tuple[int, int]] = []
     damage: CorruptionError | None = None
 
     def fail(self, code: ResponseCode, text: str) -> None:
@@ -90,9 +99,17 @@ class PartitionReads:
             return ResponseCode.LEADER_NOT_READY, text
         return None
 
-    def producers(self, channel: int) -> list[tuple[int, ProducerState]]:
-        """Return what a partition remembers of producers, by id, as of the committed index."""
-        return self._tables.partitions.producers_of(channel)
+    def producers(self, channel: int) -> list[tuple[int, ProducerState, int]]:
+        """Return what a partition remembers of producers, by id, as of the committed index.
+
+        The last of each is where its ongoing transaction began, -1 if it has none.
+        """
+        table = self._tables.partitions
+        first_offset = table.transactions.first_offset
+        return [
+            (producer_id, state, first_offset(channel, producer_id))
+            for producer_id, state in table.producers_of(channel)
+        ]
 
     def epoch_end(self, channel: int, epoch: int) -> tuple[int, int] | None:
         """Return the largest leader epoch up to one that has records, and where these end.
@@ -155,15 +172,22 @@ class PartitionReads:
             known, offset = partitions.get(read.channel), read.offset
             if known is None or not known.log_start <= offset <= known.next_offset:
                 return 0
-            if offset < known.next_offset:
+            end = self._end(read, known)
+            if offset < end:
                 if wanted <= 1:
                     return 0
-                wanted -= self._available(read, known, wanted)
+                wanted -= self._available(read, end, wanted)
                 if wanted <= 0:
                     return 0
         return wanted
 
-    def _available(self, read: PartitionRead, partition: Partition, wanted: int) -> int:
+    def _end(self, read: PartitionRead, partition: Partition) -> int:
+        """Return the offset at which a read ends in any case."""
+        if read.reads_committed:
+            return self._tables.partitions.stable_offset(read.channel)
+        return partition.next_offset
+
+    def _available(self, read: PartitionRead, end: int, wanted: int) -> int:
         """Return how many bytes a read would give, counted no further than to `wanted`.
 
         It is `wanted`, too, if there are more batches than an answer has: waiting brings no more.
@@ -171,7 +195,7 @@ class PartitionReads:
         most, available = min(read.bytes_max, wanted), 0
         batches = self._tables.batches.batches_from(read.channel, read.offset)
         for number, batch in enumerate(batches, 1):
-            if batch.last_offset >= partition.next_offset:
+            if batch.last_offset >= end:
                 break
             available += batch.size_bytes
             if available >= most:
@@ -203,16 +227,20 @@ class PartitionReads:
             return
         found, room, is_first = list[ReadBatches](), bytes_max, at_least_one
         cold: list[tuple[ReadBatches, list[int], int]] = []
-        tail, partitions = self._context.log.tail, self._readable
+        tail, table = self._context.log.tail, self._tables.partitions
+        partitions, has_ongoing = table.partitions, table.transactions.has_ongoing
         for read in reads:
             partition = partitions.get(read.channel)
             found.append(result := _checked(read, partition))
-            if partition is None or room <= 0 or read.offset >= partition.next_offset:
+            if partition is None or result.code is not ResponseCode.SUCCESS:
                 continue
-            if result.code is not ResponseCode.SUCCESS:
+            stable = table.stable_offset(read.channel) if has_ongoing else partition.next_offset
+            result.stable_offset = stable
+            end = stable if read.reads_committed else partition.next_offset
+            if room <= 0 or read.offset >= end:
                 continue
             most = min(read.bytes_max, room)
-            batches = self._placed(read, partition, most, at_least=is_first)
+            batches = self._placed(read, end, most, at_least=is_first)
             if not batches or batches[0].base_offset > read.offset:
                 self._check_first(read, result, batches)
             if batches:
@@ -222,6 +250,8 @@ class PartitionReads:
                     indexes.append(batch.index)
                     size_bytes += batch.size_bytes
                 room -= size_bytes
+                if read.reads_committed:
+                    result.aborted = self._aborted(read, batches)
                 bodies = tail.bodies(indexes)
                 if bodies is None:
                     cold.append((result, indexes, size_bytes))
@@ -246,6 +276,10 @@ class PartitionReads:
             work, lambda results: self._answer(results, answer), failed, client
         )
 
+    def _aborted(self, read: PartitionRead, batches: list[PlacedBatch]) -> list[tuple[int, int]]:
+        transactions = self._tables.partitions.transactions
+        return transactions.aborted_within(read.channel, read.offset, batches[-1].last_offset + 1)
+
     def _check_first(
         self, read: PartitionRead, result: ReadBatches, batches: list[PlacedBatch]
     ) -> None:
@@ -258,13 +292,13 @@ class PartitionReads:
             batches.clear()
 
     def _placed(
-        self, read: PartitionRead, partition: Partition, room: int, *, at_least: bool
+        self, read: PartitionRead, end: int, room: int, *, at_least: bool
     ) -> list[PlacedBatch]:
         """Return the batches that fit; if `at_least`, the first one of them fits always."""
         return self._tables.batches.batches_within(
             read.channel,
             read.offset,
-            partition.next_offset,
+            end,
             room,
             count_max=BATCHES_PER_READ_MAX,
             at_least=at_least,

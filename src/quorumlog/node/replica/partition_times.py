@@ -59,10 +59,19 @@ class PartitionTimes:
         self._tables = tables
         self._reads = reads
 
-    def find(self, channel: int, timestamp: int, answer: Answer, client: object = None) -> None:
+    def find(
+        self,
+        channel: int,
+        timestamp: int,
+        answer: Answer,
+        client: object = None,
+        *,
+        reads_committed: bool = False,
+    ) -> None:
         """Answer with the first record whose timestamp is not below one.
 
-        `timestamp` is in milliseconds since 1970, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`. If
+        `timestamp` is in milliseconds since 1970, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
+        `reads_committed`: the end is the last stable offset, and nothing is found after it. If
         there is no such record, the answer has no offset. A batch whose records cannot be read,
         as it is no batch in truth or unpacks to too much, is taken for one record with the newest
         time that it states.
@@ -77,7 +86,10 @@ class PartitionTimes:
         elif timestamp == EARLIEST:
             answer(_offset(partition, partition.log_start))
         elif timestamp == LATEST:
-            answer(_offset(partition, partition.next_offset))
+            end = partition.next_offset
+            if reads_committed:
+                end = self._tables.partitions.stable_offset(channel)
+            answer(_offset(partition, end))
         elif timestamp < MAX_TIMESTAMP:
             text = f"{timestamp} is no timestamp, nor is it {LATEST}, {EARLIEST} or {MAX_TIMESTAMP}"
             answer(FoundOffset(ResponseCode.UNEXPECTED_ARGUMENT, text))
@@ -88,6 +100,9 @@ class PartitionTimes:
             self._search(partition, self._newest(channel, partition), None, answer, client)
         else:
             batches = self._since(channel, partition, timestamp)
+            if reads_committed:
+                stable = self._tables.partitions.stable_offset(channel)
+                batches = [one for one in batches if one.base_offset < stable]
             self._search(partition, batches, timestamp, answer, client)
 
     def _since(self, channel: int, partition: Partition, time_ms: int) -> list[PlacedBatch]:

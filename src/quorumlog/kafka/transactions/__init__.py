@@ -1,0 +1,1 @@
+"""Transactions of producers: their coordinator, and which batches partitions take."""

@@ -1,0 +1,381 @@
+"""The coordinator of all transactions: the broker whose node leads `__cluster`.
+
+It judges what producers ask by the records in `__cluster`, and has these changed by commands that
+count only in its term and for the record that it has seen. Nothing is in its memory but when it saw
+transactions first: one that takes longer than its producer has said is aborted.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+from quorumlog.kafka.broker_view import BrokerView
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.producer_ids import ProducerIds
+from quorumlog.machine.cluster.commands import (
+    AddToTransaction,
+    AddTransactionOffsets,
+    DecideTransaction,
+    ForgetTransactions,
+    GroupsChanged,
+    InitTransaction,
+    OffsetToCommit,
+)
+from quorumlog.machine.cluster.consumer_groups import Partition
+from quorumlog.machine.cluster.transactions import TransactionRecord
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RequestError
+from quorumlog.model.topic_configs import (
+    TRANSACTION_TIMEOUT_MAX,
+    TRANSACTIONAL_ID_EXPIRATION,
+    cluster_default,
+)
+
+TICK_S: Final = 0.5
+"""Pause between two looks for transactions that take too long."""
+SAVE_MS: Final = 5_000
+"""How long a command may take, as in Kafka (transaction.state.log.write.timeout.ms)."""
+COMPLETE_MS: Final = 1_000
+"""How long a producer waits for markers to be written before it is told to come again."""
+EXPIRE_EVERY_MS: Final = 3_600_000
+"""Pause between two looks for transactional ids that nobody has used for long, as in Kafka."""
+FORGOTTEN_MAX: Final = 1_000
+"""Transactional ids that are forgotten with one command."""
+EPOCH_MAX: Final = 32_765
+"""A producer of this epoch gets another id rather than a higher one: two more are left to fence
+it."""
+NO_PRODUCER: Final = -1
+Found = TypeVar("Found")
+_ERRORS: Final = {
+    ResponseCode.SUCCESS: ErrorCode.NONE,
+    ResponseCode.NOT_LEADER: ErrorCode.NOT_COORDINATOR,
+    ResponseCode.INCONSISTENT_TERM: ErrorCode.CONCURRENT_TRANSACTIONS,
+    ResponseCode.CLUSTER_FULL: ErrorCode.POLICY_VIOLATION,
+    ResponseCode.UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+
+
+class Producer(NamedTuple):
+    """Who a producer says it is: its transactional id, its producer id and its epoch."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class InitAnswer(NamedTuple):
+    """The answer to a producer that begins: its producer id and epoch, or why it has none."""
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER
+    epoch: int = -1
+
+
+class _Begun(NamedTuple):
+    """A transaction that is ongoing, and when this coordinator saw it first."""
+
+    number: int
+    seen_ms: int
+
+
+class TransactionCoordinator:
+    """All transactions of a cluster, on the node that leads `__cluster`.
+
+    `now_ms` reads a clock that never goes back, `wall_ms` Unix time; `later` calls a function after
+    some seconds, on the event loop's thread, on which all methods run.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerView,
+        producer_ids: ProducerIds,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._broker = broker
+        self._producer_ids = producer_ids
+        self._now_ms = now_ms
+        self.wall_ms = wall_ms
+        self._later = later
+        self._term = -1
+        self._turns: dict[str, list[asyncio.Future[None]]] = {}
+        """Requests about an id of which one is under way: those that wait for their turn."""
+        self._begun: dict[str, _Begun] = {}
+        self._expire_ms = 0
+        self._is_ticking = False
+        self._has_ended = False
+
+    # -- who coordinates ----------------------------------------------------------------------
+
+    def is_current(self) -> bool:
+        """Whether this node coordinates now."""
+        term = self._broker.coordinator_term
+        if term != self._term:
+            self._term, self._begun = term, {}
+            self._expire_ms = self._now_ms() + EXPIRE_EVERY_MS
+        if term >= 0 and not self._is_ticking and not self._has_ended:
+            self._is_ticking = True
+            self._later(TICK_S, self.tick)
+        return term >= 0
+
+    def end(self) -> None:
+        """Look no more: the node stops."""
+        self._has_ended = True
+
+    # -- producers ----------------------------------------------------------------------------
+
+    async def init(self, asked: Producer, timeout_ms: int) -> InitAnswer:
+        """Give a transactional id to a producer; one that had it before can do nothing any more.
+
+        What that one had begun is aborted first. A producer that says who it is goes on with its
+        producer id, and is refused if another has taken the id since.
+        """
+        if not 0 < timeout_ms <= self._timeout_max_ms():
+            return InitAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        name = asked.transactional_id
+        async with self._turn(name):
+            refused = await self._proved(lambda: self._fault_of_init(asked))
+            if refused is not None:
+                return refused if isinstance(refused, InitAnswer) else InitAnswer(refused)
+            record = self._broker.transactions.records.get(name)
+            if record is None:
+                return await self._give(name, timeout_ms)
+            is_fenced = record.state == "Ongoing"
+            if is_fenced:
+                error = await self._decide(record, record.epoch + 1, commits=False)
+                if error is not ErrorCode.NONE:
+                    return InitAnswer(error)
+            if not await self._is_complete(name):
+                return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
+            ended = self._broker.transactions.records.get(name)
+            if asked.producer_id != NO_PRODUCER and is_fenced and ended is not None:
+                return self._as_it_is(ended)  # that the old epoch was fenced gave it a new one
+            return await self._give(name, timeout_ms)
+
+    def _fault_of_init(self, asked: Producer) -> InitAnswer | None:
+        """Return the answer to a producer that says who it is, unless it gets a new epoch."""
+        record = self._broker.transactions.records.get(asked.transactional_id)
+        if record is None or asked.producer_id == NO_PRODUCER:
+            return None
+        known = asked.producer_id, asked.epoch
+        if known == (record.last_producer_id, record.last_epoch):
+            return self._as_it_is(record)  # its answer was lost
+        is_its_own = known == (record.producer_id, record.epoch)
+        return None if is_its_own else InitAnswer(ErrorCode.PRODUCER_FENCED)
+
+    def _as_it_is(self, record: TransactionRecord) -> InitAnswer:
+        if record.is_open:
+            return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return InitAnswer(ErrorCode.NONE, record.producer_id, record.epoch)
+
+    async def _give(self, name: str, timeout_ms: int) -> InitAnswer:
+        record = self._broker.transactions.records.get(name)
+        if record is None or record.epoch >= EPOCH_MAX:
+            try:
+                producer_id, epoch = await self._producer_ids.take(), 0
+            except RequestError:
+                return InitAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            producer_id, epoch = record.producer_id, record.epoch + 1
+        version = 0 if record is None else record.version
+        command = InitTransaction(self._term, name, version, producer_id, epoch, timeout_ms)
+        error, _ = await self._execute(command)
+        if error is not ErrorCode.NONE:
+            return InitAnswer(error)
+        return InitAnswer(ErrorCode.NONE, producer_id, epoch)
+
+    async def add(
+        self, asked: Producer, partitions: Sequence[Partition], groups: Sequence[str] = ()
+    ) -> ErrorCode:
+        """Take partitions, and consumer groups, into the transaction, which begins if none has."""
+        name = asked.transactional_id
+
+        def answer() -> ErrorCode | None:
+            record = self._record_of(asked)
+            if isinstance(record, ErrorCode):
+                return record
+            there = set(record.partitions) if record.state == "Ongoing" else ()
+            is_known = all(one in there for one in partitions)
+            is_known = is_known and all(one in record.offsets for one in groups)
+            return ErrorCode.NONE if is_known and record.state == "Ongoing" else None
+
+        async with self._turn(name):
+            error = await self._proved(answer)
+            if error is not None:
+                return error
+            if not await self._is_complete(name):
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+            record = self._record_of(asked)
+            if isinstance(record, ErrorCode):
+                return ErrorCode.CONCURRENT_TRANSACTIONS  # it comes again, and is told why
+            version = record.version
+            command = AddToTransaction(self._term, name, version, list(partitions), list(groups))
+            found, _ = await self._execute(command)
+            return found
+
+    async def add_offsets(
+        self, asked: Producer, group: str, offsets: Iterable[OffsetToCommit]
+    ) -> list[ErrorCode] | ErrorCode:
+        """Note offsets that are committed if the transaction is; return the error of each."""
+        name = asked.transactional_id
+
+        def answer() -> ErrorCode | None:
+            record = self._record_of(asked)
+            if isinstance(record, ErrorCode):
+                return record
+            is_taken = record.state == "Ongoing" and group in record.offsets
+            return None if is_taken else ErrorCode.INVALID_TXN_STATE
+
+        async with self._turn(name):
+            fault = await self._proved(answer)
+            if fault is not None:
+                return fault
+            version = self._broker.transactions.records[name].version
+            command = AddTransactionOffsets(self._term, name, version, group, list(offsets))
+            error, codes = await self._execute(command)
+            return error if error is not ErrorCode.NONE else codes
+
+    async def finish(self, asked: Producer, *, commits: bool) -> ErrorCode:
+        """Commit or abort a transaction; its markers are written then, unless that takes long."""
+        name = asked.transactional_id
+
+        def answer() -> ErrorCode | None:
+            record = self._record_of(asked)
+            if isinstance(record, ErrorCode):
+                return record
+            if record.state == "Ongoing":
+                return None
+            is_done = record.state != "Empty" and record.commits == commits
+            return ErrorCode.NONE if is_done else ErrorCode.INVALID_TXN_STATE
+
+        async with self._turn(name):
+            error = await self._proved(answer)
+            if error is None:
+                record = self._broker.transactions.records[name]
+                error = await self._decide(record, record.epoch, commits=commits)
+            if error is ErrorCode.NONE:
+                await self._is_complete(name)
+            return error
+
+    async def _decide(self, record: TransactionRecord, epoch: int, *, commits: bool) -> ErrorCode:
+        name, version = record.transactional_id, record.version
+        command = DecideTransaction(self._term, name, version, commits, epoch)
+        error, _ = await self._execute(command)
+        return error
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _timeout_max_ms(self) -> int:
+        return int(cluster_default(TRANSACTION_TIMEOUT_MAX, self._broker.defaults))
+
+    def _record_of(self, asked: Producer) -> TransactionRecord | ErrorCode:
+        """Return the record of a producer, or why it is not its own (any more)."""
+        record = self._broker.transactions.records.get(asked.transactional_id)
+        if record is None or record.producer_id != asked.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if record.epoch != asked.epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return record
+
+    async def _proved(self, answer: Callable[[], Found | None]) -> Found | ErrorCode | None:
+        """Return the answer that the records lead to, or None: a command is to be carried out.
+
+        Another node may coordinate without this one knowing yet. Its commands would change nothing
+        then, but what it answers without one must be proved.
+        """
+        if answer() is None:
+            return None
+        if not await self._broker.barrier(SAVE_MS):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answer()
+
+    async def _is_complete(self, name: str) -> bool:
+        """Wait for the markers of a transaction, but not long; return whether it has them."""
+        broker = self._broker
+        return await broker.until_committed(
+            lambda: name not in broker.transactions.prepared, COMPLETE_MS
+        )
+
+    async def _execute(self, command: Any) -> tuple[ErrorCode, list[ErrorCode]]:
+        """Have a command carried out; return what came of it, and of each of its items."""
+        try:
+            result = await self._broker.execute(command, SAVE_MS)
+        except RequestError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+        if not isinstance(result, GroupsChanged):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+        error = _ERRORS.get(result.code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return error, [_ERRORS[code] for code in result.codes]
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """Have one request about an id after the other."""
+        waiting = self._turns.get(name)
+        if waiting is None:
+            self._turns[name] = []
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:  # the client has gone
+                if turn in waiting:
+                    waiting.remove(turn)
+                else:
+                    self._next_turn(name)
+                raise
+        try:
+            yield
+        finally:
+            self._next_turn(name)
+
+    def _next_turn(self, name: str) -> None:
+        waiting = self._turns[name]
+        if waiting:
+            turn = waiting.pop(0)
+            if turn.cancelled():
+                self._next_turn(name)
+            else:
+                turn.set_result(None)
+        else:
+            del self._turns[name]
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Abort what takes too long, and forget what is not used, as long as this node leads."""
+        self._is_ticking = False
+        if self._has_ended or not self.is_current():
+            return
+        now_ms, records = self._now_ms(), self._broker.transactions.records
+        begun: dict[str, _Begun] = {}
+        for name, record in records.items():
+            if record.state != "Ongoing":
+                continue
+            seen = self._begun.get(name)
+            if seen is None or seen.number != record.number:
+                seen = _Begun(record.number, now_ms)
+            begun[name] = seen
+            if now_ms - seen.seen_ms >= record.timeout_ms and name not in self._turns:
+                command = DecideTransaction(
+                    self._term, name, record.version, False, record.epoch + 1
+                )
+                self._broker.order(command, SAVE_MS, lambda code, text, result: None)
+        self._begun = begun
+        if now_ms >= self._expire_ms:
+            self._expire_ms = now_ms + EXPIRE_EVERY_MS
+            self._expire()
+
+    def _expire(self) -> None:
+        expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
+        before_ms = self.wall_ms() - expiration_ms
+        old = [
+            name
+            for name, record in self._broker.transactions.records.items()
+            if not record.is_open and record.changed_ms < before_ms
+        ]
+        if old:
+            command = ForgetTransactions(self._term, old[:FORGOTTEN_MAX], before_ms)
+            self._broker.order(command, SAVE_MS, lambda code, text, result: None)
