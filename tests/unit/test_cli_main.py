@@ -52,6 +52,25 @@ def test_161_a_wrong_command_line_is_status_2(run, arguments):
     assert "Usage: quorumlog" in err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "create", "t", "--config", "k=1", "--config", "k=2"),
+        ("topic", "alter", "t", "--config", "k=1", "--config", " k=2"),
+        ("topic", "alter", "t", "--config", "k=1", "--delete-config", "k"),
+        ("topic", "alter", "t", "--delete-config", "k", "--delete-config", "k"),
+        ("broker-config", "alter", "--add-config", "k=1", "--delete-config", "k"),
+        ("group", "create", "g", "--set", "k=1", "--set", "k=2"),
+        ("group", "alter", "g", "--set", "k=1", "--unset", "k"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(run, arguments):
+    servers = "--servers" if arguments[0] == "group" else "--bootstrap-server"
+    status, out, error = run(*arguments, servers, "127.0.0.1:1")
+    assert (status, out) == (2, "")
+    assert "k is given twice" in error
+
+
 def test_161_short_and_long_options_are_the_same(run, tmp_path):
     long = run("get", "0", "--dir", tmp_path, "--group", "g")
     assert long == run("get", "0", "-d", tmp_path, "-g", "g")

@@ -10,7 +10,15 @@ import typer
 from rich.text import Text
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Servers, Timeout
+from quorumlog.cli.options import (
+    TIMEOUT_SECONDS,
+    AsJson,
+    FromDir,
+    Servers,
+    Timeout,
+    check_once,
+    pairs_of,
+)
 from quorumlog.cli.output import (
     BAD_STYLE,
     QUIET_STYLE,
@@ -173,13 +181,7 @@ def _check_answered(silent: Mapping[str, str]) -> None:
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in pairs or []:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as retentionBytes=1000000")
-        found[key.strip()] = value
-    return found
+    return pairs_of(pairs, "retentionBytes=1000000")
 
 
 @app.command(name="list")
@@ -390,13 +392,13 @@ def alter_command(
     """Change the configuration of a group on all its members while they run."""
     if not settings and not unset:
         raise typer.BadParameter("give --set KEY=VALUE or --unset KEY")
+    values = _settings(settings)
+    check_once([*values, *(unset or ())])
     with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
-        changed = client.admin.groups.alter(
-            group, _settings(settings), unset=unset or (), identity=identity
-        )
+        changed = client.admin.groups.alter(group, values, unset=unset or (), identity=identity)
     print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
     _print_rest(group, changed)
-    of_files = sorted(OF_NEW_REPLICAS & {*_settings(settings), *(unset or ())})
+    of_files = sorted(OF_NEW_REPLICAS & {*values, *(unset or ())})
     if of_files:
         print_note(f"counts for new replicas, as files keep their size: {', '.join(of_files)}")
     if changed.after_restart:

@@ -9,6 +9,7 @@ import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import KafkaAdmin, resource_of
+from quorumlog.cli.options import check_once, pairs_of
 
 _KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
 """What kafka-python puts before a broker's words."""
@@ -26,18 +27,14 @@ DeleteConfig = Annotated[
 
 def config_pairs(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return configs that were given as KEY=VALUE. Raises `typer.BadParameter`."""
-    found = {}
-    for pair in pairs or ():
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as retention.ms=3600000")
-        found[key.strip()] = value
-    return found
+    return pairs_of(pairs, "retention.ms=3600000")
 
 
 def changes_of(pairs: Sequence[str] | None, deleted: Sequence[str] | None) -> dict[str, Any]:
     """Return changes of configs, as kafka-python wants them. Raises `typer.BadParameter`."""
-    changes: dict[str, Any] = {key: ("SET", value) for key, value in config_pairs(pairs).items()}
+    values = config_pairs(pairs)
+    check_once([*values, *(deleted or ())])
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in values.items()}
     return changes | dict.fromkeys(deleted or (), ("DELETE", None))
 
 

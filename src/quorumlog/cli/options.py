@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,3 +69,24 @@ def wants_history(*, story: bool) -> bool:
     if story:
         print_note("--story is now called --history; the old name will go")
     return story
+
+
+def pairs_of(given: Sequence[str] | None, example: str) -> dict[str, str]:
+    """Return what was given as KEY=VALUE, by key. Raises `typer.BadParameter`."""
+    found = []
+    for pair in given or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as {example}")
+        found.append((key.strip(), value))
+    check_once(key for key, _ in found)
+    return dict(found)
+
+
+def check_once(keys: Iterable[str]) -> None:
+    """Raise `typer.BadParameter` if a key is given twice: nobody says which of them counts."""
+    seen = set[str]()
+    for key in keys:
+        if key in seen:
+            raise typer.BadParameter(f"{key} is given twice")
+        seen.add(key)
