@@ -89,10 +89,36 @@ def test_what_cannot_be_done_is_said_in_words(topic):
     assert topic("delete", "none", "--if-exists")[0] == 0
     assert "there is no topic 'none'" in topic("describe", "none")[2]
     (error,) = topic("alter", "b", "--config", "retention.years=1")[2].splitlines()
-    assert error.startswith("quorumlog: topics have no config 'retention.years'")
+    assert error.startswith("quorumlog: topic b: topics have no config 'retention.years'")
     (error,) = topic("alter", "b", "--partitions", "1")[2].splitlines()
     assert error.endswith("has 4 partitions, and cannot have 1: the number only rises")
     assert topic("alter", "b")[0] == 2
+
+
+def test_a_topic_whose_partitions_have_no_leader_yet_is_said_to_be_made(
+    topic, cluster, monkeypatch
+):
+    async def never(_ids, _timeout_ms):
+        return False
+
+    assert topic("create", "grown")[0] == 0
+    broker = cluster.nodes[0].broker
+    monkeypatch.setattr(broker, "wait_open", never)
+    monkeypatch.setattr(broker, "is_open", lambda _: False)
+    monkeypatch.setattr(broker, "why_not_open", lambda _: "n1 is down")
+    lacks = "but some of its partitions have no leader yet: n1 is down"
+    said = f"quorumlog: topic slow is created, {lacks}\n"
+    assert topic("create", "slow") == (1, "", said)
+    error = topic("create", "also-slow", "slow")[2].splitlines()
+    assert error == [
+        f"quorumlog: topic also-slow is created, {lacks}",
+        "quorumlog: topic 'slow' exists already",
+        "quorumlog: 1 of 2 topics not created; 1 of 2 topics created without all leaders",
+    ]
+    said = f"quorumlog: topic grown has 5 partitions now, {lacks}\n"
+    assert topic("alter", "grown", "--partitions", "5") == (1, "", said)
+    monkeypatch.undo()
+    assert topic("delete", "slow", "also-slow", "grown")[0] == 0
 
 
 def test_a_server_that_is_not_there_is_said_to_be_so(capsys):
@@ -162,7 +188,13 @@ def test_f2_a_topic_id_is_spelled_as_by_kafka_s_tools(topic, cluster):
 
 
 def test_f2_a_near_miss_of_a_config_is_pointed_out_and_units_are_said(topic):
-    assert "did you mean retention.ms?" in topic("create", "m", "--config", "retention.m=1")[2]
+    (error,) = topic("create", "m", "--config", "retention.m=1")[2].splitlines()
+    text = "topics have no config 'retention.m'; did you mean retention.ms?"
+    assert error == f"quorumlog: topic m: {text}"
+    error = topic("create", "m", "n!", "--config", "retention.m=1")[2].splitlines()
+    assert error[0] == f"quorumlog: topic m: {text}"
+    assert error[1].startswith("quorumlog: topic 'n!': a name has letters")
+    assert error[2:] == ["quorumlog: 2 of 2 topics not created"]
     refused = topic("create", "m", "--config", "retention.ms=7d")[2]
     assert "retention.ms (milliseconds): '7d' is no whole number" in refused
 

@@ -51,7 +51,13 @@ def alter(
     )
     outcome = told[kind.lower()][name]
     if outcome != "OK":
-        raise CommandError(_KAFKA_CODE.sub("", outcome) + near_miss(changes, known))
+        text = _KAFKA_CODE.sub("", outcome) + near_miss(changes, known)
+        raise CommandError(of_topic(name, text) if kind == "TOPIC" else text)
+
+
+def of_topic(name: str, text: str) -> str:
+    """Return what went wrong with a topic, with its name."""
+    return text if repr(name) in text else f"topic {name}: {text}"
 
 
 def near_miss(given: Iterable[str], known: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from quorumlog.cli.kafka_configs import (
     changes_of,
     config_pairs,
     near_miss,
+    of_topic,
 )
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
@@ -34,9 +35,13 @@ from quorumlog.model.wording import counted, topic_id_text
 SHOWN_BY: Final = "quorumlog topic list"
 _SET: Final = "DYNAMIC_TOPIC_CONFIG"
 """The source of a config that was set for its topic."""
+_NOT_LED: Final = "done, but not all partitions have a leader yet"
+"""How a broker begins to say why it does not wait any longer, with the code below."""
 _NONE: Final = 0
 _EXISTS: Final = 36
 _UNKNOWN: Final = 3
+_TIMED_OUT: Final = 7
+_INVALID_CONFIG: Final = 40
 
 app = typer.Typer(
     help="Topics of a cluster: create, list, describe, alter and delete them.",
@@ -56,7 +61,7 @@ Config = Annotated[
 
 
 def _finish(
-    outcomes: Iterable[Mapping[str, Any]],
+    outcomes: Sequence[Mapping[str, Any]],
     done: str,
     allowed: int = _NONE,
     fields: Sequence[str] = (),
@@ -64,23 +69,44 @@ def _finish(
 ) -> None:
     """Say what became of topics, which are `done`, such as "created"; `fields`: of JSON objects.
 
-    `hint` is added to why something was not done. Raises `CommandError` then.
+    `hint` is added to why a config was refused. Raises `CommandError` if something was not done.
     """
-    failed = total = 0
+    failures, without_leader = list[str](), 0
     for one in outcomes:
-        total += 1
-        if one["error_code"] == _NONE and fields:
+        name, code, said = one["name"], one["error_code"], one["error_message"]
+        if code == _NONE and fields:
             found = {key: one[key] for key in fields}
             print_json(found | {"topic_id": _id_of(one)})
-        elif one["error_code"] == _NONE:
-            print_line(f"topic {one['name']} is {done}")
-        elif one["error_code"] == allowed:
-            print_note(f"{one['error_message']}; nothing is changed")
+        elif code == _NONE:
+            print_line(f"topic {name} is {done}")
+        elif code == allowed:
+            print_note(f"{said}; nothing is changed")
         else:
-            failed += 1
-            print_note(one["error_message"] or f"{one['name']}: error {one['error_code']}")
-    if failed:
-        raise CommandError(f"{failed} of {counted(total, 'topic')} not {done}{hint}")
+            without_leader += _lacks_leaders(code, said)
+            text = _failure(name, code, said, f"is {done}")
+            failures.append(text + hint * (code == _INVALID_CONFIG))
+    if len(outcomes) == 1 and failures:
+        raise CommandError(failures[0])
+    for text in failures:
+        print_note(text)
+    total, undone = counted(len(outcomes), "topic"), len(failures) - without_leader
+    summary = [f"{undone} of {total} not {done}"] * bool(undone)
+    summary += [f"{without_leader} of {total} {done} without all leaders"] * bool(without_leader)
+    if summary:
+        raise CommandError("; ".join(summary))
+
+
+def _lacks_leaders(code: int, said: str | None) -> bool:
+    """Whether it was done, and only leaders are missing."""
+    return code == _TIMED_OUT and said is not None and said.startswith(_NOT_LED)
+
+
+def _failure(name: str, code: int, said: str | None, done: str) -> str:
+    """Return what failed with which topic; `done`: what is so if only leaders are missing."""
+    if said is not None and _lacks_leaders(code, said):
+        why = said.removeprefix(_NOT_LED)
+        return f"topic {name} {done}, but some of its partitions have no leader yet{why}"
+    return of_topic(name, said or f"error {code}")
 
 
 @app.command(name="create")
@@ -277,7 +303,8 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             )
             outcome = answer.results[0]
             if outcome.error_code != _NONE:
-                raise CommandError(outcome.error_message or f"error {outcome.error_code}")
+                done = f"has {counted(partitions, 'partition')} now"
+                raise CommandError(_failure(topic, outcome.error_code, outcome.error_message, done))
             if as_json:
                 print_json({"name": topic, "partitions": partitions})
             else:
