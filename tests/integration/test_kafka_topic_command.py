@@ -57,6 +57,7 @@ def test_a_topic_is_created_described_altered_and_deleted(topic):
     )
     described = json.loads(topic("describe", "a", "--json")[1])
     assert described["configs"] == {"retention.bytes": "5"}
+    assert topic("alter", "a", "--add-config", "retention.bytes=5")[0] == 0
     assert described["retention_class"] == "up to 12.4 d"
     assert [one["leader"] for one in described["partitions"]] == [0, 0, 0]
     assert json.loads(topic("list", "--json")[1])["partitions"] == 3
@@ -210,6 +211,7 @@ def test_f2_configs_of_all_brokers_are_described_and_altered(cluster, capsys):
     assert [one["name"] for one in found if one["is_set"]] == ["num.partitions"]
     rows = [line.split() for line in run("describe")[1].splitlines()]
     assert ["num.partitions", "3", "set"] in rows
+    assert run("alter", "--config", "num.partitions=5")[0] == 0
     assert run("alter", "--delete-config", "num.partitions")[0] == 0
     assert ["num.partitions", "4"] in [line.split() for line in run("describe")[1].splitlines()]
     status, _, error = run("alter", "--add-config", "num.partition=3")

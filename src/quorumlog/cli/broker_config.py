@@ -1,6 +1,6 @@
 """`quorumlog broker-config`: the configs that all brokers of a cluster share, by Kafka's protocol.
 
-Options are named as those of Kafka's own `kafka-configs`.
+Options have the names of those of Kafka's own `kafka-configs`; its actions are subcommands here.
 """
 
 from collections.abc import Mapping
@@ -72,6 +72,7 @@ def alter_command(
         list[str] | None,
         typer.Option(
             "--add-config",
+            "--config",
             metavar="KEY=VALUE",
             help="A config, and the value that it shall have; repeatable.",
             show_default=False,

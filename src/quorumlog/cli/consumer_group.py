@@ -1,6 +1,7 @@
 """`quorumlog consumer-group`: list, describe, reset and delete groups, by Kafka's protocol.
 
-Options are named as those of Kafka's own `kafka-consumer-groups`.
+Options have the names of those of Kafka's own `kafka-consumer-groups`; its actions are subcommands
+here, and names of groups are arguments.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,6 +1,7 @@
 """`quorumlog topic`: create, list, describe, alter and delete topics, by Kafka's protocol.
 
-Options are named as those of Kafka's own tools.
+Options have the names of those of Kafka's own tools; their actions are subcommands here, and names
+of topics are arguments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,15 +50,14 @@ app = typer.Typer(
 )
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")]
-Config = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config",
-        metavar="KEY=VALUE",
-        help="A config of the topic, and its value; repeatable.",
-        show_default=False,
-    ),
-]
+_config = partial(
+    typer.Option,
+    metavar="KEY=VALUE",
+    help="A config of the topic, and its value; repeatable.",
+    show_default=False,
+)
+Config = Annotated[list[str] | None, _config("--config")]
+ChangedConfig = Annotated[list[str] | None, _config("--config", "--add-config")]
 
 
 def _finish(
@@ -275,7 +275,7 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             "--partitions", min=1, help="How many it shall have; more than now.", show_default=False
         ),
     ] = None,
-    config: Config = None,
+    config: ChangedConfig = None,
     delete_config: DeleteConfig = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
