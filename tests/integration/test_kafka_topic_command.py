@@ -48,7 +48,7 @@ def test_a_topic_is_created_described_altered_and_deleted(topic):
         "0",
     ]
     _, out, _ = topic("describe", "a")
-    assert "  retention.ms=1000\n  retention class: up to 17.5 min\n" in out
+    assert "  retention.ms=1000\n  retention class of new partitions: up to 17.5 min\n" in out
     assert max(map(len, out.splitlines())) <= 80
     options = ("--partitions", "3", "--config", "retention.bytes=5")
     assert topic("alter", "a", *options, "--delete-config", "retention.ms")[:2] == (

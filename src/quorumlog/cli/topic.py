@@ -238,7 +238,7 @@ def describe_command(
         print_line(f"topic {one['name']}, id {_id_of(one)}")
         for key, value in set_ones.items():
             print_line(f"  {key}={value}")
-        print_line(f"  retention class: {shared}")
+        print_line(f"  retention class of new partitions: {shared}")
         print_table([">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "IN SYNC"], _places(one))
     if unknown:
         raise CommandError(f"there is no topic {', '.join(map(repr, unknown))}")
