@@ -2,12 +2,15 @@
 
 import base64
 import json
+import socket
+import time
 
 import pytest
 from kafka.errors import RequestTimedOutError
 
 from embedding import free_ports
 from kafka_nodes import kafka_nodes
+from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS
 from quorumlog.cli.main import main
 from quorumlog.cli.topic import _note_replicas, _places
 from quorumlog.local import LocalCluster
@@ -124,8 +127,30 @@ def test_a_topic_whose_partitions_have_no_leader_yet_is_said_to_be_made(
 
 def test_a_server_that_is_not_there_is_said_to_be_so(capsys):
     where = f"127.0.0.1:{free_ports(1)[0]}"
-    assert main(["topic", "list", "--bootstrap-server", where, "--timeout", "1"]) == 1
-    assert f"no broker answers at {where}" in capsys.readouterr().err
+    before = time.monotonic()
+    assert main(["topic", "list", "--bootstrap-server", where]) == 1
+    assert time.monotonic() - before < TIMEOUT_SECONDS / 2
+    said = "is it kafkaListen of a node that runs?"
+    refused = f"no broker answers at {where} (Connection refused): {said}"
+    assert refused in capsys.readouterr().err
+
+
+def test_a_node_that_answers_nothing_is_not_said_to_be_down(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        assert main(["topic", "list", "--bootstrap-server", where, "--timeout", "4"]) == 1
+    error = capsys.readouterr().err
+    said = "takes connections and names no broker within 4 s: __cluster has no leader"
+    assert f"{where} {said}" in error
+
+
+def test_ports_that_are_taken_for_each_other_are_told_apart(cluster, capsys):
+    node = cluster.nodes[0].broker.brokers[0].address
+    assert main(["topic", "list", "--bootstrap-server", node]) == 1
+    assert f"{node} is a node's port for quorumlog's own clients" in capsys.readouterr().err
+    assert main(["group", "list", "--servers", cluster.servers]) == 1
+    error = capsys.readouterr().err
+    assert "is it the port of a node, and not its kafkaListen?" in error
 
 
 def test_a_local_cluster_that_does_not_run_is_said_to_be_so_at_once(tmp_path, capsys):

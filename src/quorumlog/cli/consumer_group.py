@@ -422,9 +422,10 @@ def delete_command(
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         answers = admin.ask(lambda client: client.delete_groups(list(dict.fromkeys(groups))))
         while (
-            passing := [one for one in answers if answers[one] in PASSING]
-        ) and not admin.is_over:
-            admin.retry()
+            (passing := [one for one in answers if answers[one] in PASSING])
+            and not admin.is_over
+            and admin.retry()
+        ):
             answers |= admin.ask(lambda client: client.delete_groups(passing))
     failed = 0
     for name, answer in answers.items():

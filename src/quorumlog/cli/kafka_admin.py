@@ -1,7 +1,6 @@
 """How the command line reaches brokers by Kafka's protocol: options, client, errors in words."""
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,12 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
 from quorumlog.cli.target import running_cluster
-from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 
 TIMEOUT_SECONDS: Final = 30.0
+FIRST_S: Final = 3.0
+"""If no broker has answered by then, it is found out whether one may."""
 RETRY_S: Final = 0.2
 """Pause before a question is put again that no broker could answer."""
 LATER_MS: Final = 1_000
@@ -61,13 +62,35 @@ Timeout = Annotated[
 class KafkaAdmin:
     """kafka-python's admin client; what fails because brokers change is asked again.
 
-    `make` connects within so many seconds, and returns a client.
+    `make` connects within so many seconds, and returns a client whose requests have so many others.
+    Raises `CommandError` if no broker of `servers` answers.
     """
 
-    def __init__(self, make: Callable[[float], Any], timeout_s: float) -> None:
+    def __init__(self, make: Callable[[float, float], Any], servers: str, timeout_s: float) -> None:
         self._make = make
         self._ends_at = time.monotonic() + timeout_s
-        self.client = make(timeout_s)
+        self.client = self._first(servers, timeout_s)
+
+    def _first(self, servers: str, timeout_s: float) -> Any:
+        """Return a client. Whoever cannot answer is not waited for."""
+        made = self._made(min(FIRST_S, timeout_s))
+        if made is not None:
+            return made
+        found, within = reach_of(servers), ""
+        if not is_hopeless(found):
+            within = f" within {timeout_s:g} s"
+            if (made := None if self.is_over else self._made(self._left_s)) is not None:
+                return made
+        raise CommandError(words_of(found, within))
+
+    def _made(self, connect_s: float) -> Any:
+        """Return a new client; None: no broker answers."""
+        from kafka.errors import KafkaError  # noqa: PLC0415  (see kafka_admin)
+
+        try:
+            return self._make(connect_s, self._left_s)
+        except KafkaError:
+            return None
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the client."""
@@ -95,20 +118,27 @@ class KafkaAdmin:
             try:
                 return act(self.client)
             except KafkaError as error:
-                if not passes(error) or self.is_over:
+                if not passes(error) or self.is_over or not self.retry():
                     raise
-            self.retry()
 
     @property
     def is_over(self) -> bool:
         """Whether there is no time left to ask again."""
         return time.monotonic() >= self._ends_at
 
-    def retry(self) -> None:
-        """Wait a little, and connect anew: to those brokers that there are now."""
+    @property
+    def _left_s(self) -> float:
+        return max(RETRY_S, self._ends_at - time.monotonic())
+
+    def retry(self) -> bool:
+        """Wait a little, and connect anew, to those brokers that there are now; False: to none."""
         time.sleep(RETRY_S)
+        made = self._made(self._left_s)
+        if made is None:
+            return False
         self.client.close()
-        self.client = self._make(max(RETRY_S, self._ends_at - time.monotonic()))
+        self.client = made
+        return True
 
 
 @contextmanager
@@ -126,20 +156,14 @@ def kafka_admin(
     found = _servers(directory, servers)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
-    def make(left_s: float) -> Any:
-        timeout_ms = round(left_s * 1_000)
-        try:
-            return KafkaAdminClient(
-                bootstrap_servers=found.split(","),
-                bootstrap_timeout_ms=timeout_ms,
-                request_timeout_ms=timeout_ms + LATER_MS,
-            )
-        except KafkaError:
-            text = f"no broker answers at {found} within {timeout_s:g} s"
-            text = f"{text}: is it kafkaListen of a node that runs?"
-            raise CommandError(_unknown_hosts(found) or text) from None
+    def make(connect_s: float, request_s: float) -> Any:
+        return KafkaAdminClient(
+            bootstrap_servers=found.split(","),
+            bootstrap_timeout_ms=round(connect_s * 1_000),
+            request_timeout_ms=round(request_s * 1_000) + LATER_MS,
+        )
 
-    admin = KafkaAdmin(make, timeout_s)
+    admin = KafkaAdmin(make, found, timeout_s)
     try:
         yield admin
     except (KafkaTimeoutError, RequestTimedOutError):
@@ -192,15 +216,3 @@ def _servers(directory: Path | None, servers: str | None) -> str:
     if not cluster.bootstrap_servers:
         raise CommandError(f"the cluster in {directory} has no topics: its nodes are no brokers")
     return cluster.bootstrap_servers
-
-
-def _unknown_hosts(servers: str) -> str:
-    """Return which hosts have no address, as far as can be found out; empty: all have one."""
-    problems = []
-    for address in servers.split(","):
-        host, port = parse_address(address.strip())
-        try:
-            socket.getaddrinfo(host, port)
-        except OSError as error:
-            problems.append(f"host {host!r} cannot be found: {reason_of(error)}")
-    return "; ".join(problems)

@@ -30,6 +30,7 @@ from quorumlog.wire.joined import split
 NAME_SHARE = 2
 """A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
 
+_CLOSED_AT_ONCE = "closed during the handshake; is it the port of a node, and not its kafkaListen?"
 _LONG_POLLS = (FetchRequest, QueryRequest)
 """Requests that wait at the server if their `wait_ms` is above 0; all others are prompt."""
 
@@ -264,7 +265,7 @@ class ServerConnection:
 
     def _lost(self, connection: Connection) -> None:
         if not self._ready.done():
-            text = f"{self.address}: {connection.reason or 'closed during the handshake'}"
+            text = f"{self.address}: {connection.reason or _CLOSED_AT_ONCE}"
             self._ready.set_exception(self._wrong_cluster or NetworkError(text))
         self._fail("connection lost")
 
