@@ -9,6 +9,8 @@ from kafka.errors import NotCoordinatorError, PolicyViolationError
 from kafka.structs import OffsetAndMetadata
 
 from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.cli import consumer_group
+from quorumlog.cli.consumer_group import NAMED_MAX, _has_members
 from quorumlog.cli.kafka_admin import in_words
 from quorumlog.cli.main import main
 
@@ -87,7 +89,9 @@ def test_f2_a_group_is_listed_and_described_with_its_members_and_lag(command, co
 def test_f2_offsets_are_reset_within_what_partitions_have(command, consumer, request):
     group = request.node.name
     consumer.close()
-    assert command("reset", group, "--to-latest", "--dry-run")[0] == 0
+    status, out, error = command("reset", group, "--to-latest", "--dry-run")
+    assert (status, "NEW OFFSET" in out) == (0, True)
+    assert "nothing is changed, as --dry-run was given" in error
     assert committed(command, group) == [TAKEN, 0]
     steps = [
         (("--to-latest",), [RECORDS, 0]),
@@ -116,14 +120,62 @@ def test_f2_what_has_members_is_neither_reset_nor_deleted(command, consumer, req
     group = request.node.name
     status, _, error = command("reset", group, "--to-latest")
     assert status == 1
-    assert f"consumer group {group} has 1 member: stop them first" in error
+    has = f"consumer group {group} has 1 member (svc at 127.0.0.1): stop them first"
+    goes = "one that was killed goes by itself once its session time-out is over"
+    assert f"{has}, as they would commit their own offsets; {goes}\n" in error
     status, _, error = command("delete", group)
     assert status == 1
-    assert f"consumer group {group} has members: stop them first" in error
+    assert f"{has}; {goes}\n" in error
     assert committed(command, group) == [TAKEN, 0]
     consumer.close()
     assert command("delete", group)[:2] == (0, f"group {group} is deleted\n")
     assert f"there is no consumer group {group!r}" in command("describe", group)[2]
+
+
+def test_f2_members_are_named_by_their_instances_too_and_not_all_of_many():
+    one = {"client_id": "svc", "client_host": "10.0.0.1", "group_instance_id": "i7"}
+    assert "has 1 member (svc at 10.0.0.1 as i7): stop it" in _has_members("g", [one], "stop it")
+    others = [one | {"group_instance_id": None}] * (NAMED_MAX + 3)
+    text = _has_members("g", others, "stop them")
+    assert f"has {NAMED_MAX + 3} members (" in text
+    assert f"{', '.join(['svc at 10.0.0.1'] * NAMED_MAX)}, 3 more): stop them" in text
+
+
+@pytest.fixture
+def leaderless(monkeypatch):
+    """Say of these partitions of all topics that they have no leader; elections are over soon."""
+
+    def without(*numbers):
+        describe = KafkaAdminClient.describe_topics
+
+        def described(admin, topics=None):
+            found = describe(admin, topics)
+            for each in (each for one in found for each in one["partitions"]):
+                if each["partition_index"] in numbers:
+                    each["leader_id"] = -1
+            return found
+
+        monkeypatch.setattr(KafkaAdminClient, "describe_topics", described)
+        monkeypatch.setattr(consumer_group, "LEADERS_S", 0.1)
+
+    return without
+
+
+def test_f2_partitions_without_leader_are_named_and_those_that_can_be_reset(command, leaderless):
+    leaderless(1)
+    status, out, error = command("reset", "g", "--topic", "orders", "--to-latest")
+    assert (status, out) == (1, "")
+    said = "nothing is changed: topic orders has no leader of partition 1; start the nodes that"
+    assert f"{said} have them, or choose the others only: --topic orders:0\n" in error
+    assert command("reset", "g", "--topic", "orders:0", "--to-latest")[0] == 0
+    assert command("delete", "g")[0] == 0
+
+
+def test_f2_without_any_leader_none_are_offered(command, leaderless):
+    leaderless(0, 1)
+    error = command("reset", "g", "--topic", "orders", "--to-latest")[2]
+    said = "topic orders has no leader of partitions 0, 1; start the nodes that have them\n"
+    assert said in error
 
 
 def test_f2_what_cannot_be_done_is_said_in_words(command):

@@ -4,6 +4,7 @@ Options have the names of those of Kafka's own `kafka-consumer-groups`; its acti
 here, and names of groups are arguments.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -14,8 +15,10 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import (
     PASSING,
+    RETRY_S,
     TIMEOUT_SECONDS,
     Bootstrap,
+    KafkaAdmin,
     Timeout,
     in_words,
     kafka_admin,
@@ -33,6 +36,11 @@ UNKNOWN_OFFSET: Final = -1
 _DEAD: Final = "Dead"
 _OK: Final = "OK"
 _NOT_FOUND: Final = "GroupIdNotFoundError"
+_NOT_EMPTY: Final = "NonEmptyGroupError"
+NAMED_MAX: Final = 5
+"""So many members of a group are named in an error."""
+LEADERS_S: Final = 5.0
+"""So long is waited for leaders of partitions: an election takes less."""
 
 app = typer.Typer(
     help="Consumer groups of a cluster: list, describe, reset and delete them.",
@@ -292,13 +300,12 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         if is_new and not topic:
             raise CommandError(f"there is no consumer group {group!r}")
         if described["members"]:
-            raise CommandError(
-                f"consumer group {group} has {counted(len(described['members']), 'member')}: "
-                "stop them first, as they would commit their own offsets"
-            )
+            why = "stop them first, as they would commit their own offsets"
+            raise CommandError(_has_members(group, described["members"], why))
         now = {(one.topic, one.partition): one.committed for one in shares}
         places = admin.ask(partial(_places, topics=topic)) if topic else list(now)
         wanted = {place: target(place, now.get(place)) for place in places}
+        _wait_led(admin, places)
         targets = admin.ask(partial(_resolved, wanted=wanted))
         if not dry_run:
             admin.ask(partial(_commit, group=group, targets=targets))
@@ -307,6 +314,8 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             f"there was no consumer group {group!r}; it {'would be' if dry_run else 'is'} made"
         )
     _print_reset([(place, now.get(place), at) for place, at in sorted(targets.items())], as_json)
+    if dry_run:
+        print_note("nothing is changed, as --dry-run was given")
 
 
 def _target(
@@ -357,6 +366,43 @@ def _places(admin: Any, *, topics: Iterable[str]) -> list[Place]:
     return places
 
 
+def _wait_led(admin: KafkaAdmin, places: Collection[Place]) -> None:
+    """Wait until partitions have leaders, for as long as an election takes.
+
+    Raises `CommandError` for those that have none then.
+    """
+    ends_at = time.monotonic() + LEADERS_S
+    while True:
+        led = admin.ask(partial(_led, topics={name for name, _ in places}))
+        without = [place for place in places if place not in led]
+        if not without:
+            return
+        if admin.is_over or time.monotonic() >= ends_at:
+            raise CommandError(_without_leader(without, [one for one in places if one in led]))
+        time.sleep(RETRY_S)
+
+
+def _without_leader(without: Iterable[Place], led: Iterable[Place]) -> str:
+    """Return what to do about partitions that have no leader, beside those that have one."""
+    missing = "; ".join(
+        f"topic {name} has no leader of {'partition' if len(numbers) == 1 else 'partitions'} "
+        f"{', '.join(map(str, numbers))}"
+        for name, numbers in _by_topic(without).items()
+    )
+    others = " ".join(
+        f"--topic {name}:{','.join(map(str, numbers))}" for name, numbers in _by_topic(led).items()
+    )
+    choice = f", or choose the others only: {others}" if others else ""
+    return f"nothing is changed: {missing}; start the nodes that have them{choice}"
+
+
+def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name, number in sorted(places):
+        found.setdefault(name, []).append(number)
+    return found
+
+
 def _resolved(admin: Any, *, wanted: Mapping[Place, Any]) -> dict[Place, int]:
     """Return the offset of each partition, within what it has. Raises `CommandError`."""
     from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
@@ -404,7 +450,7 @@ def _print_reset(rows: Iterable[tuple[Place, int | None, int]], as_json: bool) -
         [name, str(number), *("-" if cell is None else str(cell) for cell in offsets)]
         for (name, number), *offsets in rows
     ]
-    print_table(["TOPIC", ">PARTITION", ">BEFORE", ">COMMITTED"], cells)
+    print_table(["TOPIC", ">PARTITION", ">BEFORE", ">NEW OFFSET"], cells)
 
 
 @app.command(name="delete")
@@ -427,6 +473,8 @@ def delete_command(
             and admin.retry()
         ):
             answers |= admin.ask(lambda client: client.delete_groups(passing))
+        busy = [name for name, answer in answers.items() if answer == _NOT_EMPTY]
+        described = admin.ask(partial(_described, names=busy)) if busy else {}
     failed = 0
     for name, answer in answers.items():
         if answer == _OK:
@@ -435,12 +483,31 @@ def delete_command(
             print_note(f"there is no consumer group {name!r}; nothing is changed")
         else:
             failed += 1
-            print_note(_WHY.get(answer, "{}: " + in_words(answer)).format(name))
+            print_note(_why_not_deleted(name, answer, described.get(name)))
     if failed:
         raise CommandError(f"{failed} of {counted(len(answers), 'group')} not deleted")
 
 
-_WHY: Final = {
-    _NOT_FOUND: "there is no consumer group '{}'",
-    "NonEmptyGroupError": "consumer group {} has members: stop them first",
-}
+def _why_not_deleted(name: str, answer: str, described: Mapping[str, Any] | None) -> str:
+    if answer == _NOT_FOUND:
+        return f"there is no consumer group {name!r}"
+    if described is not None and described["members"]:
+        return _has_members(name, described["members"], "stop them first")
+    return f"{name}: {in_words(answer)}"
+
+
+def _has_members(group: str, members: Sequence[Mapping[str, Any]], advice: str) -> str:
+    """Return that a group has members, and who they are."""
+    named = [_member_text(one) for one in members[:NAMED_MAX]]
+    if len(members) > NAMED_MAX:
+        named.append(f"{len(members) - NAMED_MAX:,} more")
+    return (
+        f"consumer group {group} has {counted(len(members), 'member')} ({', '.join(named)}): "
+        f"{advice}; one that was killed goes by itself once its session time-out is over"
+    )
+
+
+def _member_text(member: Mapping[str, Any]) -> str:
+    instance = member["group_instance_id"]
+    text = f"{member['client_id']} at {member['client_host']}"
+    return f"{text} as {instance}" if instance else text

@@ -38,6 +38,7 @@ PASSING: Final = {
     "LeaderNotAvailableError": NO_LEADER,
     "NotLeaderForPartitionError": NO_LEADER,
     "NotLeaderOrFollowerError": NO_LEADER,
+    "UnknownBrokerIdError": NO_LEADER,
     "KafkaConnectionError": "a broker of the cluster cannot be reached from here",
     "NodeNotReadyError": "a broker of the cluster cannot be reached from here",
     "NoBrokersAvailable": "no broker of the cluster can be reached from here",
