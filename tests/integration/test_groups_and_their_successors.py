@@ -98,7 +98,8 @@ async def test_a_program_purges_a_group_that_was_deleted_before_on_all_its_membe
 async def test_a_new_group_needs_three_nodes_unless_it_is_said(nodes):
     await make(nodes, "first", "n0", "n1")
     with pytest.raises(
-        qe.UnexpectedArgumentError, match=r"replicas is 3, and 2 nodes were found.*replicas=2"
+        qe.UnexpectedArgumentError,
+        match=r"replicas is 3, and 2 nodes were found.*replicas=2.*--replicas 2",
     ):
         await nodes["n0"].create_group("orders", settings=SMALL_SETTINGS)
     dead = f"127.0.0.1:{free_ports(1)[0]}"

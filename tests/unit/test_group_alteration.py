@@ -13,7 +13,7 @@ from quorumlog.client.group_answers import NodeGroups
 from quorumlog.client.groups import Groups
 from quorumlog.errors import NetworkError, Outcome, RequestError
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import error_for
+from quorumlog.model.errors import UnexpectedArgumentError, error_for
 from quorumlog.model.group_records import GroupRecord
 from quorumlog.model.messages.groups import AlterGroupRequest, AlterGroupResponse, GroupInfo
 from quorumlog.service.groups import answer_groups_request
@@ -353,3 +353,15 @@ async def test_of_two_groups_of_one_name_the_one_that_is_named_is_changed():
     ask = Asked()
     await Alteration("g", {"logLevel": "DEBUG"}, (), ask, identity=ONE.hex()).attempt(nodes)
     assert sorted(ask.asked[0]) == IDS
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("retentionByte", "unknown key `retentionByte` in .*; did you mean retentionBytes?"),
+        ("retentionBytes", "retentionBytes of group 'g' was not set while nodes ran; nothing to"),
+    ],
+)
+def test_a_key_that_cannot_be_unset_is_said_to_be_unknown_or_not_set(key, said):
+    with pytest.raises(UnexpectedArgumentError, match=said):
+        Alteration("g", {}, [key], ask=None)._wanted({})

@@ -24,6 +24,8 @@ from quorumlog.client.group_answers import (
     said,
 )
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import known_keys
+from quorumlog.model.config_keys import unknown_keys
 from quorumlog.model.errors import (
     Outcome,
     RequestError,
@@ -97,9 +99,10 @@ class Alteration:
         wanted = {**present, **self._settings}
         for key in self._unset:
             if key not in present and self._revision < 0:
-                raise UnexpectedArgumentError(
-                    f"{key} of group {self._name!r} was not set while nodes ran; nothing to unset"
-                )
+                text = f"{key} of group {self._name!r} was not set while nodes ran"
+                document = {"groups": [{key: "", "group": self._name}]}
+                why = unknown_keys(document, known_keys()) or f"{text}; nothing to unset"
+                raise UnexpectedArgumentError(why)
             wanted.pop(key, None)
         return wanted
 

@@ -514,7 +514,10 @@ def _too_few(
     if silent:
         text += f"; {'; '.join(f'{at}: {why}' for at, why in silent.items())}"
     if is_default:
-        text += f". Start more nodes, or say replicas={found} if fewer shall do"
+        text += (
+            f". Start more nodes, or ask for fewer replicas: replicas={found}, or on the command"
+        )
+        text += f" line --replicas {found}"
     elif wanted > found:
         text += ". Ask for no more, or name nodes that have no group yet among the servers"
     if found < wanted <= found + len(silent):  # it may be possible once they answer
