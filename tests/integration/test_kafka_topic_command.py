@@ -153,6 +153,16 @@ def test_ports_that_are_taken_for_each_other_are_told_apart(cluster, capsys):
     assert "is it the port of a node, and not its kafkaListen?" in error
 
 
+def test_groups_of_brokers_are_listed_if_there_are_no_others(topic, cluster, capsys):
+    assert topic("create", "listed")[0] == 0
+    node = cluster.nodes[0].broker.brokers[0].address
+    assert main(["status", "--servers", node]) == 2
+    error = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "no groups but those of its brokers (__cluster, pg-0" in error
+    assert "choose one of these with --group" in error
+    assert topic("delete", "listed")[0] == 0
+
+
 def test_a_local_cluster_that_does_not_run_is_said_to_be_so_at_once(tmp_path, capsys):
     LocalCluster.create(tmp_path / "c", nodes=1, topics=True)
     assert main(["topic", "list", "--dir", str(tmp_path / "c")]) == 1

@@ -34,9 +34,11 @@ def find_target(
     """
     found, timeout_ms = find_servers(directory, servers), max(1, round(timeout_s * 1000))
     if group is None and directory is not None:
-        group = only_group(LocalCluster.open(directory).hosted_groups(), None)
+        own = LocalCluster.open(directory).hosted_groups()
+        group = only_group(own, None, () if own else _groups_at(found, timeout_ms))
     elif group is None:
-        group = only_group(_hosted_groups(found, timeout_ms), None)
+        names = _groups_at(found, timeout_ms)
+        group = only_group(_own(names), None, names)
     return Target(found, group, timeout_ms)
 
 
@@ -64,17 +66,19 @@ def running_cluster(directory: Path) -> LocalCluster:
     return cluster
 
 
-def only_group(groups: Sequence[str], wanted: str | None) -> str:
+def only_group(groups: Sequence[str], wanted: str | None, of_brokers: Sequence[str] = ()) -> str:
     """Return the wanted group, or the single one there is.
 
-    Raises `typer.BadParameter` when there are several and none is wanted.
+    Raises `typer.BadParameter` when there are several and none is wanted, or only those in which
+    brokers keep topics: `of_brokers`, if these are known.
     """
     if wanted is not None:
         return wanted
     if not groups:
+        named = f" ({', '.join(of_brokers)})" if of_brokers else ""
         raise typer.BadParameter(
-            "the cluster has no groups but those of its brokers; choose one of these with --group, "
-            "or make another one with quorumlog group create"
+            f"the cluster has no groups but those of its brokers{named}; choose one of these with "
+            "--group, or make another one with quorumlog group create"
         )
     if len(groups) != 1:
         raise typer.BadParameter(
@@ -83,9 +87,14 @@ def only_group(groups: Sequence[str], wanted: str | None) -> str:
     return groups[0]
 
 
-def _hosted_groups(servers: str, timeout_ms: int) -> list[str]:
+def _groups_at(servers: str, timeout_ms: int) -> list[str]:
+    """Return the groups of the first of these nodes that answers."""
     with SyncClient(servers, timeout_ms=timeout_ms) as client:
-        names = [group.group for group in client.metadata().groups]
+        return sorted(group.group for group in client.metadata().groups)
+
+
+def _own(names: Sequence[str]) -> Sequence[str]:
+    """Return these groups without those that brokers keep topics in."""
     if CLUSTER_GROUP not in names:
         return names
     return [name for name in names if name != CLUSTER_GROUP and not PARTITION_GROUP.fullmatch(name)]
