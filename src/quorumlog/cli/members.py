@@ -18,7 +18,7 @@ from quorumlog.cli.output import (
 from quorumlog.cli.status import answered, answering, leader_lags
 from quorumlog.cli.target import Target, find_target
 from quorumlog.client import SyncClient
-from quorumlog.model.config import CLUSTER_GROUP, check_name, parse_address
+from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP, check_name, parse_address
 from quorumlog.model.errors import NetworkError, RequestError, UnknownGroupError
 from quorumlog.model.messages.client import StatusResponse
 from quorumlog.model.wording import entries_text
@@ -194,14 +194,35 @@ def remove_command(
     From the group that brokers share topics in, only a member that does not run is removed.
     """
     target = find_target(directory, servers, group, timeout)
+    of_brokers = target.group == CLUSTER_GROUP
     with target.client() as client:
-        if target.group == CLUSTER_GROUP and _answers(client, node):
+        if of_brokers and _answers(client, node):
             raise CommandError(
                 f"{node} runs: it would go on to tell Kafka's clients which topics and leaders "
                 f"there were when it left {CLUSTER_GROUP}; stop its process first"
             )
         client.admin.remove_member(node)
-    print_line(f"{node} is no member of {target.group} any more")
+        print_line(f"{node} is no member of {target.group} any more")
+        if of_brokers and (left := _partition_groups_of(client, node)):
+            print_note(
+                f"{node} is still a member of {', '.join(left)}: partition groups keep their "
+                "members, so these have one replica less, and so have topics that are placed there "
+                f"later. To bring it back, start a node with selfId {node} and add it to "
+                f"{CLUSTER_GROUP} again ('quorumlog members add {node} HOST:PORT --group "
+                f"{CLUSTER_GROUP}')"
+            )
+
+
+def _partition_groups_of(client: SyncClient, node: str) -> list[str]:
+    """Return the partition groups that a node is a member of, as far as those that answer know."""
+    try:
+        found = [one for one in client.admin.groups.list() if node in one.members]
+    except RequestError:  # the removal is done, and this was only to be said beside it
+        return []
+    return sorted(
+        (one.group for one in found if PARTITION_GROUP.fullmatch(one.group)),
+        key=lambda name: int(name.removeprefix("pg-")),
+    )
 
 
 def _answers(client: SyncClient, node: str) -> bool:
