@@ -466,13 +466,7 @@ def delete_command(
 ) -> None:
     """Delete groups that have no members, with what they have committed."""
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
-        answers = admin.ask(lambda client: client.delete_groups(list(dict.fromkeys(groups))))
-        while (
-            (passing := [one for one in answers if answers[one] in PASSING])
-            and not admin.is_over
-            and admin.retry()
-        ):
-            answers |= admin.ask(lambda client: client.delete_groups(passing))
+        answers = _deleted(admin, list(dict.fromkeys(groups)))
         busy = [name for name, answer in answers.items() if answer == _NOT_EMPTY]
         described = admin.ask(partial(_described, names=busy)) if busy else {}
     failed = 0
@@ -486,6 +480,27 @@ def delete_command(
             print_note(_why_not_deleted(name, answer, described.get(name)))
     if failed:
         raise CommandError(f"{failed} of {counted(len(answers), 'group')} not deleted")
+
+
+def _deleted(admin: KafkaAdmin, names: Sequence[str]) -> dict[str, str]:
+    """Delete groups; return what was answered of each."""
+    from kafka import errors  # noqa: PLC0415  (see kafka_admin)
+
+    answers: dict[str, str] = {}
+
+    def delete(client: Any) -> None:
+        left = [name for name in names if name not in answers or answers[name] in PASSING]
+        answers.update(client.delete_groups(left))
+        for name in left:
+            if answers[name] in PASSING:
+                raise getattr(errors, answers[name])
+
+    try:
+        admin.ask(delete)
+    except errors.KafkaError as error:
+        if type(error).__name__ not in PASSING or not answers:
+            raise
+    return answers
 
 
 def _why_not_deleted(name: str, answer: str, described: Mapping[str, Any] | None) -> str:

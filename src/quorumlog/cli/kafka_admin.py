@@ -20,6 +20,9 @@ FIRST_S: Final = 3.0
 """If no broker has answered by then, it is found out whether one may."""
 RETRY_S: Final = 0.2
 """Pause before a question is put again that no broker could answer."""
+BACKOFF_MS: Final = 200
+"""kafka-python picks a server by chance, and waits for one that refused a connection, although
+others run: each time twice as long, up to this."""
 LATER_MS: Final = 1_000
 """So much longer than the brokers have is their answer waited for: it says why they could not."""
 _REFUSED: Final = "ECONNREFUSED"
@@ -31,6 +34,10 @@ NO_COORDINATOR: Final = (
     "nodes, or the disks of a majority are full ('quorumlog status' shows both)"
 )
 NO_LEADER: Final = "a partition that was asked for has no leader: a majority of its nodes is down"
+_ONE_UNREACHED: Final = "a broker of the cluster cannot be reached from here"
+_ALL_UNREACHED: Final = "no broker of the cluster can be reached from here"
+_UNREACHED: Final = {_ONE_UNREACHED, _ALL_UNREACHED}
+"""These say less than what a broker has answered before."""
 PASSING: Final = {
     "NotCoordinatorError": NO_COORDINATOR,
     "CoordinatorNotAvailableError": NO_COORDINATOR,
@@ -39,9 +46,9 @@ PASSING: Final = {
     "NotLeaderForPartitionError": NO_LEADER,
     "NotLeaderOrFollowerError": NO_LEADER,
     "UnknownBrokerIdError": NO_LEADER,
-    "KafkaConnectionError": "a broker of the cluster cannot be reached from here",
-    "NodeNotReadyError": "a broker of the cluster cannot be reached from here",
-    "NoBrokersAvailable": "no broker of the cluster can be reached from here",
+    "KafkaConnectionError": _ONE_UNREACHED,
+    "NodeNotReadyError": _ONE_UNREACHED,
+    "NoBrokersAvailable": _ALL_UNREACHED,
 }
 """Errors of kafka-python that may pass, and what they mean."""
 
@@ -115,12 +122,17 @@ class KafkaAdmin:
     def _repeated(self, act: Callable[[Any], Any], passes: Callable[[Exception], bool]) -> Any:
         from kafka.errors import KafkaError  # noqa: PLC0415  (see kafka_admin)
 
+        told: KafkaError | None = None
         while True:
             try:
                 return act(self.client)
             except KafkaError as error:
-                if not passes(error) or self.is_over or not self.retry():
+                if not passes(error):
                     raise
+                if told is None or PASSING.get(type(error).__name__) not in _UNREACHED:
+                    told = error
+            if self.is_over or not self._retry():
+                raise told
 
     @property
     def is_over(self) -> bool:
@@ -131,7 +143,7 @@ class KafkaAdmin:
     def _left_s(self) -> float:
         return max(RETRY_S, self._ends_at - time.monotonic())
 
-    def retry(self) -> bool:
+    def _retry(self) -> bool:
         """Wait a little, and connect anew, to those brokers that there are now; False: to none."""
         time.sleep(RETRY_S)
         made = self._made(self._left_s)
@@ -162,6 +174,7 @@ def kafka_admin(
             bootstrap_servers=found.split(","),
             bootstrap_timeout_ms=round(connect_s * 1_000),
             request_timeout_ms=round(request_s * 1_000) + LATER_MS,
+            reconnect_backoff_max_ms=BACKOFF_MS,
         )
 
     admin = KafkaAdmin(make, found, timeout_s)

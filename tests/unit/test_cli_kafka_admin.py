@@ -1,0 +1,102 @@
+"""How commands that speak the Kafka protocol ask again, and what they say in the end."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NotCoordinatorError
+
+from quorumlog.cli import consumer_group, kafka_admin
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_admin import KafkaAdmin
+from quorumlog.cli.kafka_reach import Found, Reach, is_hopeless, words_of
+
+NOWHERE = "127.0.0.1:1"
+TIMEOUT_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(kafka_admin, "RETRY_S", 0.01)
+
+
+def failing(*errors):
+    """Raise these one after the other, and the last one from then on."""
+    left = list(errors)
+
+    def act(_client):
+        raise left.pop(0) if len(left) > 1 else left[0]
+
+    return act
+
+
+def client(_connect_s, _request_s):
+    return SimpleNamespace(close=lambda: None)
+
+
+def test_what_a_broker_answered_counts_for_more_than_that_none_was_reached_later():
+    admin = KafkaAdmin(client, NOWHERE, TIMEOUT_S)
+    with pytest.raises(NotCoordinatorError):
+        admin.ask(failing(KafkaConnectionError(), NotCoordinatorError(), KafkaConnectionError()))
+    admin = KafkaAdmin(client, NOWHERE, TIMEOUT_S)
+    with pytest.raises(KafkaConnectionError):
+        admin.ask(failing(KafkaConnectionError()))
+
+
+def test_the_first_answer_counts_if_there_is_no_connection_any_more():
+    made = []
+
+    def once(connect_s, request_s):
+        made.append(connect_s)
+        if len(made) > 1:
+            raise KafkaTimeoutError
+        return client(connect_s, request_s)
+
+    with pytest.raises(NotCoordinatorError):
+        KafkaAdmin(once, NOWHERE, TIMEOUT_S).ask(failing(NotCoordinatorError()))
+    assert len(made) == 2
+
+
+def test_what_became_of_groups_is_kept_if_others_cannot_be_deleted():
+    answers = {"a": "OK", "b": "NotCoordinatorError"}
+    asked = []
+
+    def make(_connect_s, _request_s):
+        def delete_groups(names):
+            asked.append(names)
+            return {name: answers[name] for name in names}
+
+        return SimpleNamespace(delete_groups=delete_groups, close=lambda: None)
+
+    admin = KafkaAdmin(make, NOWHERE, TIMEOUT_S)
+    assert consumer_group._deleted(admin, ["a", "b"]) == answers
+    assert asked[:2] == [["a", "b"], ["b"]]
+
+
+def test_nobody_is_waited_for_where_nothing_listens():
+    made = []
+
+    def never(connect_s, _request_s):
+        made.append(connect_s)
+        raise KafkaTimeoutError
+
+    with pytest.raises(CommandError, match=rf"no broker answers at {NOWHERE} \(Connection refused"):
+        KafkaAdmin(never, NOWHERE, 60)
+    assert made == [kafka_admin.FIRST_S]
+
+
+@pytest.mark.parametrize(
+    ("reaches", "hopeless", "said"),
+    [
+        ([Reach.REFUSED, Reach.TAKEN], False, "b:1 takes connections and names no broker in 9 s"),
+        ([Reach.OF_NODES, Reach.REFUSED], True, "a:1 is a node's port for quorumlog's own"),
+        ([Reach.REFUSED, Reach.UNKNOWN], True, "why b"),
+        ([Reach.SILENT, Reach.REFUSED], False, r"at a:1, b:1 in 9 s \(why a; why b\): is it"),
+    ],
+)
+def test_of_several_addresses_the_one_that_says_most_is_named(reaches, hopeless, said):
+    found = [
+        Found(f"{one}:1", reach, f"why {one}") for one, reach in zip("ab", reaches, strict=True)
+    ]
+    assert is_hopeless(found) == hopeless
+    assert re.search(said, words_of(found, " in 9 s"))
