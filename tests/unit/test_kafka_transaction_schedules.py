@@ -30,7 +30,7 @@ from quorumlog.topics.partition_table import PartitionTable
 from quorumlog.topics.produced_batch import ProducedBatch, block_around
 from record_batches import batch_of
 
-SEEDS = range(200)
+SEEDS = range(60)
 STEP_MS = 20
 STORM_STEPS, QUIET_STEPS = 3_000, 600
 TOPIC_ID = bytes(15) + b"\1"
