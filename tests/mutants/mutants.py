@@ -1,7 +1,7 @@
 """Known bugs of replicated logs, put back one at a time: RELIABILITY section 3, R1 to R39,
 two about timers (t01, t02; decision 0032), those of turns of the loop (t03 …; decision 0035),
 those of a journal (j01 …; decision 0039), of groups that come and go (g01 …; decision 0040) and of
-partitions of topics (p01 …; decisions 0044 and, of retention, 0048).
+partitions of topics (p01 …; decisions 0044, of retention 0048, of transactions 0051).
 
 Each is a function that patches the product through `put` (an object, a name, the bug), which the
 test takes back. R24 and R25 are about time, and have none.
@@ -61,6 +61,7 @@ from quorumlog.storage.metadata.group_files import GroupFiles
 from quorumlog.storage.metadata.store_metadata import StoreMetadata
 from quorumlog.topics.batch_index import BatchIndex
 from quorumlog.topics.partition_table import PartitionTable
+from quorumlog.topics.partition_transactions import AbortedTransaction, PartitionTransactions
 from quorumlog.topics.produced_batch import ProducedBatch
 
 
@@ -625,8 +626,8 @@ def p07_producers_are_forgotten_when_a_node_starts(put):
     fields = PartitionTable.fields
 
     def forgetful(self):
-        partitions, _, highest = fields(self)
-        return partitions, [], highest
+        partitions, _, *more = fields(self)
+        return partitions, [], *more
 
     put(PartitionTable, "fields", forgetful)
 
@@ -644,12 +645,12 @@ def p09_log_starts_are_forgotten_when_a_node_starts(put):
     fields = PartitionTable.fields
 
     def forgetful(self):
-        partitions, producers, highest = fields(self)
+        partitions, producers, *more = fields(self)
         reset = [
             (channel, msgspec.structs.replace(partition, log_start=0))
             for channel, partition in partitions
         ]
-        return reset, producers, highest
+        return reset, producers, *more
 
     put(PartitionTable, "fields", forgetful)
 
@@ -680,6 +681,40 @@ def p12_the_age_of_records_is_not_looked_at(put):
 
 def p13_space_does_not_come_back(put):
     put(retention, "last_unneeded", lambda segments, size_bytes, config, inputs: None)
+
+
+def p14_a_marker_that_comes_twice_has_effect_twice(put):
+    ended = PartitionTransactions.ended
+
+    def again(self, channel, producer_id, offset, *, commits):
+        if self.first_offset(channel, producer_id) < 0 and not commits:
+            marker = AbortedTransaction(offset, producer_id, offset, offset + 1)
+            self._add_aborted(channel, marker)
+        ended(self, channel, producer_id, offset, commits=commits)
+
+    put(PartitionTransactions, "ended", again)
+
+
+def p15_readers_of_committed_transactions_see_ongoing_ones(put):
+    put(PartitionTransactions, "stable_offset", lambda self, channel, end: end)
+
+
+def p16_transactions_are_forgotten_when_a_node_starts(put):
+    fields = PartitionTable.fields
+
+    def forgetful(self):
+        *kept, _, _ = fields(self)
+        return *kept, [], []
+
+    put(PartitionTable, "fields", forgetful)
+
+
+def p17_aborted_transactions_that_end_later_are_not_told(put):
+    def first_only(self, channel, start, end):
+        return aborted(self, channel, start, end)[:1]
+
+    aborted = PartitionTransactions.aborted_within
+    put(PartitionTransactions, "aborted_within", first_only)
 
 
 MUTANTS = [

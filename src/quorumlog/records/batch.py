@@ -35,7 +35,8 @@ _U32: Final = struct.Struct(">I")
 _I16: Final = struct.Struct(">h")
 _CODECS: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
+TRANSACTIONAL: Final = 0x10
+"""Of the attributes: the records count only once their transaction is committed."""
 _CONTROL: Final = 0x20
 RECORD_BYTES_MIN: Final = 7
 """The least bytes of a record that is not compressed: each of its seven fields has one."""
@@ -114,7 +115,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_transactional(self) -> bool:
         """Whether the records count only once their transaction is committed."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
@@ -190,7 +191,7 @@ def _check_fields(header: BatchHeader) -> None:
                 f"producer {header.producer_id} with the epoch {header.producer_epoch} and the "
                 f"sequence {header.base_sequence}"
             )
-    elif attributes & _TRANSACTIONAL:
+    elif attributes & TRANSACTIONAL:
         raise _invalid("a transactional record batch without a producer id")
 
 

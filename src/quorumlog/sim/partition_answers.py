@@ -22,7 +22,8 @@ class PartitionServed:
     """A read of a partition from an offset on was served by the leader of a term.
 
     `times_us`: when it arrived and when it was answered. `committed_index` is that of its arrival,
-    and `as_of` the index up to which the node had then derived its committed tables.
+    and `as_of` the index up to which the node had then derived its committed tables. `aborted` are
+    (producer id, first offset) of aborted transactions, for those who read committed ones.
     """
 
     node_id: str
@@ -34,6 +35,9 @@ class PartitionServed:
     committed_index: int
     high_watermark: int
     log_start: int
+    stable_offset: int
+    reads_committed: bool
+    aborted: list[tuple[int, int]]
     headers: list[BatchHeader]
 
     @property

@@ -11,7 +11,15 @@ from crc32c import crc32c
 
 from quorumlog.model.block import Block
 from quorumlog.model.codes import WriteLevel
-from quorumlog.records.batch import HEADER, HEADER_SIZE, MAGIC, NO_PRODUCER, BatchHeader
+from quorumlog.records.batch import (
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    NO_PRODUCER,
+    TRANSACTIONAL,
+    BatchHeader,
+)
+from quorumlog.records.markers import encode_marker
 from quorumlog.topics.produced_batch import ProducedBatch, block_around
 
 _CRC_BEGIN: Final = 21
@@ -29,9 +37,11 @@ _COUNT_MAX: Final = 63
 class SentBatch:
     """A batch of `count` records for the partition on a channel, as its producer sends it.
 
-    `floor`: the highest index acknowledged to any client before it was made, at `made_ms`. `sends`
-    counts how often it was sent; `is_refused`: the only time it was sent it was answered as not
-    stored; `offset` is that of its first record once it is acknowledged by a majority, -1 before.
+    One that is `is_transactional` counts once a marker ends the transaction: a batch of one record
+    whose `commits` says how. `floor`: the highest index acknowledged to any client before it was
+    made, at `made_ms`. `sends` counts how often it was sent; `is_refused`: the only time it was
+    sent it was answered as not stored; `offset` is that of its first record once it is acknowledged
+    by a majority, -1 before.
     """
 
     number: int
@@ -48,11 +58,13 @@ class SentBatch:
     is_refused: bool = False
     offset: int = -1
     made_ms: int = 0
+    is_transactional: bool = False
+    commits: bool | None = None
 
     @property
     def is_idempotent(self) -> bool:
         """Whether it is stored at most once, however often it is sent."""
-        return self.producer_id != NO_PRODUCER
+        return self.producer_id != NO_PRODUCER and self.commits is None
 
     @property
     def name(self) -> str:
@@ -64,10 +76,13 @@ class SentBatch:
 def encode_batch(sent: SentBatch) -> bytes:
     """Return the bytes of a batch, with records as Kafka's clients write them."""
     number = sent.number
+    if sent.commits is not None:
+        return encode_marker(sent.producer_id, sent.epoch, 0, number, commits=sent.commits)
     value = f"{number} ".encode().ljust(max(8, sent.size // sent.count), b".")
     records = b"".join(_record(delta, value) for delta in range(min(sent.count, _COUNT_MAX)))
     producer = sent.producer_id, sent.epoch, sent.sequence
-    fields = (0, sent.count - 1, number, number, *producer, sent.count)
+    attributes = TRANSACTIONAL * sent.is_transactional
+    fields = (attributes, sent.count - 1, number, number, *producer, sent.count)
     length = HEADER_SIZE - 12 + len(records)
     batch = bytearray(HEADER.pack(0, length, -1, MAGIC, 0, *fields) + records)
     struct.pack_into(">I", batch, 17, crc32c(batch[_CRC_BEGIN:]))

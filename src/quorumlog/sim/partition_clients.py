@@ -25,6 +25,10 @@ LEVELS = (WriteLevel.RECEIVE, WriteLevel.PERSISTENCE, WriteLevel.REPLICATION, Wr
 ADMIN_PAUSES = 12
 """An administrator acts this much less often than other clients."""
 PATIENCE_MS = 4_000
+READS_COMMITTED = 0.5
+"""Share of reads that are of committed transactions only."""
+TRANSACTIONAL = 0.5
+"""Share of idempotent producers that write in transactions."""
 TOPIC = "t"
 
 
@@ -44,6 +48,7 @@ class PartitionClients:
                 epochs,
                 requests,
                 is_alone=not has_twins,
+                is_transactional=chance.random() < TRANSACTIONAL,
             )
             for number in (1, 2)
         ]
@@ -186,7 +191,8 @@ class PartitionClients:
             elif found.high_watermark >= 0:  # it is outside of what there is
                 self._positions[channel] = random.choice((found.log_start, found.high_watermark))
 
-        self._requests.read(name, channel, offset, take)
+        committed = random.random() < READS_COMMITTED
+        self._requests.read(name, channel, offset, take, reads_committed=committed)
 
     # -- administration ---------------------------------------------------------------------------
 

@@ -27,6 +27,13 @@ class PartitionPast:
     closed_at: int | None = None
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By producer id: its epoch, and the sequence that comes next."""
+    ongoing: dict[int, int] = field(default_factory=dict)
+    """By producer id: where its ongoing transaction began."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Aborted transactions in the order of their markers: producer id, first and last offset."""
+    marks: list[tuple[int, int, int]] = field(default_factory=lambda: [(-1, -1, 0)])
+    """After the entry at an index: where the oldest ongoing transaction began, -1 if there is none,
+    and how many were aborted."""
 
     def is_open(self, index: int) -> bool:
         """Whether it is there after the entry at an index."""
@@ -48,6 +55,35 @@ class PartitionPast:
         """Return the log start offset after the entry at an index."""
         place = bisect_right(self.starts, index, key=lambda pair: pair[0])
         return self.starts[place - 1][1]
+
+    def stable(self, index: int) -> int:
+        """Return the last stable offset after the entry at an index."""
+        oldest = self._mark(index)[1]
+        return max(self.start(index), self.end(index) if oldest < 0 else oldest)
+
+    def aborted_within(self, begin: int, end: int, index: int) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of aborted transactions that have records in a range.
+
+        Of those that had ended with the entry at an index.
+        """
+        known = self.aborted[: self._mark(index)[2]]
+        found = [(one, first) for one, first, last in known if last >= begin and first < end]
+        return sorted(found, key=lambda pair: pair[1])
+
+    def _mark(self, index: int) -> tuple[int, int, int]:
+        return self.marks[bisect_right(self.marks, index, key=lambda mark: mark[0]) - 1]
+
+    def take_transaction(self, index: int, header: BatchHeader, *, commits: bool | None) -> None:
+        """A transactional batch is at an index, or (`commits`) a marker."""
+        producer_id, offset = header.producer_id, header.base_offset
+        if commits is None:
+            self.ongoing.setdefault(producer_id, offset)
+        else:
+            first = self.ongoing.pop(producer_id, None)
+            if first is not None and not commits:
+                self.aborted.append((producer_id, first, offset))
+        oldest = min(self.ongoing.values(), default=-1)
+        self.marks.append((index, oldest, len(self.aborted)))
 
     def size_between(self, offset: int, index: int) -> int:
         """Return the bytes of all batches from an offset on that come before an entry."""
@@ -90,14 +126,21 @@ class PartitionHistory:
         if past.starts[-1][1] < offset <= past.next_offset:
             past.starts.append((index, offset))
 
-    def appended(self, index: int, channel: int, header: BatchHeader) -> str:
-        """An entry of a channel is a batch; return what is wrong with it, "" if nothing is."""
+    def appended(
+        self, index: int, channel: int, header: BatchHeader, *, commits: bool | None
+    ) -> str:
+        """An entry of a channel is a batch; return what is wrong with it, "" if nothing is.
+
+        `commits`: what the marker says that it is.
+        """
         past = self.past.get(channel)
         if past is None or past.closed_at is not None:
             return "no partition is open there"
         if header.base_offset != past.next_offset:
             return f"its offset is {header.base_offset}, not {past.next_offset}"
-        wrong = _sequence_fault(past, header)
+        wrong = "" if header.is_control else _sequence_fault(past, header)
+        if header.is_transactional:
+            past.take_transaction(index, header, commits=commits)
         number, size = header.first_timestamp, header.size_bytes
         batch = StoredBatch(index, header.base_offset, header.count, number, size)
         past.batches.append(batch)

@@ -3,12 +3,14 @@
 A producer has up to five batches under way in a partition, over one connection. Once the outcome of
 one is unknown it connects again and sends them one after the other, in order, until all are
 acknowledged. It may be one of two with the same producer id: whoever starts again gets an epoch
-that fences the other.
+that fences the other. If it writes in transactions, all of its batches are parts of some, each of
+which it ends in all partitions by markers, as a coordinator would have them written.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from quorumlog.model.codes import ResponseCode, WriteLevel
@@ -24,6 +26,8 @@ RECONNECTS, RESTARTS = 0.03, 0.01
 SIZES = (8, 40, 400)
 BURSTS = (1, 1, 3)
 """How many batches a producer sends at a time."""
+ENDS, COMMITS = 0.2, 0.6
+"""Shares of steps in which a transaction ends, if it can, and of transactions that commit."""
 ALL = 0.2
 """Share of batches that are to be on all voters before they are answered."""
 
@@ -60,8 +64,16 @@ class _Stream:
     under_way: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Ending:
+    """A marker on its way to a partition, and when it is sent again."""
+
+    marker: SentBatch
+    due_ms: int = 0
+
+
 class IdempotentProducer:
-    """One producer; `is_alone`: no other has its producer id."""
+    """One producer; `is_alone`: no other has its producer id. `is_transactional`: see above."""
 
     def __init__(
         self,
@@ -71,6 +83,7 @@ class IdempotentProducer:
         requests: PartitionRequests,
         *,
         is_alone: bool,
+        is_transactional: bool,
     ) -> None:
         self._name = name
         self._id = producer_id
@@ -78,12 +91,17 @@ class IdempotentProducer:
         self._requests = requests
         self._random: Random = requests.clock.random
         self._is_alone = is_alone
+        self._is_transactional = is_transactional
+        self._ending: dict[int, _Ending] = {}
+        """By channel: the markers of the transaction that ends."""
         self._start()
 
     def _start(self) -> None:
         """Start, again maybe: what is not acknowledged is given up."""
         self._epoch = self._epochs.next_of(self._id)
         self._streams: dict[int, _Stream] = {}
+        self._written: set[int] = set()
+        """Channels with records of the present transaction."""
 
     def step(self, channels: Sequence[int]) -> None:
         """Send what may be sent now, for the first time or again, or lose the connection."""
@@ -92,7 +110,7 @@ class IdempotentProducer:
             self._start()
         for channel in [one for one in self._streams if one not in channels]:
             del self._streams[channel]  # it was closed
-        if not channels:
+        if self._is_ending(channels) or not channels:
             return
         channel = random.choice(channels)
         stream = self._streams.setdefault(channel, _Stream(channel))
@@ -126,6 +144,7 @@ class IdempotentProducer:
     def _made(self, stream: _Stream) -> SentBatch:
         random = self._random
         count = random.randint(1, 4)
+        self._written.add(stream.channel)
         sent = self._requests.batch(
             stream.channel,
             count,
@@ -134,9 +153,44 @@ class IdempotentProducer:
             producer_id=self._id,
             epoch=self._epoch,
             sequence=stream.next_sequence,
+            is_transactional=self._is_transactional,
         )
         stream.next_sequence += count
         return sent
+
+    def _is_ending(self, channels: Sequence[int]) -> bool:
+        """Send the markers of a transaction that ends; return whether some are missing yet."""
+        random, now_ms = self._random, self._requests.clock.now_ms
+        may_end = self._is_transactional and self._written and not self._ending
+        has_waiting = any(stream.waiting for stream in self._streams.values())
+        if may_end and not has_waiting and random.random() < ENDS:
+            commits = random.random() < COMMITS
+            self._ending = {one: _Ending(self._marker(one, commits)) for one in self._written}
+            self._written = set()
+        self._ending = {one: ending for one, ending in self._ending.items() if one in channels}
+        for channel, ending in self._ending.items():
+            connection = self._requests.connect()
+            if now_ms < ending.due_ms or connection is None:
+                continue
+            ending.due_ms = now_ms + random.randint(100, PATIENCE_MS)
+            take = partial(self._marked, channel, ending)
+            self._requests.produce(self._name, connection, ending.marker, take)
+        return bool(self._ending)
+
+    def _marker(self, channel: int, commits: bool) -> SentBatch:
+        return self._requests.batch(
+            channel,
+            1,
+            0,
+            producer_id=self._id,
+            epoch=self._epoch,
+            is_transactional=True,
+            commits=commits,
+        )
+
+    def _marked(self, channel: int, ending: "_Ending", code: ResponseCode) -> None:
+        if code is ResponseCode.SUCCESS and self._ending.get(channel) is ending:
+            del self._ending[channel]
 
     @staticmethod
     def _lose_connection(stream: _Stream) -> None:

@@ -138,14 +138,21 @@ class PartitionRequests:
         self._connections.carry(name, node, request, data, arrive)
 
     def read(
-        self, name: str, channel: int, offset: int, take: Callable[[ReadBatches], None]
+        self,
+        name: str,
+        channel: int,
+        offset: int,
+        take: Callable[[ReadBatches], None],
+        *,
+        reads_committed: bool,
     ) -> None:
         """Read a partition from whoever seems to lead."""
         node = self._connections.target(leader=True)
         if node is None:
             take(ReadBatches(ResponseCode.NOT_LEADER))
             return
-        reads, clock = [PartitionRead(channel, offset, READ_BYTES)], self.clock
+        reads = [PartitionRead(channel, offset, READ_BYTES, reads_committed)]
+        clock = self.clock
         request = FetchRequest(group="g", begin_index=offset, bytes_max=READ_BYTES)
 
         def ask() -> None:
@@ -165,6 +172,9 @@ class PartitionRequests:
                         committed,
                         found.high_watermark,
                         found.log_start,
+                        found.stable_offset,
+                        reads_committed,
+                        found.aborted,
                         [batch_header(batch) for batch in found.batches],
                     )
                     self._connections.partitions_answered(served)

@@ -228,7 +228,7 @@ class PartitionReads:
         found, room, is_first = list[ReadBatches](), bytes_max, at_least_one
         cold: list[tuple[ReadBatches, list[int], int]] = []
         tail, table = self._context.log.tail, self._tables.partitions
-        partitions, has_ongoing = table.partitions, table.transactions.has_ongoing
+        partitions, has_ongoing = self._readable, table.transactions.has_ongoing
         for read in reads:
             partition = partitions.get(read.channel)
             found.append(result := _checked(read, partition))

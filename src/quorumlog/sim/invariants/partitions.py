@@ -12,7 +12,7 @@ from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES
 from quorumlog.sim.partition_answers import BatchAcknowledged, PartitionServed
 from quorumlog.sim.partition_batches import SentBatch
-from quorumlog.sim.partition_history import PartitionHistory
+from quorumlog.sim.partition_history import PartitionHistory, PartitionPast
 from quorumlog.sim.views import ClusterView, NodeView
 from quorumlog.storage.log.interface import Log
 from quorumlog.topics.entries import LogStartsMoved, PartitionClosed, PartitionOpened
@@ -100,8 +100,9 @@ class Partitions(Invariant):
         self, index: int, channel: int, data: memoryview, batches: Mapping[int, SentBatch]
     ) -> None:
         history, header = self.history, batch_header(data)
-        wrong = history.appended(index, channel, header)
         sent = batches.get(header.first_timestamp)
+        commits = None if sent is None else sent.commits
+        wrong = history.appended(index, channel, header, commits=commits)
         if sent is None or sent.channel != channel:
             self.require(False, f"nobody sent the batch at {index} to channel {channel}")
             return
@@ -128,12 +129,13 @@ class Partitions(Invariant):
         index = tables.as_of
         if tables.is_incomplete or not tables.is_trusted or index > self.history.index:
             return
+        table = tables.partitions
         found = {
-            channel: (partition.log_start, partition.next_offset)
-            for channel, partition in tables.partitions.partitions.items()
+            channel: (partition.log_start, partition.next_offset, table.stable_offset(channel))
+            for channel, partition in table.partitions.items()
         }
         expected = {
-            channel: (past.start(index), past.end(index))
+            channel: (past.start(index), past.end(index), past.stable(index))
             for channel, past in self.history.past.items()
             if past.is_open(index)
         }
@@ -226,6 +228,7 @@ class Partitions(Invariant):
             self.require(False, f"{answer.what}, which is not open after the entry {index}")
             return
         bounds = past.start(index), past.end(index)
+        self._check_transactions(answer, past)
         self.require(
             (answer.log_start, answer.high_watermark) == bounds
             and bounds[0] <= answer.offset <= bounds[1],
@@ -245,6 +248,23 @@ class Partitions(Invariant):
                 f"after {following} and the entry {index}, where {stored} is",
             )
             following = header.last_offset + 1
+
+    def _check_transactions(self, answer: PartitionServed, past: PartitionPast) -> None:
+        """Readers of committed transactions see what has ended, and know what was aborted."""
+        stable = past.stable(answer.as_of)
+        self.require(
+            answer.stable_offset == stable,
+            f"{answer.what}: the last stable offset {answer.stable_offset} is {stable} in truth",
+        )
+        if not answer.reads_committed or not answer.headers:
+            return
+        end = answer.headers[-1].last_offset + 1
+        aborted = past.aborted_within(answer.offset, end, answer.as_of)
+        self.require(
+            end <= stable and answer.aborted == aborted,
+            f"{answer.what} to {end}, with {answer.aborted} as aborted; stable is {stable}, and "
+            f"{aborted} were aborted",
+        )
 
 
 def _batches_in(log: Log) -> dict[int, list[tuple[int, int]]]:
