@@ -158,6 +158,9 @@ def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
 class ClusterMachine(StateMachine):
     """The state in memory. `view` may be read on any thread: it is replaced, never changed."""
 
+    linger_ms = 2
+    """Producers wait until the leaders of their partitions know of a transaction, or of its end."""
+
     def __init__(self) -> None:
         self._state = ClusterState()
         self.view = EMPTY_VIEW

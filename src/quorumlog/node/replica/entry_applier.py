@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 APPLY_ENTRIES = 1_024
 APPLY_BYTES = 1024 * 1024
 """Entries passed to a machine in one batch, and their bytes (but always one entry)."""
-LINGER_MS = 20
-"""How long a follower waits for more entries to apply, unless a client waits for a result."""
 RESULTS_KEPT = 65_536
 """Number of results above which those that no append waits for are dropped."""
 
@@ -82,7 +80,7 @@ class EntryApplier:
         core, applied = self._context.core, self._machine.applied
         last = min(core.committed_index, core.durable_index)
         asks_first = self.has_applied and self._queries.is_ready
-        if last <= applied or asks_first or not self._is_time_to_apply(last):
+        if last <= applied or asks_first or not self._is_time_to_apply(machine, last):
             return None
         point = self._comparisons.points.after(applied)
         last = min(last, applied + APPLY_ENTRIES, point)
@@ -92,7 +90,7 @@ class EntryApplier:
         """Forget all results: a snapshot was loaded, so answers no longer include them."""
         self._results.clear()
 
-    def _is_time_to_apply(self, last: int) -> bool:
+    def _is_time_to_apply(self, machine: StateMachine, last: int) -> bool:
         """Whether to apply now. If no client waits for a result, larger batches cost less.
 
         Entries that were there when the time had come do not wait again, even if they are applied
@@ -109,7 +107,7 @@ class EntryApplier:
             self._due_index = last
             return True
         if self._apply_at_ms == NEVER_MS:
-            self._apply_at_ms = now_ms + LINGER_MS
+            self._apply_at_ms = now_ms + machine.linger_ms
             self._linger.set(self._apply_at_ms)
         if now_ms < self._apply_at_ms:
             return False
