@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import time
 
 import confluent_kafka
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaProducer
 
 from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.cli.main import main
 
 NUMBERS = itertools.count()
 PARTITIONS = 4
@@ -305,3 +307,27 @@ def test_a3_transactions_are_described_and_listed(cluster):
         assert admin.describe_transactions([name])[name].state.value == "CompleteCommit"
     finally:
         admin.close()
+
+
+def test_f2_transactions_are_shown_on_the_command_line(cluster, capsys):
+    (name,) = topics(cluster)
+    producer = producer_of(cluster, name)
+    producer.begin_transaction()
+    producer.produce(name, b"x", partition=2)
+    producer.flush(SECONDS)
+    options = ["--bootstrap-server", cluster.servers]
+    assert main(["transaction", "list", *options]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["TRANSACTIONAL", "ID", "STATE", "PRODUCER", "ID"]
+    assert [line[1] for line in lines if line[0] == name] == ["Ongoing"]
+    assert main(["transaction", "list", "--running-longer-than", "600", *options]) == 0
+    assert name not in capsys.readouterr().out
+    assert main(["transaction", "describe", name, "--json", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["timeout_ms"]) == ("Ongoing", 60_000)
+    assert found["partitions"] == [{"topic": name, "partition": 2}]
+    assert main(["transaction", "describe", name, "none", *options]) == 1
+    printed, told = capsys.readouterr()
+    assert f"  {name} 2\n" in printed
+    assert "there is no transactional id 'none'" in told
+    producer.abort_transaction(SECONDS)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.broker.marker_writer import MarkerWriters
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.coordinator import Producer, TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
@@ -108,13 +109,14 @@ class Node:
     def __init__(self, world, number):
         self.world, self.number = world, number
         self.applied, self.heard_term, self.late_until_ms = 0, world.term, 0
-        self.defaults, self.waiting = {}, []
+        self.defaults, self.waiting, self.counters = {}, [], KafkaCounters()
         self.coordinator = TransactionCoordinator(
             self,
             self,
             lambda: world.now_ms,
             lambda: world.now_ms,
             lambda seconds, call: world.after(seconds * 1_000, call),
+            self.counters,
         )
         self.gate = TransactionGate(self)
         self.markers = MarkerWriters(Marking(self))
@@ -469,8 +471,31 @@ def check(world):
         assert not group.base.transactions.has_ongoing
     assert not world.state.transactions.view().prepared
     assert any(world.told.values()), "some were committed"
+    counted = sum(node.counters.transactions_committed for node in world.nodes)
+    assert counted > 0, "the metrics say so"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_b3_b14_a_transaction_counts_everywhere_or_nowhere(seed):
     check(asyncio.run(run(seed)))
+
+
+async def abandon():
+    """Have a batch taken of a transaction that there is not, as if a check had failed."""
+    world = World(0)
+    world.is_stormy = False
+    data = batch_of([1], producer_id=9, epoch=0, sequence=0, is_transactional=True)
+    buffer = memoryview(bytearray(HEADER_SIZE) + bytes(data))
+    block = block_around(buffer, HEADER_SIZE, len(buffer), 1)
+    group = world.groups[GROUPS[0]]
+    group.propose(block, lambda response, _: None, ProducedBatch(1, batch_header(data)))
+    for _ in range(200):
+        world.step()
+        await asyncio.sleep(0)
+    return group.base
+
+
+def test_b3_what_goes_on_in_a_partition_and_nowhere_else_is_aborted():
+    table = asyncio.run(abandon())
+    assert not table.transactions.has_ongoing
+    assert table.transactions.aborted_within(1, 0, 9) == [(9, 0)]

@@ -27,6 +27,7 @@ from quorumlog.cli.snapshot import snapshot_command
 from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
 from quorumlog.cli.topic import app as topic_app
+from quorumlog.cli.transaction import app as transaction_app
 from quorumlog.log_events import reason_of
 from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
 from quorumlog.transport.standard_streams import fill_standard_streams
@@ -51,6 +52,7 @@ app.command(name="snapshot")(snapshot_command)
 app.add_typer(group_app, name="group")
 app.add_typer(topic_app, name="topic")
 app.add_typer(consumer_group_app, name="consumer-group")
+app.add_typer(transaction_app, name="transaction")
 app.add_typer(broker_config_app, name="broker-config")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)

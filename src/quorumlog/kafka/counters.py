@@ -25,6 +25,9 @@ class KafkaCounters:
     waited_for_room: int = 0
     paused: int = 0
     rebalances: int = 0
+    transactions_committed: int = 0
+    transactions_aborted: int = 0
+    transactions_timed_out: int = 0
 
     def count_request(self, name: str, error: str) -> None:
         """Count an answered request."""

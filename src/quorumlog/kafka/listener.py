@@ -94,7 +94,9 @@ class KafkaListener:
             coordinator=GroupCoordinator(
                 broker, now_ms, wall_ms, lambda: str(uuid4()), later, self.counters
             ),
-            transactions=TransactionCoordinator(broker, producer_ids, now_ms, wall_ms, later),
+            transactions=TransactionCoordinator(
+                broker, producer_ids, now_ms, wall_ms, later, self.counters
+            ),
             gate=TransactionGate(broker),
             answer_bytes_max=self._answer_bytes_max,
         )

@@ -189,6 +189,11 @@ _KAFKA_COUNTERS = {
     "kafka_produces_waited": "Produce requests that waited, as their group had no room.",
     "kafka_paused": "Times a connection was not read, as requests took too much memory.",
     "kafka_rebalances": "Generations of consumer groups that began while this node coordinated.",
+    "kafka_transactions_committed": "Transactions that producers committed, while it coordinated.",
+    "kafka_transactions_aborted": (
+        "Transactions that producers aborted, or a producer that took their transactional id."
+    ),
+    "kafka_transactions_timed_out": "Transactions that were aborted since they took too long.",
 }
 _KAFKA_HISTOGRAMS = {
     "kafka_produce_seconds": "From the arrival of a Produce to its answer.",

@@ -342,6 +342,9 @@ def _add_kafka(page: _Page, counters: KafkaCounters) -> None:
         "kafka_produces_waited": counters.waited_for_room,
         "kafka_paused": counters.paused,
         "kafka_rebalances": counters.rebalances,
+        "kafka_transactions_committed": counters.transactions_committed,
+        "kafka_transactions_aborted": counters.transactions_aborted,
+        "kafka_transactions_timed_out": counters.transactions_timed_out,
     }.items():
         page.add(f"{name}_total", (), value)
     for request_and_error, count in list(counters.requests.items()):

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.kafka.broker_view import BrokerView
+from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.machine.cluster.commands import (
@@ -83,7 +84,8 @@ class TransactionCoordinator:
     """All transactions of a cluster, on the node that leads `__cluster`.
 
     `now_ms` reads a clock that never goes back, `wall_ms` Unix time; `later` calls a function after
-    some seconds, on the event loop's thread, on which all methods run.
+    some seconds, on the event loop's thread, on which all methods run. `counters` gets the number
+    of transactions that have ended.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class TransactionCoordinator:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         later: Callable[[float, Callable[[], None]], object],
+        counters: KafkaCounters,
     ) -> None:
+        self._counters = counters
         self._broker = broker
         self._producer_ids = producer_ids
         self._now_ms = now_ms
@@ -263,6 +267,9 @@ class TransactionCoordinator:
         name, version = record.transactional_id, record.version
         command = DecideTransaction(self._term, name, version, commits, epoch)
         error, _ = await self._execute(command)
+        if error is ErrorCode.NONE:
+            self._counters.transactions_committed += commits
+            self._counters.transactions_aborted += not commits
         return error
 
     # -- inside -------------------------------------------------------------------------------
@@ -362,11 +369,15 @@ class TransactionCoordinator:
                 command = DecideTransaction(
                     self._term, name, record.version, False, record.epoch + 1
                 )
-                self._broker.order(command, SAVE_MS, lambda code, text, result: None)
+                self._broker.order(command, SAVE_MS, self._timed_out)
         self._begun = begun
         if now_ms >= self._expire_ms:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expire()
+
+    def _timed_out(self, code: ResponseCode, text: str, result: Any) -> None:
+        is_done = isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS
+        self._counters.transactions_timed_out += is_done
 
     def _expire(self) -> None:
         expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
