@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError as AioKafkaError
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Partition
+from confluent_kafka.admin import OffsetSpec
 
 from kafka_load import PASSING, Job, confluent_producer, ends_of, reader_of
 from quorumlog.local import ending_in_order, guarded
@@ -38,6 +39,7 @@ from torture.broker_runs import watch
 from torture.brokers import (
     SETTLE_S,
     Brokers,
+    admin_of,
     caught_up,
     check_logs,
     check_stores,
@@ -299,6 +301,27 @@ def ends_at(servers, topic):
     return ends
 
 
+async def wait_for_ends(servers):
+    """Wait until no transaction is ongoing in any partition: both kinds of readers get as far."""
+    deadline = time.monotonic() + SETTLE_S
+    admin = admin_of(servers)
+    while True:
+        places = [
+            Partition(topic, one) for topic in (*TARGETS, *PAIRS) for one in range(PARTITIONS)
+        ]
+        asked = dict.fromkeys(places, OffsetSpec.latest())
+        ends = []
+        for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+            found = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
+            with contextlib.suppress(KafkaException):
+                ends.append([one.result(20).offset for one in found.values()])
+        if len(ends) == 2 and ends[0] == ends[1]:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"transactions are ongoing: {ends}")
+        await asyncio.sleep(0.5)
+
+
 def judge_chains(work):
     for target in TARGETS:
         found = read_committed(work.servers, target)
@@ -369,6 +392,7 @@ async def run(directory, network, options):
         for job in jobs:
             await asyncio.to_thread(job.result, 2 * SETTLE_S)
         await caught_up(brokers)
+        await wait_for_ends(work.servers)
         await asyncio.to_thread(judge_chains, work)
         await asyncio.to_thread(judge_pairs, work)
         await asyncio.to_thread(brokers.stop)

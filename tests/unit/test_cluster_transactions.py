@@ -58,8 +58,9 @@ class Cluster:
     def version(self, name="t"):
         return self.record(name).version if name in self.view.records else 0
 
-    def init(self, name="t", producer_id=7, epoch=0, **fields):
-        command = InitTransaction(TERM, name, self.version(name), producer_id, epoch, 60_000)
+    def init(self, name="t", producer_id=7, epoch=0, *, is_same=False, **fields):
+        version = self.version(name)
+        command = InitTransaction(TERM, name, version, producer_id, epoch, 60_000, is_same)
         return self.do(command, **fields).code
 
     def add(self, *partitions, groups=(), name="t", **fields):
@@ -70,8 +71,8 @@ class Cluster:
         found = [OffsetToCommit(*offset)]
         return self.do(AddTransactionOffsets(TERM, name, self.version(name), group, found))
 
-    def decide(self, *, commits, epoch=0, name="t"):
-        command = DecideTransaction(TERM, name, self.version(name), commits, epoch)
+    def decide(self, *, commits, epoch=0, name="t", is_same=False):
+        command = DecideTransaction(TERM, name, self.version(name), commits, epoch, is_same)
         return self.do(command).code
 
     def written(self, *partitions, number=1, name="t"):
@@ -129,12 +130,12 @@ def test_b3_commands_that_were_judged_by_an_older_record_change_nothing(cluster)
     cluster.add((ORDERS, 0))
     before = cluster.record()
     for command in (
-        InitTransaction(TERM, "t", old, 9, 0, 1),
+        InitTransaction(TERM, "t", old, 9, 0, 1, False),
         AddToTransaction(TERM, "t", old, [(ORDERS, 1)]),
         AddTransactionOffsets(TERM, "t", old, "g", []),
         DecideTransaction(TERM, "t", old, True, 0),
         DecideTransaction(TERM, "other", 1, True, 0),
-        InitTransaction(TERM, "t", cluster.version(), 9, 0, 1),  # while one is ongoing
+        InitTransaction(TERM, "t", cluster.version(), 9, 0, 1, False),  # while one is ongoing
     ):
         assert cluster.do(command).code is LATE, command
     late = DecideTransaction(TERM, "t", cluster.version(), True, 0)
@@ -142,15 +143,18 @@ def test_b3_commands_that_were_judged_by_an_older_record_change_nothing(cluster)
     assert cluster.record() == before
 
 
-def test_b3_a_producer_that_is_fenced_is_known_by_its_last_epoch(cluster):
+@pytest.mark.parametrize("is_same", [True, False])
+def test_b3_only_a_producer_that_begins_anew_itself_is_known_by_its_last_epoch(cluster, is_same):
+    """Another one that took its id must not be taken for it: it would get that one's epoch."""
     cluster.add((ORDERS, 0))
-    assert cluster.decide(commits=False, epoch=1) is OK
+    assert cluster.decide(commits=False, epoch=1, is_same=is_same) is OK
     record = cluster.record()
-    assert (record.epoch, record.last_producer_id, record.last_epoch) == (1, 7, 0)
+    assert record.epoch == 1
+    assert (record.last_producer_id, record.last_epoch) == ((7, 0) if is_same else (-1, -1))
     cluster.written((ORDERS, 0))
-    assert cluster.init(producer_id=8, epoch=0) is OK
+    assert cluster.init(producer_id=8, epoch=0, is_same=is_same) is OK
     record = cluster.record()
-    assert (record.producer_id, record.last_producer_id, record.last_epoch) == (8, 7, 1)
+    assert (record.last_producer_id, record.last_epoch) == ((7, 1) if is_same else (-1, -1))
     assert cluster.view.of_producer(8) == record
     assert cluster.view.of_producer(7) is None
 
@@ -213,7 +217,7 @@ def test_c4_what_was_kept_for_an_aborted_transaction_is_free_again(cluster, monk
     ("name", "is_refused"),
     [
         ("TRANSACTIONAL_IDS_MAX", lambda cluster: cluster.init("other", 8)),
-        ("PARTITIONS_MAX", lambda cluster: cluster.add((ORDERS, 0), (ORDERS, 1))),
+        ("PLACES_MAX", lambda cluster: cluster.add((ORDERS, 0), (ORDERS, 1))),
         ("CONSUMER_GROUPS_MAX", lambda cluster: cluster.add(groups=["g", "h"])),
     ],
 )
@@ -221,6 +225,16 @@ def test_c4_transactions_are_bounded(cluster, monkeypatch, name, is_refused):
     monkeypatch.setattr(transactions, name, 1)
     assert is_refused(cluster) is FULL
     assert cluster.record().state == "Empty"
+
+
+def test_c4_transactions_make_no_more_groups_than_there_may_be(cluster, monkeypatch):
+    monkeypatch.setattr(consumer_groups, "GROUPS_MAX", 1)
+    assert cluster.add(groups=["g", "h"]) is FULL
+    assert cluster.add(groups=["g"]) is OK
+    cluster.offset(ORDERS, 0, 1)
+    cluster.decide(commits=True)
+    assert cluster.add(groups=["h"]) is FULL
+    assert cluster.add(groups=["g"]) is OK
 
 
 def test_b3_a_deleted_topic_keeps_no_transaction_from_ending(cluster):

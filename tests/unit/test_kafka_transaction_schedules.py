@@ -18,7 +18,13 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.coordinator import Producer, TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.machine.cluster.answers import command_id
-from quorumlog.machine.cluster.commands import Envelope, OffsetToCommit, decode_result
+from quorumlog.machine.cluster.commands import (
+    Envelope,
+    OffsetToCommit,
+    decode_envelope,
+    decode_result,
+    encode,
+)
 from quorumlog.machine.cluster.machine import execute
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState, PartitionGroup, Topic
 from quorumlog.machine.cluster.state import TopicPartition as Partition
@@ -67,8 +73,10 @@ class World:
         """What was committed in `__cluster` when a term began."""
         self.groups = {name: Group(self, name) for name in GROUPS}
         self.nodes = [Node(self, number) for number in range(3)]
-        self.sent, self.told = {}, {}
+        self.sent, self.told, self.has_offsets = {}, {}, set()
         """By transaction: (partition, value) of its records, and whether it is known to commit."""
+        self.given = {}
+        """Who was given which producer id and epoch."""
 
     def after(self, delay_ms, call):
         self.numbers += 1
@@ -97,7 +105,8 @@ class World:
     def carry_out(self, command):
         """Append a command, whatever node it came from; return its index and its result."""
         self.numbers += 1
-        envelope = Envelope(command_id(self.numbers.to_bytes(8), 0), self.now_ms, command)
+        identity = command_id(self.numbers.to_bytes(8), 0)
+        envelope = decode_envelope(encode(Envelope(identity, self.now_ms, command)))
         result = decode_result(execute(self.state, envelope, self.term))
         self.views.append(self.state.view_of_commits(self.views[-1]))
         return len(self.views) - 1, result
@@ -316,7 +325,7 @@ class Client:
 
     def __init__(self, world, name, transactional_id):
         self.world, self.name, self.id = world, name, transactional_id
-        self.position = 0
+        self.producer = None
 
     async def run(self):
         while self.world.is_stormy:
@@ -340,9 +349,18 @@ class Client:
             await self.world.wait(2)
 
     async def begin(self):
-        asked = Producer(self.id, -1, -1)
+        """Begin anew, or go on as the producer that this one was, with a higher epoch."""
+        nobody = Producer(self.id, -1, -1)
+        asked = nobody
+        if self.producer is not None and self.world.random.random() < 0.5:
+            asked = self.producer
         found = await self.ask(lambda one: one.init(asked, 3_000))
-        assert found.error is ErrorCode.NONE
+        if found.error is ErrorCode.PRODUCER_FENCED:
+            assert asked is not nobody
+            found = await self.ask(lambda one: one.init(nobody, 3_000))
+        assert found.error is ErrorCode.NONE, found
+        owner = self.world.given.setdefault((found.producer_id, found.epoch), self.name)
+        assert owner == self.name, "another one has this epoch"
         return Producer(self.id, found.producer_id, found.epoch)
 
     async def transact(self):
@@ -361,6 +379,7 @@ class Client:
             found = await self.ask(lambda one: one.add_offsets(self.producer, "g", [offset]))
             if found != [ErrorCode.NONE]:
                 return False
+            self.world.has_offsets.add(number)
         for _ in range(chance.choice((0, 1, 3, 10))):
             if not await self.produce(number, chance.choice(wanted)):
                 return False
@@ -406,14 +425,15 @@ class Client:
         place, channel, gate = (TOPIC_ID, partition), partition + 1, node.gate
         if replica.core.role is not Role.LEADER or not replica.core.is_ready:
             return ResponseCode.NOT_LEADER
-        refusal = gate.refusal(replica, channel, place, header)
-        if refusal is not None or gate.needs_barrier(replica, group.name):
+        refusal, is_known = gate.refusal(replica, channel, place, header), False
+        while gate.needs_barrier(replica, group.name) or (refusal is not None and not is_known):
             term = replica.core.term
             if not await node.barrier(0):
                 return ErrorCode.NOT_ENOUGH_REPLICAS
-            gate.barrier_passed(group.name, term)
-            if replica.core.role is not Role.LEADER:
+            if replica.core.role is not Role.LEADER or replica.core.term != term:
                 return ResponseCode.NOT_LEADER
+            gate.barrier_passed(group.name, term)
+            is_known = True
             refusal = gate.refusal(replica, channel, place, header)
         if refusal is not None:
             return refusal.error
@@ -470,6 +490,14 @@ def check(world):
     for group in world.groups.values():
         assert not group.base.transactions.has_ongoing
     assert not world.state.transactions.view().prepared
+    groups = world.state.consumer_groups
+    assert (groups.reserved_count, groups.reserved_bytes) == (0, 0)
+    for record in groups.records.values():
+        for number in (one.offset for one in record.offsets.values()):
+            assert number in world.has_offsets
+            assert world.told.get(number, True), "an offset of what was aborted"
+            records = world.sent[number]
+            assert all(place in seen for place in records), "an offset without its records"
     assert any(world.told.values()), "some were committed"
     counted = sum(node.counters.transactions_committed for node in world.nodes)
     assert counted > 0, "the metrics say so"

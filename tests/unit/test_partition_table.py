@@ -357,8 +357,19 @@ def test_b3_a_marker_of_a_higher_epoch_fences_the_producer(leader):
     leader.end(3, 7, epoch=1, commits=False)
     late = ProducedBatch(3, batch_header(batch_of([1], **transactional(2))))
     assert leader.table.check(late).code is FENCED
-    following = ProducedBatch(3, batch_header(batch_of([1], **transactional(0, epoch=2))))
-    assert leader.table.check(following).code is OK
+    for epoch in (1, 2):
+        following = ProducedBatch(3, batch_header(batch_of([1], **transactional(0, epoch=epoch))))
+        assert leader.table.check(following).code is OK
+        later = ProducedBatch(3, batch_header(batch_of([1], **transactional(7, epoch=epoch))))
+        assert leader.table.check(later).code is GAP
+
+
+def test_b3_a_producer_goes_on_in_a_higher_epoch_once_its_transaction_has_ended(leader):
+    leader.append(3, 2, **transactional(0))
+    higher = ProducedBatch(3, batch_header(batch_of([1], **transactional(0, epoch=1))))
+    assert leader.table.check(higher).code is ResponseCode.CHANGE_IN_PROGRESS
+    leader.end(3, 7, commits=False)
+    assert leader.table.check(higher).code is OK
 
 
 def test_a_producer_mixes_no_other_records_into_its_transaction(leader):

@@ -12,7 +12,8 @@ of the transaction that is ongoing now.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from quorumlog.broker.partition_keeper import Order, is_sure
@@ -31,16 +32,18 @@ from quorumlog.topics.produced_batch import ProducedBatch, block_around
 
 logger = logging.getLogger(__name__)
 
-MARKERS_PER_TURN: Final = 1_000
-"""Markers that are appended in one turn of the loop."""
+MARKERS_MAX: Final = 1_000
+"""Markers of one group that are on their way into its log at a time."""
 TOLD_MAX: Final = 5_000
 """Partitions in one command that says that they have their markers."""
+TOLD_BYTES_MAX: Final = 128 * 1024
+"""Bytes of ids in such a command; a small one if a broker's entries are small."""
 ORDER_MS: Final = 10_000
 """How long `__cluster` may take to learn of it; then it is told again."""
 RETRY_MS: Final = 200
 """Pause after a marker, or the question how far `__cluster` has come, failed."""
-STRAY_MS: Final = 1_000
-"""Pause between two looks for transactions that go on in a partition, and have ended elsewhere."""
+HANGING_MS: Final = 1_000
+"""Pause between two looks for transactions that hang: ongoing in a partition, and nowhere else."""
 
 
 class MarkingNode(Protocol):
@@ -100,7 +103,9 @@ class MarkerWriter:
         self._written: dict[Marker, None] = {}
         """Those that are committed, and that `__cluster` may not know of yet."""
         self._is_telling = False
-        self._retry_ms = self._stray_ms = 0
+        self._hanging: set[tuple[int, int]] = set()
+        """Channel and producer of those that are about to be aborted."""
+        self._retry_ms = self._hanging_ms = 0
 
     @property
     def is_busy(self) -> bool:
@@ -120,51 +125,45 @@ class MarkerWriter:
         def done(has_passed: bool) -> None:
             if self._asked_term == term:
                 self._asked_term = -1
-                self._term = term if has_passed else self._term
+                if has_passed:
+                    self._term, self._retry_ms = term, 0
                 self._look()
 
         if self._now_ms() >= self._retry_ms:
             self._asked_term, self._retry_ms = term, self._now_ms() + RETRY_MS
-            self._appending, self._written = set(), {}
+            self._appending, self._written, self._hanging = set(), {}, set()
             self._ask(ORDER_MS, done)
 
-    def reconcile(self, view: ClusterView, replica: Replica) -> None:
-        """Append the markers that are missing, and tell of those that are not any more."""
+    def reconcile(self, view: ClusterView, replica: Replica, missing: Mapping[Marker, int]) -> None:
+        """Append the markers that are missing, and tell of those that are not any more.
+
+        `missing`: those that `__cluster` wants in this group, with their channels.
+        """
         has_ongoing = replica.tables.partitions.transactions.has_ongoing
-        if not (view.transactions.prepared or has_ongoing or self._written):
+        if not (missing or has_ongoing or self._written):
             return
         if not self._is_current(replica):
             return
-        missing = dict.fromkeys(self._missing(view))
         self._written = {one: None for one in self._written if one in missing}
-        self._tell()
         now_ms = self._now_ms()
         if now_ms < self._retry_ms:
             return
-        for marker in missing:
-            if len(self._appending) >= MARKERS_PER_TURN:
+        self._tell()
+        for marker, channel in missing.items():
+            if len(self._appending) >= MARKERS_MAX:
                 break
             if marker not in self._appending and marker not in self._written:
-                self._append(view, replica, marker)
-        if has_ongoing and now_ms >= self._stray_ms and is_sure(replica):
-            self._stray_ms = now_ms + STRAY_MS
-            self._end_strays(view, replica)
-
-    def _missing(self, view: ClusterView) -> Iterator[Marker]:
-        """Yield the markers that `__cluster` wants in partitions of this group."""
-        for record in view.transactions.prepared.values():
-            for place in record.partitions:
-                found = _channel_of(view, place, self._name)
-                if found is not None:
-                    yield Marker(record.transactional_id, record.number, place)
+                self._append(view, replica, marker, channel)
+        if has_ongoing and now_ms >= self._hanging_ms and is_sure(replica):
+            self._hanging_ms = now_ms + HANGING_MS
+            self._end_hanging(view, replica)
 
     # -- what the log says --------------------------------------------------------------------
 
-    def _append(self, view: ClusterView, replica: Replica, marker: Marker) -> None:
-        record = view.transactions.records[marker.transactional_id]
-        channel = _channel_of(view, marker.place, self._name)
-        if channel is None or channel not in replica.tables.partitions_at_end.partitions:
+    def _append(self, view: ClusterView, replica: Replica, marker: Marker, channel: int) -> None:
+        if channel not in replica.tables.partitions_at_end.partitions:
             return  # it is opened first
+        record = view.transactions.records[marker.transactional_id]
         term = replica.core.term
 
         def answered(response: AppendResponse, _: object) -> None:
@@ -178,40 +177,58 @@ class MarkerWriter:
             self._look()
 
         self._appending.add(marker)
-        data = encode_marker(
-            record.producer_id,
-            record.epoch,
-            record.decided_term,
-            self._wall_ms(),
-            commits=record.commits,
-        )
-        _propose(replica, channel, data, answered)
+        producer = channel, record.producer_id, record.epoch
+        self._propose(replica, producer, record.decided_term, answered, commits=record.commits)
 
-    def _end_strays(self, view: ClusterView, replica: Replica) -> None:
-        """Abort what goes on in partitions although the transaction has ended, or never was.
+    def _end_hanging(self, view: ClusterView, replica: Replica) -> None:
+        """Abort what is ongoing in partitions although it has ended elsewhere, or never was there.
 
         A batch is taken only for an ongoing transaction of its partition, and this node's view has
         come further since. So none is known to lead to this; without a marker it would hold up the
         readers of the partition for ever.
         """
-        table = replica.tables.partitions
-        for channel, producer_id in table.transactions.ongoing():
+        table, term = replica.tables.partitions, replica.core.term
+        for key in table.transactions.ongoing():
+            channel, producer_id = key
             found = view.assignments.get(self._name, {}).get(channel)
             record = view.transactions.of_producer(producer_id)
-            if found is None or _is_in(record, (found.topic_id, found.number)):
+            epoch = table.epoch_of(channel, producer_id)
+            if found is None or key in self._hanging or len(self._hanging) >= MARKERS_MAX:
+                continue
+            if _is_in(record, epoch, (found.topic_id, found.number)):
                 continue
             log_event(
                 logger,
                 logging.WARNING,
-                "transaction without an end aborted",
+                "hanging transaction aborted",
                 group=self._name,
                 topic=found.topic,
                 partition=found.number,
                 producer_id=producer_id,
             )
-            epoch, term = table.epoch_of(channel, producer_id), replica.core.term
-            data = encode_marker(producer_id, epoch, term, self._wall_ms(), commits=False)
-            _propose(replica, channel, data, lambda response, _: None)
+            self._hanging.add(key)
+            producer = channel, producer_id, epoch
+            self._propose(replica, producer, term, partial(self._ended, key), commits=False)
+
+    def _ended(self, key: tuple[int, int], response: AppendResponse, _: object) -> None:
+        self._hanging.discard(key)
+
+    def _propose(
+        self,
+        replica: Replica,
+        producer: tuple[int, int, int],
+        coordinator_term: int,
+        answer: Callable[[AppendResponse, object], None],
+        *,
+        commits: bool,
+    ) -> None:
+        """Have the marker of a producer (channel, id, epoch) appended."""
+        channel, producer_id, epoch = producer
+        time_ms = self._wall_ms()
+        data = encode_marker(producer_id, epoch, coordinator_term, time_ms, commits=commits)
+        buffer = memoryview(bytearray(HEADER_SIZE) + data)
+        block = block_around(buffer, HEADER_SIZE, len(buffer), channel)
+        replica.propose(block, answer, ProducedBatch(channel, batch_header(data)))
 
     # -- what `__cluster` is told -------------------------------------------------------------
 
@@ -219,17 +236,45 @@ class MarkerWriter:
         if self._is_telling or not self._written:
             return
         by_transaction: dict[tuple[str, int], list[Partition]] = {}
+        size_bytes = 0
         for marker in list(self._written)[:TOLD_MAX]:
             of = marker.transactional_id, marker.number
+            if of not in by_transaction:
+                size_bytes += len(marker.transactional_id.encode())
+                if by_transaction and size_bytes > TOLD_BYTES_MAX:
+                    break
             by_transaction.setdefault(of, []).append(marker.place)
         self._is_telling = True
 
         def done(code: ResponseCode, text: str, result: AnyResult | None) -> None:
             self._is_telling = False
+            if code is not ResponseCode.SUCCESS:
+                self._retry_ms = self._now_ms() + RETRY_MS
             self._look()
 
         written = [(*of, places) for of, places in by_transaction.items()]
         self._order(MarkersWritten(written), ORDER_MS, done)
+
+
+def _is_in(record: TransactionRecord | None, epoch: int, place: Partition) -> bool:
+    """Whether what a producer of an epoch has ongoing in a partition is known to be so."""
+    if record is None or place not in record.partitions:
+        return False
+    return record.is_prepared or (record.state == "Ongoing" and record.epoch == epoch)
+
+
+def _missing_markers(view: ClusterView) -> dict[str, dict[Marker, int]]:
+    """Return the markers that partitions lack, by group, with their channels."""
+    found: dict[str, dict[Marker, int]] = {}
+    for record in view.transactions.prepared.values():
+        for place in record.partitions:
+            topic = view.topics_by_id.get(place[0])
+            if topic is None or place[1] >= len(topic.partitions):
+                continue
+            partition = topic.partitions[place[1]]
+            marker = Marker(record.transactional_id, record.number, place)
+            found.setdefault(partition.group, {})[marker] = partition.channel
+    return found
 
 
 class MarkerWriters:
@@ -239,15 +284,20 @@ class MarkerWriters:
         self._node = node
         self._writers: dict[str, MarkerWriter] = {}
         self._is_looking = False
+        self._view: ClusterView | None = None
+        self._missing: dict[str, dict[Marker, int]] = {}
+        """Markers that partitions lack as of this view, by group."""
 
     def reconcile(self) -> bool:
         """Have markers written that are missing; return whether anything is under way."""
         view, is_busy = self._node.view(), False
+        if view is not self._view:
+            self._view, self._missing = view, _missing_markers(view)
         for name, replica in self._node.led_replicas():
             writer = self._writers.get(name)
             if writer is None:
                 writer = self._writers[name] = MarkerWriter(name, self._node, self._look)
-            writer.reconcile(view, replica)
+            writer.reconcile(view, replica, self._missing.get(name, {}))
             is_busy = is_busy or writer.is_busy
         for name in self._writers.keys() - view.groups.keys():
             del self._writers[name]
@@ -262,27 +312,3 @@ class MarkerWriters:
     def _look_now(self) -> None:
         self._is_looking = False
         self.reconcile()
-
-
-def _is_in(record: TransactionRecord | None, place: Partition) -> bool:
-    return record is not None and record.is_open and place in record.partitions
-
-
-def _channel_of(view: ClusterView, place: Partition, group: str) -> int | None:
-    """Return the channel of a partition if it is in a group; None: it is elsewhere, or gone."""
-    topic = view.topics_by_id.get(place[0])
-    if topic is None or place[1] >= len(topic.partitions):
-        return None
-    found = topic.partitions[place[1]]
-    return found.channel if found.group == group else None
-
-
-def _propose(
-    replica: Replica,
-    channel: int,
-    data: bytes,
-    answer: Callable[[AppendResponse, object], None],
-) -> None:
-    buffer = memoryview(bytearray(HEADER_SIZE) + data)
-    block = block_around(buffer, HEADER_SIZE, len(buffer), channel)
-    replica.propose(block, answer, ProducedBatch(channel, batch_header(data)))

@@ -65,6 +65,8 @@ class _Leadership(NamedTuple):
 
     term: int
     ready_index: int
+    is_told: bool = False
+    """Whether others were told that this node leads it now, and is ready."""
 
 
 class Running:
@@ -136,6 +138,7 @@ class Running:
         self._look_at_replicas()
         self.leaders.tick()
         self.commands.tick()
+        self._tell_control()
         self._barriers.look(self.applied_index())
         self.controller.tick()
         self._complete()
@@ -379,6 +382,12 @@ class Running:
         if replica.core.term != self._led_last.term:
             self._led_last = _Leadership(replica.core.term, replica.core.committed_index)
         return replica.applied_index >= self._led_last.ready_index
+
+    def _tell_control(self) -> None:
+        """Tell of the beginning of a term in which this node controls: coordinators take over."""
+        if self.controls() and not self._led_last.is_told:
+            self._led_last = self._led_last._replace(is_told=True)
+            self._changed()
 
     def control_term(self) -> int:
         """Return the term in which this node `controls`; -1: it does not."""

@@ -322,9 +322,9 @@ _CLUSTER: Final = (
         TRANSACTIONAL_ID_EXPIRATION,
         "int",
         str(7 * _DAY_MS),
-        _whole(1, INT_MAX),
+        _whole(60_000, INT_MAX),
         TRANSACTIONAL_ID_EXPIRATION,
-        "How long a transactional id is kept that no producer uses.",
+        "How long a transactional id is kept that no producer uses; a minute at least.",
     ),
 )
 CLUSTER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {

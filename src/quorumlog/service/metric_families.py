@@ -191,7 +191,7 @@ _KAFKA_COUNTERS = {
     "kafka_rebalances": "Generations of consumer groups that began while this node coordinated.",
     "kafka_transactions_committed": "Transactions that producers committed, while it coordinated.",
     "kafka_transactions_aborted": (
-        "Transactions that producers aborted, or a producer that took their transactional id."
+        "Transactions aborted by their producers, or because another producer took the id."
     ),
     "kafka_transactions_timed_out": "Transactions that were aborted since they took too long.",
 }

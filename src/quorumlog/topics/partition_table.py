@@ -203,7 +203,7 @@ class PartitionTable:
         key = channel, header.producer_id
         before = self._producers.pop(key, None)
         if header.is_control:
-            after = state_after_marker(before, header.producer_epoch)
+            after = state_after_marker(before, header.producer_epoch, index)
             if batch.commits is not None:
                 offset = header.base_offset
                 self.transactions.ended(*key, offset, commits=batch.commits)
@@ -289,6 +289,9 @@ class PartitionTable:
         if is_ongoing and not header.is_transactional:
             text = f"producer {header.producer_id} has an ongoing transaction in this partition"
             return BatchCheck(ResponseCode.INVALID_TRANSACTION_STATE, text)
+        if is_ongoing and header.producer_epoch > self.epoch_of(*producer):
+            text = f"an earlier transaction of producer {header.producer_id} has not ended here yet"
+            return BatchCheck(ResponseCode.CHANGE_IN_PROGRESS, text)
         if header.is_transactional and not is_ongoing and self.transactions.is_full:
             text = "the log of the partition has no room for more transactions; remove old records"
             return BatchCheck(ResponseCode.CLUSTER_FULL, text)

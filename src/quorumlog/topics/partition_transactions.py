@@ -85,7 +85,7 @@ class PartitionTransactions:
             self._ongoing_sum.changed((channel, producer_id))
 
     def ended(self, channel: int, producer_id: int, offset: int, *, commits: bool) -> None:
-        """A marker was appended at an offset: it ends what its producer had ongoing, if that is."""
+        """A marker was appended at an offset: it ends what its producer had, if it had anything."""
         first_offset = self._ongoing.get((channel, producer_id))
         if first_offset is None:
             return
@@ -165,7 +165,11 @@ class PartitionTransactions:
 
     def copy(self) -> "PartitionTransactions":
         """Return an independent copy."""
-        return PartitionTransactions(*self.fields())
+        copied = PartitionTransactions()
+        copied._ongoing, copied._aborted_of = dict(self._ongoing), dict(self._aborted_of)
+        copied._by_channel = {channel: dict(one) for channel, one in self._by_channel.items()}
+        copied._aborted = {channel: list(some) for channel, some in self._aborted.items()}
+        return copied
 
     def fields(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, AbortedTransaction]]]:
         """Return what is saved of them."""

@@ -18,6 +18,8 @@ BATCHES_REMEMBERED: Final = 5
 no more under way (`max.in.flight.requests.per.connection`)."""
 _SEQUENCES: Final = 1 << 31
 """After the largest sequence comes 0."""
+_BEFORE_ALL: Final = -1
+"""The sequence after which the first one comes; no batch has it."""
 
 
 class ProducerBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -71,13 +73,17 @@ def state_after(before: ProducerState | None, header: BatchHeader, index: int) -
     return ProducerState(before.epoch, (*before.batches, batch)[-BATCHES_REMEMBERED:])
 
 
-def state_after_marker(before: ProducerState | None, epoch: int) -> ProducerState:
+def state_after_marker(before: ProducerState | None, epoch: int, index: int) -> ProducerState:
     """Return what is remembered of a producer whose transaction was ended in an epoch.
 
-    It may be a later one than that of its batches: who was fenced appends nothing more.
+    It may be a later one than that of its batches: who was fenced appends nothing more, and who
+    goes on with that epoch begins at sequence 0. One that was forgotten may go on anywhere.
     """
-    if before is None or before.epoch < epoch:
+    if before is None:
         return ProducerState(epoch, ())
+    if before.epoch < epoch:
+        nothing = ProducerBatch(_BEFORE_ALL, _BEFORE_ALL, -1, index, -1)
+        return ProducerState(epoch, (nothing,))
     return before
 
 

@@ -102,8 +102,9 @@ class _Production:
     __slots__ = (
         "_answers",
         "_awaited",
-        "_checked",
         "_is_alone",
+        "_is_asking",
+        "_known",
         "_left",
         "_next",
         "_parsed",
@@ -127,8 +128,10 @@ class _Production:
         self._used = 0
         """Up to where the frame's memory belongs to a batch that was proposed."""
         self._awaited = ""
-        self._checked = -1
-        """The batch whose transaction was checked last; others may still wait for room."""
+        self._is_asking = False
+        """Whether a batch waits for what `__cluster` says of its transaction."""
+        self._known = -1, -1
+        """The batch, and the term, for which this was found out last."""
         self._is_alone = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -137,6 +140,8 @@ class _Production:
         if not self._places:
             self._finish()
             return True
+        if self._is_asking:
+            return False
         last = self._next + BATCHES_PER_TURN
         try:
             while self._next < len(self._places):
@@ -193,7 +198,7 @@ class _Production:
         except RecordBatchError as error:
             self._refuse(number, Refusal(error_of_fault(error.fault), str(error)))
             return True
-        if header.is_transactional and self._checked != number:
+        if header.is_transactional:
             is_answered = self._check_transaction(number, target, header)
             if is_answered is not None:
                 return is_answered
@@ -230,49 +235,50 @@ class _Production:
         place = broker.topics[name].topic_id, number
         return _Target(replica, group, partition.channel, place, policy, is_kept)
 
-    def _check_transaction(
-        self, number: int, target: _Target, header: BatchHeader, *, is_last: bool = False
-    ) -> bool | None:
-        """Return None if the transaction of a batch may go on; True: it is refused; False: wait.
+    def _check_transaction(self, number: int, target: _Target, header: BatchHeader) -> bool | None:
+        """Return None if a transactional batch may be appended; True: it is refused; False: wait.
 
         This node may not know yet what the coordinator has told the producer, so it finds out
-        before it refuses; `is_last`: it has.
+        before it refuses. What a new leader takes must not depend on an old view either.
         """
         gate, replica = self._request.context.services.gate, target.replica
         if replica.core.role is not Role.LEADER:
             return None  # and so it is refused
         refusal = gate.refusal(replica, target.channel, target.place, header)
-        if not is_last and (refusal is not None or gate.needs_barrier(replica, target.group)):
+        if gate.needs_barrier(replica, target.group) or (
+            refusal is not None and self._known != (number, replica.core.term)
+        ):
             self._ask_for_transactions(number, target, header)
             return False
         if refusal is not None:
             self._refuse(number, refusal, header)
             return True
-        self._checked = number
         return None
 
     def _ask_for_transactions(self, number: int, target: _Target, header: BatchHeader) -> None:
         """Go on once this node knows all that `__cluster` had committed by now."""
-        services, term = self._request.context.services, target.replica.core.term
+        services, core = self._request.context.services, target.replica.core
+        term = core.term
 
         def passed(is_known: bool) -> None:
+            self._is_asking = False
             if self._next != number:
                 return  # given up meanwhile
-            if is_known:
-                services.gate.barrier_passed(target.group, term)
-                is_answered = self._check_transaction(number, target, header, is_last=True)
-            else:
+            if not is_known:
                 refusal = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, _UNKNOWN_TRANSACTIONS)
                 self._refuse(number, refusal, header)
-                is_answered = True
-            self._next += is_answered is True
+                self._next += 1
+            elif core.term == term:  # else it is asked again, as of the present term
+                services.gate.barrier_passed(target.group, term)
+                self._known = number, term
             self.go_on()
-
-        self._wait_alone()
 
         def asked(is_known: bool) -> None:
             services.defer(partial(passed, is_known))
 
+        self._end_waiting()  # others may have the room that earlier batches waited for
+        self._is_asking = True
+        self._wait_alone()
         services.broker.ask_barrier(BARRIER_MS, asked)
 
     def _level(self, target: _Target) -> WriteLevel | Refusal:

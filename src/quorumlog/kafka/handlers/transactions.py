@@ -28,9 +28,14 @@ _REASONS: Final = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "another producer has taken the transactional id, or the "
     "transaction took longer than transaction.timeout.ms and was aborted",
     ErrorCode.INVALID_TXN_STATE: "there is no transaction that this could be done to",
-    ErrorCode.POLICY_VIOLATION: "the cluster has no room for more transactions",
+    ErrorCode.POLICY_VIOLATION: "the cluster has no room for more of them (docs/kafka.md, Limits)",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",
 }
+_OF_OFFSETS: Final = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""What clients know as an answer to TxnOffsetCommit instead of other errors."""
 _PASSING: Final = {ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS}
 """What producers are answered in quiet times, too: no line in the log."""
 
@@ -97,11 +102,11 @@ async def handle_add_partitions_to_txn(context: RequestContext, request: Any) ->
         async for number in context.in_turns(topic.partitions):
             found = find_partition(context.broker, topic.name, number)
             outcomes[topic.name, number] = error
-            if isinstance(found, Refusal):
+            if isinstance(found, Refusal) and error is ErrorCode.NONE:
                 outcomes[topic.name, number] = found.error
-            else:
+            elif not isinstance(found, Refusal):
                 places.append((context.broker.topics[topic.name].topic_id, number))
-    if error is ErrorCode.NONE and len(places) == len(outcomes):
+    if error is ErrorCode.NONE and not any(outcomes.values()):
         error = await context.services.transactions.add(asked, places)
         error = _as_known(context, error, "add")
         outcomes = dict.fromkeys(outcomes, error)
@@ -158,8 +163,8 @@ async def handle_txn_offset_commit(context: RequestContext, request: Any) -> Ans
         offsets = [one for _, one in some]
         transactions = context.services.transactions
         found = await transactions.add_offsets(asked, request.group_id, offsets)
-        if found is ErrorCode.PRODUCER_FENCED:
-            found = ErrorCode.INVALID_PRODUCER_EPOCH
+        if isinstance(found, ErrorCode):
+            found = _OF_OFFSETS.get(found, found)
         for number, (place, _) in enumerate(some):
             outcomes[place] = found if isinstance(found, ErrorCode) else found[number]
     for (topic, number), outcome in outcomes.items():

@@ -41,11 +41,12 @@ COMPLETE_MS: Final = 1_000
 """How long a producer waits for markers to be written before it is told to come again."""
 EXPIRE_EVERY_MS: Final = 3_600_000
 """Pause between two looks for transactional ids that nobody has used for long, as in Kafka."""
+ABORTED_MAX: Final = 100
+"""Transactions that took too long and are being aborted at a time."""
 FORGOTTEN_MAX: Final = 1_000
 """Transactional ids that are forgotten with one command."""
 EPOCH_MAX: Final = 32_765
-"""A producer of this epoch gets another id rather than a higher one: two more are left to fence
-it."""
+"""The highest epoch that a producer gets: then it gets another id. One more is left to fence it."""
 NO_PRODUCER: Final = -1
 Found = TypeVar("Found")
 _ERRORS: Final = {
@@ -107,6 +108,8 @@ class TransactionCoordinator:
         self._turns: dict[str, list[asyncio.Future[None]]] = {}
         """Requests about an id of which one is under way: those that wait for their turn."""
         self._begun: dict[str, _Begun] = {}
+        self._aborting: set[str] = set()
+        """Ids whose transaction takes too long, and is about to be aborted."""
         self._expire_ms = 0
         self._is_ticking = False
         self._has_ended = False
@@ -144,19 +147,23 @@ class TransactionCoordinator:
             if refused is not None:
                 return refused if isinstance(refused, InitAnswer) else InitAnswer(refused)
             record = self._broker.transactions.records.get(name)
+            is_same = asked.producer_id != NO_PRODUCER
             if record is None:
-                return await self._give(name, timeout_ms)
+                return await self._give(name, timeout_ms, is_same=False)
             is_fenced = record.state == "Ongoing"
             if is_fenced:
-                error = await self._decide(record, record.epoch + 1, commits=False)
+                error = await self._decide(record, record.epoch + 1, commits=False, is_same=is_same)
                 if error is not ErrorCode.NONE:
                     return InitAnswer(error)
             if not await self._is_complete(name):
                 return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
             ended = self._broker.transactions.records.get(name)
-            if asked.producer_id != NO_PRODUCER and is_fenced and ended is not None:
+            expected = record.producer_id, record.epoch + is_fenced, record.number
+            if ended is None or (ended.producer_id, ended.epoch, ended.number) != expected:
+                return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)  # another had it meanwhile
+            if is_same and is_fenced and ended.epoch <= EPOCH_MAX:
                 return self._as_it_is(ended)  # that the old epoch was fenced gave it a new one
-            return await self._give(name, timeout_ms)
+            return await self._give(name, timeout_ms, is_same=is_same)
 
     def _fault_of_init(self, asked: Producer) -> InitAnswer | None:
         """Return the answer to a producer that says who it is, unless it gets a new epoch."""
@@ -174,7 +181,7 @@ class TransactionCoordinator:
             return InitAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
         return InitAnswer(ErrorCode.NONE, record.producer_id, record.epoch)
 
-    async def _give(self, name: str, timeout_ms: int) -> InitAnswer:
+    async def _give(self, name: str, timeout_ms: int, *, is_same: bool) -> InitAnswer:
         record = self._broker.transactions.records.get(name)
         if record is None or record.epoch >= EPOCH_MAX:
             try:
@@ -184,8 +191,12 @@ class TransactionCoordinator:
         else:
             producer_id, epoch = record.producer_id, record.epoch + 1
         version = 0 if record is None else record.version
-        command = InitTransaction(self._term, name, version, producer_id, epoch, timeout_ms)
+        command = InitTransaction(
+            self._term, name, version, producer_id, epoch, timeout_ms, is_same
+        )
         error, _ = await self._execute(command)
+        if error is ErrorCode.POLICY_VIOLATION:
+            self._expire()  # old ids make room
         if error is not ErrorCode.NONE:
             return InitAnswer(error)
         return InitAnswer(ErrorCode.NONE, producer_id, epoch)
@@ -200,10 +211,12 @@ class TransactionCoordinator:
             record = self._record_of(asked)
             if isinstance(record, ErrorCode):
                 return record
-            there = set(record.partitions) if record.state == "Ongoing" else ()
+            if record.state != "Ongoing":
+                return None
+            there = set(record.partitions)
             is_known = all(one in there for one in partitions)
             is_known = is_known and all(one in record.offsets for one in groups)
-            return ErrorCode.NONE if is_known and record.state == "Ongoing" else None
+            return ErrorCode.NONE if is_known else None
 
         async with self._turn(name):
             error = await self._proved(answer)
@@ -263,9 +276,11 @@ class TransactionCoordinator:
                 await self._is_complete(name)
             return error
 
-    async def _decide(self, record: TransactionRecord, epoch: int, *, commits: bool) -> ErrorCode:
+    async def _decide(
+        self, record: TransactionRecord, epoch: int, *, commits: bool, is_same: bool = False
+    ) -> ErrorCode:
         name, version = record.transactional_id, record.version
-        command = DecideTransaction(self._term, name, version, commits, epoch)
+        command = DecideTransaction(self._term, name, version, commits, epoch, is_same)
         error, _ = await self._execute(command)
         if error is ErrorCode.NONE:
             self._counters.transactions_committed += commits
@@ -307,6 +322,8 @@ class TransactionCoordinator:
 
     async def _execute(self, command: Any) -> tuple[ErrorCode, list[ErrorCode]]:
         """Have a command carried out; return what came of it, and of each of its items."""
+        if command.term < 0:
+            return ErrorCode.NOT_COORDINATOR, []  # it has ceased to be, while it waited
         try:
             result = await self._broker.execute(command, SAVE_MS)
         except RequestError:
@@ -330,8 +347,8 @@ class TransactionCoordinator:
             except asyncio.CancelledError:  # the client has gone
                 if turn in waiting:
                     waiting.remove(turn)
-                else:
-                    self._next_turn(name)
+                elif not turn.cancelled():
+                    self._next_turn(name)  # it had its turn
                 raise
         try:
             yield
@@ -357,6 +374,7 @@ class TransactionCoordinator:
         if self._has_ended or not self.is_current():
             return
         now_ms, records = self._now_ms(), self._broker.transactions.records
+        room = ABORTED_MAX - len(self._aborting)
         begun: dict[str, _Begun] = {}
         for name, record in records.items():
             if record.state != "Ongoing":
@@ -365,19 +383,28 @@ class TransactionCoordinator:
             if seen is None or seen.number != record.number:
                 seen = _Begun(record.number, now_ms)
             begun[name] = seen
-            if now_ms - seen.seen_ms >= record.timeout_ms and name not in self._turns:
-                command = DecideTransaction(
-                    self._term, name, record.version, False, record.epoch + 1
-                )
-                self._broker.order(command, SAVE_MS, self._timed_out)
+            is_late = now_ms - seen.seen_ms >= record.timeout_ms
+            is_busy = name in self._turns or name in self._aborting
+            if is_late and not is_busy and room > 0:
+                room -= 1
+                self._abort(record)
         self._begun = begun
         if now_ms >= self._expire_ms:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expire()
 
-    def _timed_out(self, code: ResponseCode, text: str, result: Any) -> None:
-        is_done = isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS
-        self._counters.transactions_timed_out += is_done
+    def _abort(self, record: TransactionRecord) -> None:
+        """Have a transaction aborted that takes too long; its producer is fenced."""
+        name = record.transactional_id
+
+        def done(code: ResponseCode, text: str, result: Any) -> None:
+            self._aborting.discard(name)
+            is_done = isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS
+            self._counters.transactions_timed_out += is_done
+
+        self._aborting.add(name)
+        command = DecideTransaction(self._term, name, record.version, False, record.epoch + 1)
+        self._broker.order(command, SAVE_MS, done)
 
     def _expire(self) -> None:
         expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
@@ -387,6 +414,8 @@ class TransactionCoordinator:
             for name, record in self._broker.transactions.records.items()
             if not record.is_open and record.changed_ms < before_ms
         ]
+        if len(old) > FORGOTTEN_MAX:
+            self._expire_ms = self._now_ms()  # the others next time
         if old:
             command = ForgetTransactions(self._term, old[:FORGOTTEN_MAX], before_ms)
             self._broker.order(command, SAVE_MS, lambda code, text, result: None)

@@ -22,8 +22,8 @@ class TransactionGate:
         self._broker = broker
         self._terms: dict[str, int] = {}
         """By group: the term of whose beginning this node's view has everything."""
-        self._places: dict[str, tuple[int, frozenset[Partition]]] = {}
-        """By transactional id: the version of its record, and its partitions."""
+        self._places: dict[str, tuple[tuple[Partition, ...], frozenset[Partition]]] = {}
+        """By transactional id: the partitions of its record, and as a set."""
 
     def needs_barrier(self, replica: Replica, group: str) -> bool:
         """Whether the view may be older than the leadership of a group."""
@@ -57,10 +57,10 @@ class TransactionGate:
     def _partitions_of(self, record: TransactionRecord) -> frozenset[Partition]:
         name = record.transactional_id
         known = self._places.get(name)
-        if known is not None and known[0] == record.version:
+        if known is not None and known[0] is record.partitions:
             return known[1]
         found = frozenset(record.partitions)
-        self._places[name] = record.version, found
+        self._places[name] = record.partitions, found
         if len(self._places) > len(self._broker.transactions.records):
             there = self._broker.transactions.records
             self._places = {key: one for key, one in self._places.items() if key in there}

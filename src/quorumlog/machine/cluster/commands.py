@@ -355,11 +355,16 @@ class TransactionCommand(CoordinatorCommand, frozen=True, array_like=True):
 
 
 class InitTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):
-    """The id belongs to the producer with this id and epoch, and to no other one any more."""
+    """The id belongs to the producer with this id and epoch, and to no other one any more.
+
+    `is_same`: it is the producer that had the id before, as it has said who it is. Only that one is
+    told again if the answer gets lost.
+    """
 
     producer_id: Number
     epoch: Epoch
     timeout_ms: Annotated[int, Meta(ge=1)]
+    is_same: bool
 
 
 class AddToTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):
@@ -382,11 +387,13 @@ class AddTransactionOffsets(TransactionCommand, frozen=True, array_like=True, ta
 class DecideTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):
     """The ongoing transaction is committed, or aborted.
 
-    `epoch`: of its markers; if it is above that of the producer, this one is fenced.
+    `epoch`: of its markers; if it is above that of the producer, this one is fenced. `is_same`: it
+    has asked for that itself, as it begins anew.
     """
 
     commits: bool
     epoch: Epoch
+    is_same: bool = False
 
 
 class ForgetTransactions(CoordinatorCommand, frozen=True, array_like=True, tag=True):

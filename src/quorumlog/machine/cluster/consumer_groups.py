@@ -168,6 +168,11 @@ class ConsumerGroups:
 
     # -- transactions -------------------------------------------------------------------------
 
+    def have_room_for(self, names: Iterable[str]) -> bool:
+        """Whether there may be groups of these names, which transactions commit offsets of."""
+        more = sum(name not in self.records for name in names)
+        return not more or len(self.records) + more <= GROUPS_MAX
+
     def reserve(
         self,
         name: str,

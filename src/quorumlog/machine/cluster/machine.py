@@ -79,7 +79,8 @@ def _init_transaction(state: ClusterState, command: InitTransaction, at_ms: int)
 def _add_to_transaction(
     state: ClusterState, command: AddToTransaction, at_ms: int
 ) -> GroupsChanged:
-    return state.transactions.add(command, state.topics_by_id, at_ms)
+    topics, groups = state.topics_by_id, state.consumer_groups
+    return state.transactions.add(command, topics, groups, at_ms)
 
 
 def _add_transaction_offsets(

@@ -29,8 +29,8 @@ from quorumlog.model.codes import ResponseCode
 
 TRANSACTIONAL_IDS_MAX: Final = 10_000
 """Transactional ids of a cluster."""
-PARTITIONS_MAX: Final = 100_000
-"""Partitions in the transactions of all ids together."""
+PLACES_MAX: Final = 100_000
+"""Partitions and consumer groups in the transactions of all ids together."""
 CONSUMER_GROUPS_MAX: Final = 100
 """Consumer groups whose offsets one transaction commits."""
 
@@ -45,7 +45,8 @@ PREPARED: Final = ("PrepareCommit", "PrepareAbort")
 class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     """A transactional id, its producer, and its last transaction, which may be ongoing.
 
-    `last_producer_id` and `last_epoch` are those that the producer had before, -1 if none. `number`
+    `last_producer_id` and `last_epoch` are those that the same producer had before, -1 if it is
+    another one. `number`
     counts its transactions. `decided_term`: of `__cluster`, in which the last one was decided.
     `started_ms` and `changed_ms`: when it began, and when the record was changed, in Unix time.
     `partitions`: those that it may have records in; without markers yet, once it is decided.
@@ -112,7 +113,7 @@ class Transactions:
     """All transactional ids. Records are replaced, never changed."""
 
     records: dict[str, TransactionRecord] = field(default_factory=dict)
-    partition_count: int = 0
+    place_count: int = 0
     _ids: dict[int, str] = field(default_factory=dict)
     _prepared: dict[str, TransactionRecord] = field(default_factory=dict)
     _pending: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -129,7 +130,9 @@ class Transactions:
             return _outdated(before)
         if before is None and len(self.records) >= TRANSACTIONAL_IDS_MAX:
             return _full(f"a cluster has at most {TRANSACTIONAL_IDS_MAX} transactional ids")
-        last = (-1, -1) if before is None else (before.producer_id, before.epoch)
+        last = _NOBODY
+        if before is not None and command.is_same:
+            last = before.producer_id, before.epoch
         self._put(
             TransactionRecord(
                 command.transactional_id,
@@ -145,7 +148,11 @@ class Transactions:
         return _DONE
 
     def add(
-        self, command: AddToTransaction, topics: Mapping[bytes, object], at_ms: int
+        self,
+        command: AddToTransaction,
+        topics: Mapping[bytes, object],
+        groups: ConsumerGroups,
+        at_ms: int,
     ) -> GroupsChanged:
         """A transaction goes to further partitions, or commits offsets of further groups."""
         before, refused = self._seen(command.transactional_id, command.version)
@@ -162,12 +169,15 @@ class Transactions:
             )
         )
         offsets = {} if is_new else dict(before.offsets)
-        for group in command.groups:
-            offsets.setdefault(group, {})
-        if self.partition_count + len(more) > PARTITIONS_MAX:
-            return _full(f"transactions of a cluster are in at most {PARTITIONS_MAX} partitions")
+        new_groups = [one for one in dict.fromkeys(command.groups) if one not in offsets]
+        offsets |= {one: {} for one in new_groups}
+        if self.place_count + len(more) + len(new_groups) > PLACES_MAX:
+            text = f"transactions of a cluster have at most {PLACES_MAX} partitions and groups"
+            return _full(text)
         if len(offsets) > CONSUMER_GROUPS_MAX:
             return _full(f"a transaction commits offsets of at most {CONSUMER_GROUPS_MAX} groups")
+        if not groups.have_room_for(one for one in new_groups if one not in self._pending):
+            return _full("the cluster has no room for more consumer groups")
         self._put(
             msgspec.structs.replace(
                 before,
@@ -239,9 +249,8 @@ class Transactions:
             offsets={},
         )
         if command.epoch != before.epoch:
-            after = msgspec.structs.replace(
-                after, last_producer_id=before.producer_id, last_epoch=before.epoch
-            )
+            last = (before.producer_id, before.epoch) if command.is_same else _NOBODY
+            after = msgspec.structs.replace(after, last_producer_id=last[0], last_epoch=last[1])
         self._put(_completed(after))
         return _DONE
 
@@ -305,9 +314,9 @@ class Transactions:
     def _put(self, record: TransactionRecord) -> None:
         name = record.transactional_id
         before = self.records.get(name)
-        self.partition_count += len(record.partitions)
+        self.place_count += len(record.partitions) + len(record.offsets)
         if before is not None:
-            self.partition_count -= len(before.partitions)
+            self.place_count -= len(before.partitions) + len(before.offsets)
             del self._ids[before.producer_id]
         self.records[name], self._ids[record.producer_id] = record, name
         if record.is_prepared:
@@ -357,6 +366,7 @@ def _completed(record: TransactionRecord) -> TransactionRecord:
     )
 
 
+_NOBODY: Final = (-1, -1)
 _DONE: Final = GroupsChanged(ResponseCode.SUCCESS)
 _UNKNOWN: Final = GroupsChanged(ResponseCode.INCONSISTENT_TERM, "the transactional id is unknown")
 
