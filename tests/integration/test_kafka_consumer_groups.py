@@ -374,6 +374,19 @@ def test_b4_without_a_coordinator_clients_are_told_to_ask_again(tmp_path):
         assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+def test_c2_what_a_request_names_again_and_again_is_answered_once(cluster):
+    """Else a small request has the coordinator make an answer of gigabytes."""
+    topics = [{"name": "none", "partition_indexes": [0] * 10}] * 2
+    groups = [{"group_id": "many", "topics": topics}] * 20
+    found = ask(cluster, ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=True)
+    assert [len(topic.partitions) for one in found.groups for topic in one.topics] == [1]
+    found = ask(cluster, ApiKey.DESCRIBE_GROUPS, 4, groups=["many"] * 100)
+    assert [one.group_id for one in found.groups] == ["many"]
+    names = ["many"] * 100
+    found = ask(cluster, ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=names)
+    assert [one.transactional_id for one in found.transaction_states] == ["many"]
+
+
 def test_groups_and_transactions_have_one_coordinator_and_nothing_else_has_any(cluster):
     found = [
         ask(cluster, ApiKey.FIND_COORDINATOR, 4, key_type=one, coordinator_keys=["t"])

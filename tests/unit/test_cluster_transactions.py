@@ -177,6 +177,18 @@ def test_b3_b5_offsets_are_committed_in_the_entry_that_decides(cluster, commits)
     assert not cluster.view.pending
 
 
+def test_b5_what_a_group_has_committed_itself_later_is_not_overwritten(cluster):
+    cluster.add((BILLS, 0), groups=["g"])
+    cluster.offset(ORDERS, 0, 15)
+    cluster.offset(ORDERS, 1, 4)
+    cluster.do(CommitOffsets(TERM, "g", -1, [OffsetToCommit(ORDERS, 0, 16)]))
+    assert not cluster.view.has_pending("g", (ORDERS, 0))
+    cluster.decide(commits=True)
+    assert cluster.committed() == {(ORDERS, 0): 16, (ORDERS, 1): 4}
+    groups = cluster.machine._state.consumer_groups
+    assert (groups.reserved_count, groups.reserved_bytes) == (0, 0)
+
+
 def test_b3_offsets_need_the_group_in_the_transaction(cluster):
     cluster.add((BILLS, 0), groups=["g"])
     assert cluster.offset(ORDERS, 0, 9, group="other").code is LATE

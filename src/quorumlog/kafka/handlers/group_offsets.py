@@ -174,7 +174,9 @@ def by_topic(topics: Iterable[Any], outcomes: Mapping[Place, ErrorCode]) -> list
 async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     """Answer how far groups have come: all that was acknowledged, by whatever coordinator."""
     has_groups = context.header.version >= _FIRST_WITH_GROUPS
-    asked = request.groups if has_groups else [request]
+    asked = [request]
+    if has_groups:  # one that is named twice is answered once
+        asked = list({one.group_id: one for one in request.groups}.values())
     has_passed = context.services.coordinator.is_current() and await context.broker.barrier(SAVE_MS)
     answers = []
     for one in asked:
@@ -211,12 +213,14 @@ async def _fetched(
             if topic_id in by_id:
                 wanted.setdefault(by_id[topic_id].name, []).append(number)
     else:
-        wanted = {topic.name: topic.partition_indexes for topic in asked.topics}
+        wanted = {}
+        for topic in asked.topics:
+            wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
     topics = []
     for name, numbers in wanted.items():
         topic_id = by_name[name].topic_id if name in by_name else b""
         partitions = []
-        async for number in context.in_turns(numbers):
+        async for number in context.in_turns(dict.fromkeys(numbers)):
             found, fault = offsets.get((topic_id, number), _UNKNOWN), error
             is_told = requires_stable and error is ErrorCode.NONE
             if is_told and transactions.has_pending(asked.group_id, (topic_id, number)):

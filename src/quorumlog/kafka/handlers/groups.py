@@ -267,7 +267,7 @@ async def handle_list_groups(context: RequestContext, request: Any) -> Answer:
 async def handle_describe_groups(context: RequestContext, request: Any) -> Answer:
     """Answer the members of groups. One that does not exist is dead, as Kafka's brokers say."""
     found = []
-    async for name in context.in_turns(request.groups):
+    async for name in context.in_turns(dict.fromkeys(request.groups)):
         group = group_of(context, name, ErrorCode.NONE)
         if isinstance(group, ErrorCode):
             note(context, group, name)

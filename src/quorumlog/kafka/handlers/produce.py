@@ -244,7 +244,8 @@ class _Production:
         gate, replica = self._request.context.services.gate, target.replica
         if replica.core.role is not Role.LEADER:
             return None  # and so it is refused
-        refusal = gate.refusal(replica, target.channel, target.place, header)
+        name = self._parsed.transactional_id
+        refusal = gate.refusal(replica, target.channel, target.place, header, name)
         if gate.needs_barrier(replica, target.group) or (
             refusal is not None and self._known != (number, replica.core.term)
         ):

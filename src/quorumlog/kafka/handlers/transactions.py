@@ -207,7 +207,7 @@ async def handle_end_txn(context: RequestContext, request: Any) -> Answer:
 async def handle_describe_transactions(context: RequestContext, request: Any) -> Answer:
     """Answer what is known of transactional ids."""
     answers = []
-    async for name in context.in_turns(request.transactional_ids):
+    async for name in context.in_turns(dict.fromkeys(request.transactional_ids)):
         error = _fault(context, name)
         record = context.broker.transactions.records.get(name)
         if error is ErrorCode.NONE and record is None:

@@ -34,9 +34,17 @@ class TransactionGate:
         self._terms[group] = term
 
     def refusal(
-        self, replica: Replica, channel: int, place: Partition, header: BatchHeader
+        self,
+        replica: Replica,
+        channel: int,
+        place: Partition,
+        header: BatchHeader,
+        transactional_id: str | None = None,
     ) -> Refusal | None:
-        """Return why a transactional batch is not taken, as far as is known here; None: it is."""
+        """Return why a transactional batch is not taken, as far as is known here; None: it is.
+
+        `transactional_id`: the one that the request names; None: it names none.
+        """
         if replica.tables.partitions_at_end.is_ongoing(channel, header):
             return None
         transactions = self._broker.transactions
@@ -44,6 +52,9 @@ class TransactionGate:
         who = f"producer {header.producer_id}"
         if record is None:
             text = f"{who} has no transactional id"
+            return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
+        if transactional_id not in (None, record.transactional_id):
+            text = f"{who} belongs to {record.transactional_id!r}, not to {transactional_id!r}"
             return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
         who = f"{who} of {record.transactional_id!r}"
         if header.producer_epoch != record.epoch:

@@ -61,7 +61,14 @@ def _save_group(state: ClusterState, command: SaveGroup, at_ms: int) -> GroupsCh
 
 
 def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsChanged:
-    return state.consumer_groups.commit(command, state.topics_by_id, at_ms)
+    found = state.consumer_groups.commit(command, state.topics_by_id, at_ms)
+    places = [
+        (one.topic_id, one.partition)
+        for one, code in zip(command.offsets, found.codes, strict=False)
+        if code is ResponseCode.SUCCESS
+    ]
+    state.transactions.superseded(command.group, places, state.consumer_groups)
+    return found
 
 
 def _delete_offsets(state: ClusterState, command: DeleteOffsets, at_ms: int) -> GroupsChanged:

@@ -226,6 +226,23 @@ class Transactions:
         )
         return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
 
+    def superseded(self, group: str, places: Iterable[Partition], groups: ConsumerGroups) -> None:
+        """A consumer group has committed offsets itself: older ones of transactions are void."""
+        for name in self._pending.get(group, ()):
+            record = self.records[name]
+            known = record.offsets[group]
+            gone = {place: known[place] for place in places if place in known}
+            if gone:
+                groups.release(gone.values())
+                left = {place: one for place, one in known.items() if place not in gone}
+                self._put(
+                    msgspec.structs.replace(
+                        record,
+                        version=record.version + 1,
+                        offsets={**record.offsets, group: left},
+                    )
+                )
+
     def decide(
         self, command: DecideTransaction, groups: ConsumerGroups, at_ms: int
     ) -> GroupsChanged:

@@ -97,7 +97,10 @@ class PartitionTimes:
             text = f"batches of channel {channel} cannot be read here yet"
             answer(FoundOffset(ResponseCode.DISK_ERROR, text))
         elif timestamp == MAX_TIMESTAMP:
-            self._search(partition, self._newest(channel, partition), None, answer, client)
+            end = partition.next_offset
+            if reads_committed:
+                end = self._tables.partitions.stable_offset(channel)
+            self._search(partition, self._newest(channel, partition, end), None, answer, client)
         else:
             batches = self._since(channel, partition, timestamp)
             if reads_committed:
@@ -111,14 +114,16 @@ class PartitionTimes:
         first = islice(found, BATCHES_SEARCHED_MAX)
         return [batch for batch in first if batch.base_offset < partition.next_offset]
 
-    def _newest(self, channel: int, partition: Partition) -> list[PlacedBatch]:
+    def _newest(self, channel: int, partition: Partition, end: int) -> list[PlacedBatch]:
         """Return the batches one of which has the newest record, in the order of their offsets.
+
+        Only those before `end` count.
 
         The newest time of a batch that starts before the log start may be that of a record there.
         """
-        batches, start, end = self._tables.batches, partition.log_start, partition.next_offset
+        batches, start = self._tables.batches, partition.log_start
         found, first = list[PlacedBatch](), next(batches.batches_from(channel, start), None)
-        if first is not None and first.base_offset < start:
+        if first is not None and first.base_offset < start < end:
             found.append(first)
             start = first.last_offset + 1
         newest = batches.newest_within(channel, start, end)
