@@ -1,55 +1,36 @@
 """Consumer groups in the state of `__cluster`: what each command of a coordinator does."""
 
 import io
-import os
 
 import pytest
 from msgspec.structs import replace
 
+from cluster_commands import BILLS, ORDERS, TERM, Coordinated
 from quorumlog.machine.cluster import consumer_groups
 from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     CommitOffsets,
     DeleteOffsets,
     DeleteTopics,
-    Envelope,
     ForgetGroups,
     OffsetToCommit,
     SavedMember,
     SaveGroup,
     TopicToDelete,
-    decode_result,
-    encode,
 )
-from quorumlog.machine.cluster.machine import ClusterMachine
-from quorumlog.machine.cluster.state import ClusterState, Topic
+from quorumlog.machine.cluster.state import ClusterState
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.entry import Entry
 
 OK = ResponseCode.SUCCESS
-TERM = 3
-ORDERS, BILLS = bytes(15) + b"\1", bytes(15) + b"\2"
 MEMBER = SavedMember("m", None, "client", "host", 10_000, 60_000, b"topics", b"part")
 
 
-class Cluster:
+class Cluster(Coordinated):
     """The state, with two topics, as its machine has it."""
-
-    def __init__(self):
-        state = ClusterState()
-        state.put_topic(Topic("orders", ORDERS, (), {}, 0))
-        state.put_topic(Topic("bills", BILLS, (), {}, 0))
-        self.machine = ClusterMachine()
-        self.machine.load_snapshot(io.BytesIO(state.encode()))
 
     @property
     def groups(self):
         return self.machine.view.consumer_groups
-
-    def do(self, command, at_ms=5, term=TERM):
-        body = encode(Envelope(os.urandom(16), at_ms, command))
-        entry = Entry(index=0, term=term, pos=0, body=body)
-        return decode_result(self.machine.apply([entry])[0])
 
     def save(self, name="g", generation=1, members=(MEMBER,), **fields):
         command = SaveGroup(TERM, name, generation, "consumer", "range", "m", list(members))

@@ -1,10 +1,10 @@
 """Transactions in the state of `__cluster`: what each command does, and which come too late."""
 
 import io
-import os
 
 import pytest
 
+from cluster_commands import BILLS, ORDERS, TERM, Coordinated
 from quorumlog.machine.cluster import consumer_groups, transactions
 from quorumlog.machine.cluster.commands import (
     AddToTransaction,
@@ -13,35 +13,21 @@ from quorumlog.machine.cluster.commands import (
     CommitOffsets,
     DecideTransaction,
     DeleteTopics,
-    Envelope,
     ForgetTransactions,
     InitTransaction,
     MarkersWritten,
     OffsetToCommit,
     TopicToDelete,
-    decode_result,
-    encode,
 )
 from quorumlog.machine.cluster.machine import ClusterMachine
-from quorumlog.machine.cluster.state import ClusterState, Topic
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.entry import Entry
 
 OK, LATE = ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_TERM
 FULL = ResponseCode.CLUSTER_FULL
-TERM = 3
-ORDERS, BILLS = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
-class Cluster:
+class Cluster(Coordinated):
     """The state, with two topics, as its machine has it; commands name the present version."""
-
-    def __init__(self):
-        state = ClusterState()
-        state.put_topic(Topic("orders", ORDERS, (), {}, 0))
-        state.put_topic(Topic("bills", BILLS, (), {}, 0))
-        self.machine = ClusterMachine()
-        self.machine.load_snapshot(io.BytesIO(state.encode()))
 
     @property
     def view(self):
@@ -49,11 +35,6 @@ class Cluster:
 
     def record(self, name="t"):
         return self.view.records[name]
-
-    def do(self, command, at_ms=5, term=TERM):
-        body = encode(Envelope(os.urandom(16), at_ms, command))
-        entry = Entry(index=0, term=term, pos=0, body=body)
-        return decode_result(self.machine.apply([entry])[0])
 
     def version(self, name="t"):
         return self.record(name).version if name in self.view.records else 0
