@@ -73,7 +73,7 @@ def read(cluster, *names, isolation="read_committed"):
 
 
 async def read_by_aiokafka(cluster, name, count):
-    """Return so many values of a topic, and what comes within a moment after them."""
+    """Return the first `count` values of a topic, and what comes within a moment after them."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=cluster.servers,
         isolation_level="read_committed",

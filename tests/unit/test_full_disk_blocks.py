@@ -60,7 +60,7 @@ class Cluster:
                 space.report = lambda: None  # the leader does not know yet
 
     def fill(self, bytes_left):
-        """Append until followers take only so many bytes more."""
+        """Append until followers take at most `bytes_left` further bytes."""
         self.set_disks(FULL)
         taken = LIMITS.push_bytes_max + bytes_left
         while min(one.running.log.free_space().size_bytes for one in self.followers) > taken:

@@ -38,7 +38,7 @@ _OK: Final = "OK"
 _NOT_FOUND: Final = "GroupIdNotFoundError"
 _NOT_EMPTY: Final = "NonEmptyGroupError"
 NAMED_MAX: Final = 5
-"""So many members of a group are named in an error."""
+"""Members of a group that are named in an error, at most."""
 LEADERS_S: Final = 5.0
 """So long is waited for leaders of partitions: an election takes less."""
 

@@ -70,7 +70,7 @@ Timeout = Annotated[
 class KafkaAdmin:
     """kafka-python's admin client; what fails because brokers change is asked again.
 
-    `make` connects within so many seconds, and returns a client whose requests have so many others.
+    `make(connect_s, request_s)` connects within `connect_s`; each request then has `request_s`.
     Raises `CommandError` if no broker of `servers` answers.
     """
 

@@ -388,7 +388,7 @@ class DecideTransaction(TransactionCommand, frozen=True, array_like=True, tag=Tr
     """The ongoing transaction is committed, or aborted.
 
     `epoch`: of its markers; if it is above that of the producer, this one is fenced. `is_same`: it
-    has asked for that itself, as it begins anew.
+    has asked for that itself, as it starts again.
     """
 
     commits: bool
