@@ -48,15 +48,11 @@ _NO_ROOM: Final = "group {} {} within {} ms; nothing was appended"
 
 
 class _Target(NamedTuple):
-    """Where a batch is to go. `is_kept`: its group is not given up any more.
-
-    `place`: the id of the topic, and the number of the partition.
-    """
+    """Where a batch is to go. `is_kept`: its group is not given up any more."""
 
     replica: Replica
     group: str
     channel: int
-    place: tuple[bytes, int]
     policy: TopicPolicy
     is_kept: bool
 
@@ -232,8 +228,7 @@ class _Production:
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         policy = services.policies.of(broker.topics[name], broker.defaults)
         is_kept = partition.is_open or broker.is_made(group)
-        place = broker.topics[name].topic_id, number
-        return _Target(replica, group, partition.channel, place, policy, is_kept)
+        return _Target(replica, group, partition.channel, policy, is_kept)
 
     def _check_transaction(self, number: int, target: _Target, header: BatchHeader) -> bool | None:
         """Return None if a transactional batch may be appended; True: it is refused; False: wait.
@@ -241,12 +236,14 @@ class _Production:
         This node may not know yet what the coordinator has told the producer, so it finds out
         before it refuses. What a new leader takes must not depend on an old view either.
         """
-        gate, replica = self._request.context.services.gate, target.replica
+        services, replica = self._request.context.services, target.replica
         if replica.core.role is not Role.LEADER:
             return None  # and so it is refused
+        topic, partition, _, _ = self._places[number]
+        place = services.broker.topics[topic].topic_id, partition
         name = self._parsed.transactional_id
-        refusal = gate.refusal(replica, target.channel, target.place, header, name)
-        if gate.needs_barrier(replica, target.group) or (
+        refusal = services.gate.refusal(replica, target.channel, place, header, name)
+        if services.gate.needs_barrier(replica, target.group) or (
             refusal is not None and self._known != (number, replica.core.term)
         ):
             self._ask_for_transactions(number, target, header)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.handlers.group_offsets import by_topic, offsets_to_commit, parts_of
-from quorumlog.kafka.handlers.groups import TEXT_MAX
+from quorumlog.kafka.handlers.groups import REASONS, TEXT_MAX
 from quorumlog.kafka.led_partitions import Refusal, find_partition
 from quorumlog.kafka.transactions.coordinator import NO_PRODUCER, InitAnswer, Producer
 from quorumlog.machine.cluster.transactions import STATES, TransactionRecord
@@ -14,19 +14,20 @@ from quorumlog.machine.cluster.transactions import STATES, TransactionRecord
 _FIRST_WITH_FENCED: Final = {"init": 4, "add": 2, "end": 2}
 """Versions from which on producers know PRODUCER_FENCED."""
 _FIRST_WITH_MEMBERS: Final = 3
+_FENCED: Final = (
+    "another producer has taken the transactional id, or the transaction took longer than "
+    "transaction.timeout.ms and was aborted"
+)
 _REASONS: Final = {
     ErrorCode.NOT_COORDINATOR: "another broker coordinates transactions (FindCoordinator)",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out: disks of its nodes are "
-    "full, or it has no majority (quorumlog status)",
-    ErrorCode.INVALID_REQUEST: "a transactional id has 1 to 249 characters",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: REASONS[ErrorCode.COORDINATOR_NOT_AVAILABLE],
+    ErrorCode.INVALID_REQUEST: f"a transactional id has 1 to {TEXT_MAX} characters",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "transaction.timeout.ms is 0, or above "
     "transaction.max.timeout.ms of the cluster",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id belongs to no producer with this "
     "id: it was not used for long, or another has taken it",
-    ErrorCode.PRODUCER_FENCED: "another producer has taken the transactional id, or the "
-    "transaction took longer than transaction.timeout.ms and was aborted",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer has taken the transactional id, or the "
-    "transaction took longer than transaction.timeout.ms and was aborted",
+    ErrorCode.PRODUCER_FENCED: _FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: _FENCED,
     ErrorCode.INVALID_TXN_STATE: "there is no transaction that this could be done to",
     ErrorCode.POLICY_VIOLATION: "the cluster has no room for more of them (docs/kafka.md, Limits)",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",

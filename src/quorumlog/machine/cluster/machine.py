@@ -62,12 +62,7 @@ def _save_group(state: ClusterState, command: SaveGroup, at_ms: int) -> GroupsCh
 
 def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsChanged:
     found = state.consumer_groups.commit(command, state.topics_by_id, at_ms)
-    places = [
-        (one.topic_id, one.partition)
-        for one, code in zip(command.offsets, found.codes, strict=False)
-        if code is ResponseCode.SUCCESS
-    ]
-    state.transactions.superseded(command.group, places, state.consumer_groups)
+    state.transactions.superseded(command, found.codes, state.consumer_groups)
     return found
 
 

@@ -14,6 +14,7 @@ import msgspec
 from quorumlog.machine.cluster.commands import (
     AddToTransaction,
     AddTransactionOffsets,
+    CommitOffsets,
     DecideTransaction,
     ForgetTransactions,
     GroupsChanged,
@@ -46,11 +47,10 @@ class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     """A transactional id, its producer, and its last transaction, which may be ongoing.
 
     `last_producer_id` and `last_epoch` are those that the same producer had before, -1 if it is
-    another one. `number`
-    counts its transactions. `decided_term`: of `__cluster`, in which the last one was decided.
-    `started_ms` and `changed_ms`: when it began, and when the record was changed, in Unix time.
-    `partitions`: those that it may have records in; without markers yet, once it is decided.
-    `offsets`: what is committed with it, by consumer group.
+    another one. `number` counts its transactions. `decided_term`: of `__cluster`, in which the
+    last one was decided. `started_ms` and `changed_ms`: when it began, and when the record was
+    changed, in Unix time. `partitions`: those that it may have records in; without markers yet,
+    once it is decided. `offsets`: what is committed with it, by consumer group.
     """
 
     transactional_id: str
@@ -123,10 +123,10 @@ class Transactions:
 
     def init(self, command: InitTransaction, at_ms: int) -> GroupsChanged:
         """Give a transactional id to a producer: an earlier one can do nothing any more."""
-        before, refused = self._seen(command.transactional_id, command.version)
-        if refused is not None:
-            return refused
-        if before is not None and before.is_open:
+        before = self.records.get(command.transactional_id)
+        if before is None and command.version:
+            return _UNKNOWN
+        if before is not None and (before.version != command.version or before.is_open):
             return _outdated(before)
         if before is None and len(self.records) >= TRANSACTIONAL_IDS_MAX:
             return _full(f"a cluster has at most {TRANSACTIONAL_IDS_MAX} transactional ids")
@@ -155,9 +155,9 @@ class Transactions:
         at_ms: int,
     ) -> GroupsChanged:
         """A transaction goes to further partitions, or commits offsets of further groups."""
-        before, refused = self._seen(command.transactional_id, command.version)
-        if before is None or refused is not None:
-            return refused or _UNKNOWN
+        before = self._judged(command)
+        if isinstance(before, GroupsChanged):
+            return before
         if before.is_prepared:
             return _outdated(before)
         is_new = before.state != "Ongoing"
@@ -200,9 +200,9 @@ class Transactions:
         at_ms: int,
     ) -> GroupsChanged:
         """Offsets are to be committed with a transaction, if it is."""
-        before, refused = self._seen(command.transactional_id, command.version)
-        if before is None or refused is not None:
-            return refused or _UNKNOWN
+        before = self._judged(command)
+        if isinstance(before, GroupsChanged):
+            return before
         if before.state != "Ongoing" or command.group not in before.offsets:
             return _outdated(before)
         offsets, codes = dict(before.offsets.get(command.group, {})), []
@@ -226,9 +226,23 @@ class Transactions:
         )
         return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
 
-    def superseded(self, group: str, places: Iterable[Partition], groups: ConsumerGroups) -> None:
-        """A consumer group has committed offsets itself: older ones of transactions are void."""
-        for name in self._pending.get(group, ()):
+    def superseded(
+        self, command: CommitOffsets, codes: Iterable[ResponseCode], groups: ConsumerGroups
+    ) -> None:
+        """A consumer group has committed offsets itself: older ones of transactions are void.
+
+        `codes`: of each offset of the command; none if it was refused as a whole.
+        """
+        group = command.group
+        names = self._pending.get(group)
+        if names is None:
+            return
+        places = [
+            (one.topic_id, one.partition)
+            for one, code in zip(command.offsets, codes, strict=False)
+            if code is ResponseCode.SUCCESS
+        ]
+        for name in names:
             record = self.records[name]
             known = record.offsets[group]
             gone = {place: known[place] for place in places if place in known}
@@ -247,9 +261,9 @@ class Transactions:
         self, command: DecideTransaction, groups: ConsumerGroups, at_ms: int
     ) -> GroupsChanged:
         """A transaction is committed, with its offsets, or aborted: there is no way back."""
-        before, refused = self._seen(command.transactional_id, command.version)
-        if before is None or refused is not None:
-            return refused or _UNKNOWN
+        before = self._judged(command)
+        if isinstance(before, GroupsChanged):
+            return before
         if before.state != "Ongoing":
             return _outdated(before)
         for group, offsets in before.offsets.items():
@@ -318,15 +332,14 @@ class Transactions:
                 )
                 self._put(_completed(after))
 
-    def _seen(
-        self, name: str, version: int
-    ) -> tuple[TransactionRecord | None, GroupsChanged | None]:
-        """Return a record, and why a command that was judged by a version of it is refused."""
-        found = self.records.get(name)
-        now = 0 if found is None else found.version
-        if now == version:
-            return found, None
-        return found, _UNKNOWN if found is None else _outdated(found)
+    def _judged(
+        self, command: AddToTransaction | AddTransactionOffsets | DecideTransaction
+    ) -> TransactionRecord | GroupsChanged:
+        """Return the record that a command was judged by, or why it is refused."""
+        found = self.records.get(command.transactional_id)
+        if found is None:
+            return _UNKNOWN
+        return found if found.version == command.version else _outdated(found)
 
     def _put(self, record: TransactionRecord) -> None:
         name = record.transactional_id

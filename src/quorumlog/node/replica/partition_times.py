@@ -86,9 +86,7 @@ class PartitionTimes:
         elif timestamp == EARLIEST:
             answer(_offset(partition, partition.log_start))
         elif timestamp == LATEST:
-            end = partition.next_offset
-            if reads_committed:
-                end = self._tables.partitions.stable_offset(channel)
+            end = self._end(channel, partition, reads_committed=reads_committed)
             answer(_offset(partition, end))
         elif timestamp < MAX_TIMESTAMP:
             text = f"{timestamp} is no timestamp, nor is it {LATEST}, {EARLIEST} or {MAX_TIMESTAMP}"
@@ -97,22 +95,29 @@ class PartitionTimes:
             text = f"batches of channel {channel} cannot be read here yet"
             answer(FoundOffset(ResponseCode.DISK_ERROR, text))
         elif timestamp == MAX_TIMESTAMP:
-            end = partition.next_offset
-            if reads_committed:
-                end = self._tables.partitions.stable_offset(channel)
+            end = self._end(channel, partition, reads_committed=reads_committed)
             self._search(partition, self._newest(channel, partition, end), None, answer, client)
         else:
-            batches = self._since(channel, partition, timestamp)
-            if reads_committed:
-                stable = self._tables.partitions.stable_offset(channel)
-                batches = [one for one in batches if one.base_offset < stable]
+            end = self._end(channel, partition, reads_committed=reads_committed)
+            batches = self._since(channel, partition, timestamp, end)
             self._search(partition, batches, timestamp, answer, client)
 
-    def _since(self, channel: int, partition: Partition, time_ms: int) -> list[PlacedBatch]:
-        """Return the batches of which the first that has such a record holds what is asked for."""
+    def _end(self, channel: int, partition: Partition, *, reads_committed: bool) -> int:
+        """Return the offset from which on nothing is found."""
+        if reads_committed:
+            return self._tables.partitions.stable_offset(channel)
+        return partition.next_offset
+
+    def _since(
+        self, channel: int, partition: Partition, time_ms: int, end: int
+    ) -> list[PlacedBatch]:
+        """Return the batches of which the first that has such a record holds what is asked for.
+
+        Only those before `end` count.
+        """
         found = self._tables.batches.batches_since(channel, partition.log_start, time_ms)
         first = islice(found, BATCHES_SEARCHED_MAX)
-        return [batch for batch in first if batch.base_offset < partition.next_offset]
+        return [batch for batch in first if batch.base_offset < end]
 
     def _newest(self, channel: int, partition: Partition, end: int) -> list[PlacedBatch]:
         """Return the batches one of which has the newest record, in the order of their offsets.
