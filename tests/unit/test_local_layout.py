@@ -8,10 +8,10 @@ import pytest
 
 from quorumlog.cli.cluster import _note_other_ports
 from quorumlog.cli.main import main
-from quorumlog.local import LocalCluster, LocalClusterError
+from quorumlog.local import LocalCluster, LocalClusterError, ports
 from quorumlog.local.cluster import _needs_help
 from quorumlog.local.health import NodeHealth
-from quorumlog.local.ports import PORT_FIRST, PORT_LAST, free_ports, kafka_ports
+from quorumlog.local.ports import free_ports, kafka_ports
 from quorumlog.model.config import CLUSTER_GROUP, load_config, parse_address
 from quorumlog.model.errors import ConfigError
 
@@ -127,7 +127,7 @@ def test_it_is_said_why_kafkas_clients_connect_to_other_ports(tmp_path, monkeypa
 
 def test_no_port_is_given_to_a_node_twice(tmp_path, monkeypatch):
     with pytest.raises(LocalClusterError, match="fewer than 1 free port"):
-        free_ports(1, besides=range(PORT_FIRST, PORT_LAST + 1))
+        free_ports(1, besides=range(ports.PORT_FIRST, ports.PORT_LAST + 1))
     first = free_ports(1)[0]
     with pytest.raises(LocalClusterError, match=f"port {first} on .* a port of the nodes themselv"):
         LocalCluster.create(tmp_path, topics=True, first_port=first, kafka_port=first)
