@@ -4,6 +4,10 @@ spark.read.format("quorumlog").option("servers", "h:p,h:p,h:p").option("group", 
 spark.readStream.format("quorumlog")…
 frame.write.format("quorumlog").option(…).mode("append").save()
 frame.writeStream.format("quorumlog").option(…).start()
+
+Topics are read with the options of Spark's Kafka source:
+
+spark.read.format("quorumlog").option("kafka.bootstrap.servers", "h:p").option("subscribe", "t")
 """
 
 from pyspark.sql.datasource import (
@@ -24,10 +28,13 @@ from quorumlog.spark.source.options import parse_options
 from quorumlog.spark.source.pushdown import offers_filters
 from quorumlog.spark.source.schema import default_schema, wanted_columns
 from quorumlog.spark.source.stream import LogStreamReader, RefusedStreamReader
+from quorumlog.spark.topics.options import TopicOptions, are_of_topics, parse_topic_options
+from quorumlog.spark.topics.schema import COLUMNS as TOPIC_COLUMNS
+from quorumlog.spark.topics.schema import topic_schema
 
 
 class QuorumlogSource(DataSource):
-    """Reads and writes groups; options are the `KNOWN` of `options` and `sink_options`."""
+    """Reads and writes groups and topics; options are the `KNOWN` of the modules named options."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,6 +43,9 @@ class QuorumlogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns without a user's `.schema(...)`."""
+        if are_of_topics(self.options):
+            topic_options = parse_topic_options(dict(self.options))
+            return topic_schema(include_headers=topic_options.include_headers)
         options = parse_options(dict(self.options))
         return default_schema(
             include_headers=options.include_headers, include_group=options.has_several_groups
@@ -43,6 +53,11 @@ class QuorumlogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns that the schema names."""
+        if are_of_topics(self.options):
+            return _topic_reader(
+                parse_topic_options(dict(self.options)).for_batch(),
+                wanted_columns(schema, TOPIC_COLUMNS),
+            )
         options = parse_options(dict(self.options)).for_batch()
         kind = FilteringLogReader if options.pushes_conditions and offers_filters() else LogReader
         return kind(options, wanted_columns(schema))
@@ -50,6 +65,11 @@ class QuorumlogSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's)
         """Return a reader of the columns that the schema names, for a stream."""
         try:
+            if are_of_topics(self.options):
+                return _topic_stream_reader(
+                    parse_topic_options(dict(self.options)).for_stream(),
+                    wanted_columns(schema, TOPIC_COLUMNS),
+                )
             options = parse_options(dict(self.options)).for_stream()
             columns = wanted_columns(schema)
         except UnexpectedArgumentError as error:
@@ -81,3 +101,19 @@ class QuorumlogSource(DataSource):
         options = parse_write_options(dict(self.options))
         check_columns(schema, options)
         return options
+
+
+# What readers of topics need is loaded only for these: Kafka's schemas take 0.1 s and 16 MiB.
+
+
+def _topic_reader(options: TopicOptions, columns: tuple[str, ...]) -> DataSourceReader:
+    from quorumlog.spark.topics.batch import FilteringTopicReader, TopicReader  # noqa: PLC0415
+
+    kind = FilteringTopicReader if options.pushes_conditions and offers_filters() else TopicReader
+    return kind(options, columns)
+
+
+def _topic_stream_reader(options: TopicOptions, columns: tuple[str, ...]) -> DataSourceStreamReader:
+    from quorumlog.spark.topics.stream import TopicStreamReader  # noqa: PLC0415
+
+    return TopicStreamReader(options, columns)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
 from quorumlog.spark.source.clusters import IndexRecord
 from quorumlog.spark.source.options import ReadOptions
 
+Key = TypeVar("Key")
 RecordOf: TypeAlias = Callable[[str, int], IndexRecord]
 """(group, index) → the index record of an entry."""
 
@@ -46,12 +47,12 @@ NOTHING = IndexRange("", 0, -1)
 """Spark would make a partition of its own of an empty list."""
 
 
-def shares(limit: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return how much of a limit each group gets: equal parts, with no part unused.
+def shares(limit: int, wanted: Mapping[Key, int]) -> dict[Key, int]:
+    """Return how much of a limit each of several gets: equal parts, with no part unused.
 
     The shares are `limit` together, or all that is wanted.
     """
-    given: dict[str, int] = {}
+    given: dict[Key, int] = {}
     for left, group in zip(
         range(len(wanted), 0, -1), sorted(wanted, key=lambda name: wanted[name]), strict=True
     ):

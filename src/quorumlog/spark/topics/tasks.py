@@ -1,0 +1,139 @@
+"""What a task does: the records of ranges of offsets, fetched and decoded, as Arrow batches."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from quorumlog.model.errors import CorruptionError
+from quorumlog.records.batch import CRC_BEGIN, BatchHeader, RecordBatchError
+from quorumlog.records.columns import record_columns
+from quorumlog.spark.source.offsets import DataLossPolicy
+from quorumlog.spark.topics.arrow import arrow_batch
+from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, FetchedBatches
+from quorumlog.spark.topics.errors import OffsetOutOfRangeError
+from quorumlog.spark.topics.options import TopicOptions
+from quorumlog.spark.topics.part import Part
+from quorumlog.spark.topics.planning import OffsetRange, bounds_of, first_kept, offsets_text
+
+INLINE_BYTES: Final = 1024 * 1024
+"""Bytes of one partition that are read with a plan; more are left to tasks."""
+
+
+def read_ranges(
+    brokers: Brokers,
+    ranges: Iterable[OffsetRange],
+    options: TopicOptions,
+    columns: tuple[str, ...],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ranges, those of one after those of the other.
+
+    Records that retention removes meanwhile are an error, or skipped and logged (failOnDataLoss).
+    Raises `DataLossError`, `CorruptionError` (verifyCrc), `RecordBatchError` for records that
+    cannot be read, `NetworkError` after fetchTimeoutMs.
+    """
+    for one in ranges:
+        offset = one.first
+        while offset < one.beyond:
+            fetched = brokers.batches(
+                one.part,
+                offset,
+                one.beyond,
+                reads_committed=options.reads_committed,
+                bytes_max=FETCH_BYTES,
+            )
+            try:
+                for found in fetched:
+                    yield from arrow_batches(found, one, options, columns)
+                    offset = found.next_offset
+            except OffsetOutOfRangeError:
+                offset = _after_loss(brokers, one, offset, options)
+
+
+def read_few(
+    brokers: Brokers,
+    ranges: Iterable[OffsetRange],
+    options: TopicOptions,
+    columns: tuple[str, ...],
+) -> list[pa.RecordBatch] | None:
+    """Return the records of ranges that are small; None: a range has more than is fetched at once.
+
+    Raises what `read_ranges` raises, and `OffsetOutOfRangeError`.
+    """
+    rows: list[pa.RecordBatch] = []
+    for one in ranges:
+        fetched = brokers.batches(
+            one.part,
+            one.first,
+            one.beyond,
+            reads_committed=options.reads_committed,
+            bytes_max=INLINE_BYTES,
+        )
+        found = next(iter(fetched))
+        if found.next_offset < one.beyond:
+            return None
+        rows += arrow_batches(found, one, options, columns)
+    return rows
+
+
+def _after_loss(brokers: Brokers, one: OffsetRange, offset: int, options: TopicOptions) -> int:
+    """Return where to go on when an offset is not there any more."""
+    bounds = bounds_of(brokers, [one.part], reads_committed=options.reads_committed)[one.part]
+    losses = DataLossPolicy(options.fail_on_data_loss)
+    if offset < bounds.begin:
+        return first_kept(losses, one.part, offset, one.beyond, bounds.begin)
+    losses.lose(
+        f"partition {one.part} has {offsets_text(bounds)}, but {offset} to {one.beyond - 1} were "
+        "there when the read was planned: was the topic deleted and made again?"
+    )
+    return one.beyond
+
+
+def arrow_batches(
+    fetched: FetchedBatches, one: OffsetRange, options: TopicOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of fetched batches that are in a range, as the options want them."""
+    if options.checks_crcs:
+        for start, header in fetched.batches:
+            _check_crc(fetched.data, start, header, one.part)
+    wanted = [
+        (start, header)
+        for start, header in visible(fetched.batches, fetched.aborted)
+        if header.base_offset < one.beyond and header.count
+    ]
+    try:
+        for records in record_columns(fetched.data, wanted):
+            yield arrow_batch(records, one.part, columns, one.first, one.beyond)
+    except RecordBatchError as error:
+        raise RecordBatchError(error.fault, f"partition {one.part}: {error}") from None
+
+
+def _check_crc(data: memoryview, start: int, header: BatchHeader, part: Part) -> None:
+    found = crc32c(data[start + CRC_BEGIN : start + header.size_bytes])
+    if found != header.crc:
+        raise CorruptionError(
+            f"partition {part}: the record batch at offset {header.base_offset} does not fit its "
+            "CRC",
+            "",
+            0,
+            header.base_offset,
+        )
+
+
+def visible(
+    batches: Iterable[tuple[int, BatchHeader]], aborted: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the batches that have records for users: no markers, nothing of aborted transactions.
+
+    `aborted`: producer id and first offset of each. It ends with the next marker of that producer.
+    """
+    waiting = sorted(aborted, key=lambda one: one[1], reverse=True)
+    producers: set[int] = set()
+    for start, header in batches:
+        while waiting and waiting[-1][1] <= header.last_offset:
+            producers.add(waiting.pop()[0])
+        if header.is_control:
+            producers.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in producers):
+            yield start, header
