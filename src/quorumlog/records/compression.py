@@ -35,7 +35,7 @@ def unpacked(codec: Codec, data: memoryview, bytes_max: int) -> memoryview:
 
 def _unpacked_into(unpack: Callable[..., int], data: memoryview, bytes_max: int) -> memoryview:
     """Unpack into ever larger memory, as the size is not known before."""
-    size = max(_UNPACKED_LEAST, len(data))
+    size = min(max(_UNPACKED_LEAST, len(data)), bytes_max)
     while True:
         target = bytearray(size)
         try:
