@@ -1,7 +1,8 @@
 """Options as Spark passes them: all values are strings, and names may be in any case."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import TypeVar
 
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -12,6 +13,8 @@ _OF_SPARK = {"path", "checkpointlocation", "queryname"}
 """Spark's own, which it hands on: `load(path)`, temporary views, and what names a stream."""
 _OPTION_OF_TABLE = "option."
 """Before the names of the options of CREATE TABLE, which Spark hands on then, but not to reads."""
+_ALIKE = 0.75
+"""How alike a known name and one that is not known are, if the known one is suggested."""
 _QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
 _SIZE_UNITS = {"": 1, "b": 1} | {
     name: 1024**power
@@ -28,6 +31,17 @@ _DURATION_UNITS = {"": 1, "ms": 1} | {
     )
     for name in names
 }
+
+
+def unknown_option(given: str, names: Iterable[str], shown: Iterable[str]) -> str:
+    """Return what to say of an option that is not known.
+
+    `names`: all that are known, one of which may be meant. `shown`: those that the user is told.
+    """
+    by_lower = {name.lower(): name for name in names}
+    near = get_close_matches(given.lower(), by_lower, n=1, cutoff=_ALIKE)
+    meant = f"; did you mean {by_lower[near[0]]!r}?" if near else ";"
+    return f"option {given!r} is not known{meant} there are {', '.join(shown)}"
 
 
 class OptionValues:
@@ -52,9 +66,7 @@ class OptionValues:
         for given, value in raw.items():
             name = names.get(given.lower())
             if name is None and given.lower() not in _OF_SPARK:
-                raise UnexpectedArgumentError(
-                    f"option {given!r} is not known; there are {', '.join(known)}"
-                )
+                raise UnexpectedArgumentError(unknown_option(given, (*known, *synonyms), known))
             if name in self._values:
                 raise UnexpectedArgumentError(
                     f"option {name!r} is given twice, once under another name; leave one out"
