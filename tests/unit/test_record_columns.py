@@ -113,8 +113,7 @@ def test_c3_damaged_records_are_refused_or_read_within_their_bounds(codec, monke
     for _ in range(500):
         try:
             read(damaged(data, rng))
-        except RecordBatchError as error:
-            assert "cannot be read" in str(error)
+        except RecordBatchError:
             refused += 1
         except UnicodeDecodeError:
             pass  # the key of a header, which is this test's own to decode

@@ -1,6 +1,7 @@
 """What a task does: the records of ranges of offsets, fetched and decoded, as Arrow batches."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -33,12 +34,12 @@ def read_ranges(
     Raises `DataLossError`, `CorruptionError` (verifyCrc), `RecordBatchError` for records that
     cannot be read, `NetworkError` after fetchTimeoutMs.
     """
-    for one in ranges:
-        offset = one.first
-        while offset < one.beyond:
+    for left in ranges:
+        one = left
+        while one.count:
             fetched = brokers.batches(
                 one.part,
-                offset,
+                one.first,
                 one.beyond,
                 reads_committed=options.reads_committed,
                 bytes_max=FETCH_BYTES,
@@ -46,9 +47,9 @@ def read_ranges(
             try:
                 for found in fetched:
                     yield from arrow_batches(found, one, options, columns)
-                    offset = found.next_offset
+                    one = replace(one, first=found.next_offset)
             except OffsetOutOfRangeError:
-                offset = _after_loss(brokers, one, offset, options)
+                one = _after_loss(brokers, one, options)
 
 
 def read_few(
@@ -77,17 +78,18 @@ def read_few(
     return rows
 
 
-def _after_loss(brokers: Brokers, one: OffsetRange, offset: int, options: TopicOptions) -> int:
-    """Return where to go on when an offset is not there any more."""
+def _after_loss(brokers: Brokers, one: OffsetRange, options: TopicOptions) -> OffsetRange:
+    """Return what is there of a range whose first offset is not there any more."""
     bounds = bounds_of(brokers, [one.part], reads_committed=options.reads_committed)[one.part]
     losses = DataLossPolicy(options.fail_on_data_loss)
-    if offset < bounds.begin:
-        return first_kept(losses, one.part, offset, one.beyond, bounds.begin)
+    if one.first < bounds.begin:
+        kept = first_kept(losses, one.part, one.first, one.beyond, bounds.begin)
+        return replace(one, first=kept)
     losses.lose(
-        f"partition {one.part} has {offsets_text(bounds)}, but {offset} to {one.beyond - 1} were "
-        "there when the read was planned: was the topic deleted and made again?"
+        f"partition {one.part} has {offsets_text(bounds)}, but {one.first} to {one.beyond - 1} "
+        "were there when the read was planned: was the topic deleted and made again?"
     )
-    return one.beyond
+    return replace(one, first=one.beyond)
 
 
 def arrow_batches(
@@ -99,7 +101,9 @@ def arrow_batches(
             _check_crc(fetched.data, start, header, one.part)
     wanted = [
         (start, header)
-        for start, header in visible(fetched.batches, fetched.aborted)
+        for start, header in visible(
+            fetched.batches, fetched.aborted if options.reads_committed else ()
+        )
         if header.base_offset < one.beyond and header.count
     ]
     try:
