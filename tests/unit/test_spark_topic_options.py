@@ -111,9 +111,7 @@ def test_the_servers_are_required_and_addresses():
 
 
 def test_options_of_a_stream_and_of_a_batch_are_told_apart():
-    with pytest.raises(
-        UnexpectedArgumentError, match=r"'maxOffsetsPerTrigger' is .*readStream"
-    ):
+    with pytest.raises(UnexpectedArgumentError, match=r"'maxOffsetsPerTrigger' is .*readStream"):
         parsed(maxOffsetsPerTrigger="5").for_batch()
     with pytest.raises(UnexpectedArgumentError, match=r"'endingTimestamp' is for spark.read only"):
         parsed(endingTimestamp="5").for_stream()

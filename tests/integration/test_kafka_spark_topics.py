@@ -1,0 +1,165 @@
+"""Spark's readers of topics against brokers that live: all that needs no Spark."""
+
+import itertools
+import socket
+import threading
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.local.ports import free_ports
+from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.spark.source.offsets import DataLossError
+from quorumlog.spark.topics.batch import TopicReader
+from quorumlog.spark.topics.brokers import RemoteBrokers
+from quorumlog.spark.topics.errors import UnknownTopicError
+from quorumlog.spark.topics.options import parse_topic_options
+from quorumlog.spark.topics.part import LATEST, Part
+from spark_topics_fakes import rows_of
+
+NUMBERS = itertools.count()
+PARTITIONS = 3
+RECORDS = 3_000
+SMALL_FETCH = 2 * 1024
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with kafka_nodes(tmp_path_factory.mktemp("kafka"), 3) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def topic(cluster):
+    name = f"topic-{next(NUMBERS)}"
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(SECONDS)
+    cluster.settle()
+    return name
+
+
+def produce(cluster, topic, values, **options):
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers, **options})
+    if "transactional.id" in options:
+        producer.init_transactions(SECONDS)
+        producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % PARTITIONS)
+        producer.poll(0)
+    assert producer.flush(SECONDS) == 0
+    return producer
+
+
+def reader_of(cluster, topic, **options):
+    named = {"kafka.bootstrap.servers": cluster.servers, "subscribe": topic, **options}
+    return TopicReader(parse_topic_options(named).for_batch(), ("partition", "value"))
+
+
+def numbers_of(rows):
+    """Return the numbers that were produced, sorted; those of a partition came in order."""
+    by_partition = [[int(row["value"]) for row in rows if row["partition"] == n] for n in range(3)]
+    assert all(found == sorted(found) for found in by_partition)
+    return sorted(itertools.chain(*by_partition))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_b13_what_a_client_produced_is_read(cluster, topic, codec):
+    produce(cluster, topic, range(RECORDS), **{"compression.type": codec, "linger.ms": 20})
+    reader = reader_of(cluster, topic)
+    assert numbers_of(rows_of(reader, reader.partitions())) == list(range(RECORDS))
+
+
+def test_b13_a_read_ends_before_a_transaction_that_is_ongoing(cluster, topic):
+    produce(cluster, topic, range(30))
+    ongoing = produce(cluster, topic, range(30, 60), **{"transactional.id": "a"})
+    produce(cluster, topic, range(60, 90))
+    reader = reader_of(cluster, topic)
+    assert numbers_of(rows_of(reader, reader.partitions())) == list(range(30))
+    dirty = reader_of(cluster, topic, isolationLevel="read_uncommitted")
+    assert numbers_of(rows_of(dirty, dirty.partitions())) == list(range(90))
+    ongoing.abort_transaction(SECONDS)
+    reads = RemoteBrokers(cluster.servers, SECONDS * 1_000, "test")
+    parts = {Part(topic, number): LATEST for number in range(PARTITIONS)}
+    while set(reads.offsets(parts, reads_committed=True).values()) != {31}:
+        pass
+    rows = rows_of(reader, reader.partitions())
+    assert numbers_of(rows) == [*range(30), *range(60, 90)]
+
+
+def test_records_that_are_deleted_while_they_are_read_are_a_loss(cluster, topic, monkeypatch):
+    monkeypatch.setattr("quorumlog.spark.topics.tasks.FETCH_BYTES", SMALL_FETCH)
+    produce(cluster, topic, range(RECORDS), **{"batch.size": 2_000})
+    reader = reader_of(cluster, topic)
+    (task,) = reader.partitions()
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    place = confluent_kafka.TopicPartition(topic, 1, 900)
+    (deleted,) = admin.delete_records([place]).values()
+    deleted.result(SECONDS)
+    with pytest.raises(DataLossError, match=f"partition {topic}-1: offsets 0 to 899 "):
+        rows_of(reader, [task])
+    reader = reader_of(cluster, topic, failOnDataLoss="false")
+    assert len(rows_of(reader, [task])) == RECORDS - 900
+
+
+def test_a_read_that_was_given_up_leaves_no_answer_to_others(cluster, topic, monkeypatch):
+    monkeypatch.setattr("quorumlog.spark.topics.tasks.FETCH_BYTES", SMALL_FETCH)
+    produce(cluster, topic, range(RECORDS), **{"batch.size": 2_000})
+    reader = reader_of(cluster, topic)
+    (task,) = reader.partitions()
+    for _ in range(3):
+        given_up = reader.read(task)
+        next(given_up)
+        whole = numbers_of(rows_of(reader, [task]))
+        given_up.close()
+        assert whole == list(range(RECORDS))
+
+
+def test_a_topic_that_is_made_a_moment_later_is_waited_for(cluster):
+    reads = RemoteBrokers(cluster.servers, SECONDS * 1_000, "test")
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    made = threading.Timer(0.2, lambda: admin.create_topics([NewTopic("late", 2)]))
+    made.start()
+    assert reads.partitions(["late"]) == {"late": [0, 1]}
+    assert reads.partitions(["nope"]) == {}
+    with pytest.raises(UnknownTopicError, match="there is no partition late-2"):
+        reads.offsets({Part("late", 2): LATEST}, reads_committed=True)
+    reads.close()
+
+
+def test_servers_that_are_none_are_named_with_the_reason():
+    (port,) = free_ports(1)
+    reads = RemoteBrokers(f"127.0.0.1:{port}", 300, "test")
+    with pytest.raises(NetworkError, match=rf"0.3 s: 127.0.0.1:{port} cannot be reached: Connecti"):
+        reads.topics()
+
+
+def answer_with(listener, data):
+    connection, _ = listener.accept()
+    connection.recv(1_000)
+    connection.sendall(data)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "text"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            RemoteProtocolError,
+            "does not speak Kafka's protocol",
+        ),
+        (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", RemoteProtocolError, "answer 99 in the place of 1"),
+        (b"\0\0\0\x05\0\0\0\x01\0", RemoteProtocolError, "an answer that cannot be read"),
+        (b"\0\0\0\x09\0\0", NetworkError, "could not answer for 0.5 s"),
+    ],
+)
+def test_whoever_is_no_broker_is_told_from_one_that_is_down(said, error, text):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer_with, args=(listener, said))
+        thread.start()
+        reads = RemoteBrokers(f"127.0.0.1:{listener.getsockname()[1]}", 500, "test")
+        with pytest.raises(error, match=text):
+            reads.topics()
+        thread.join()
