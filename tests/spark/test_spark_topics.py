@@ -124,7 +124,7 @@ def test_a_wrong_option_is_told_in_one_line(spark, brokers):
     with pytest.raises(PySparkException) as refused:
         read(spark, brokers, subscribe="t", startingOffset="earliest")
     lines = str(refused.value).splitlines()
-    assert any("'startingOffset'" in line and "mean 'startingOffsets'" in line for line in lines)
+    assert any("'startingoffset'" in line and "mean 'startingOffsets'" in line for line in lines)
 
 
 class Stream:
