@@ -13,10 +13,10 @@ from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
 from quorumlog.spark.source.offsets import DataLossError
 from quorumlog.spark.topics.batch import TopicReader
-from quorumlog.spark.topics.brokers import RemoteBrokers
 from quorumlog.spark.topics.errors import UnknownTopicError
 from quorumlog.spark.topics.options import parse_topic_options
 from quorumlog.spark.topics.part import LATEST, Part
+from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 from spark_topics_fakes import rows_of
 
 NUMBERS = itertools.count()

@@ -67,15 +67,19 @@ def test_a_batch_reads_one_group_and_writes_to_another(run, cluster):
     assert sum(row["entries"] for row in rows) == len(stored(cluster, "g"))
 
 
-def test_a_topic_is_read_with_a_task_for_each_partition(run, tmp_path):
+def test_a_topic_is_read_as_a_batch_and_as_a_stream_that_goes_on(run, tmp_path):
     with kafka_nodes(tmp_path) as nodes:
-        producer = Producer({"bootstrap.servers": nodes.servers})
-        for number in range(60):
-            producer.produce("flights", b"%02d" % number, partition=number % 3)
-        assert producer.flush(60) == 0
-        rows = run("spark_topic.py", nodes.servers, "flights").splitlines()
-    (totals,) = [row.split("|") for row in rows if row.count("|") == 3 and "records" not in row]
-    assert [int(cell) for cell in totals[1:3]] == [60, 120]
+        for numbers in (range(60), range(60, 64)):
+            producer = Producer({"bootstrap.servers": nodes.servers})
+            for number in numbers:
+                producer.produce("flights", b"%02d" % number, partition=number % 3)
+            assert producer.flush(60) == 0
+            shown = run("spark_topic.py", nodes.servers, "flights", str(tmp_path / "checkpoint"))
+            cells = [row.split("|") for row in shown.splitlines()]
+            (totals,) = [row for row in cells if len(row) == 4 and row[1].strip().isdecimal()]
+            assert [int(cell) for cell in totals[1:3]] == [numbers.stop, 2 * numbers.stop]
+            texts = [row for row in cells if len(row) == 5 and row[3].strip().isdecimal()]
+            assert len(texts) == min(20, len(numbers))  # what Spark's console shows of a batch
 
 
 def test_a_stream_continues_and_writes_each_entry_once(run, cluster, tmp_path):

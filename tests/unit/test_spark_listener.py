@@ -62,8 +62,16 @@ def test_lag_is_what_is_there_less_what_was_read_in_each_group():
     assert lags == [GroupLag("q", "a", 10, 15), GroupLag("q", "b", 5, 0)]
 
 
+def test_lag_in_topics_is_counted_in_offsets_of_each_partition_and_not_reported():
+    end, latest = json.dumps({"t": {"0": 5, "1": 7}}), json.dumps({"t": {"0": 9, "1": 7, "2": 3}})
+    assert lags_of("q", end, latest) == [
+        GroupLag("q", "t-0", 5, 4, is_of_topic=True),
+        GroupLag("q", "t-1", 7, 0, is_of_topic=True),
+    ]
+
+
 def test_other_sources_are_ignored():
-    for end, latest in ((None, None), ("", ""), ("7", "9"), ('{"t":{"0":5}}', '{"t":{"0":9}}')):
+    for end, latest in ((None, None), ("", ""), ("7", "9"), ('{"t":[5]}', '{"t":[9]}')):
         assert lags_of("q", end, latest) == []
 
 

@@ -1,11 +1,20 @@
 """Options for topics: those of Spark's Kafka source."""
 
+from pathlib import Path
+
 import pytest
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.spark.topics.options import Positions, are_of_topics, parse_topic_options
+from quorumlog.spark.topics.options import (
+    KNOWN,
+    SYNONYMS,
+    Positions,
+    are_of_topics,
+    parse_topic_options,
+)
 from quorumlog.spark.topics.part import EARLIEST, LATEST, Part
 
+ROOT = Path(__file__).parents[2]
 SERVERS = {"kafka.bootstrap.servers": "h:1,i:2"}
 
 
@@ -115,6 +124,11 @@ def test_options_of_a_stream_and_of_a_batch_are_told_apart():
         parsed(maxOffsetsPerTrigger="5").for_batch()
     with pytest.raises(UnexpectedArgumentError, match=r"'endingTimestamp' is for spark.read only"):
         parsed(endingTimestamp="5").for_stream()
+
+
+def test_every_option_of_topics_is_documented():
+    page = (ROOT / "docs" / "reference" / "spark.md").read_text()
+    assert [name for name in (*KNOWN, *SYNONYMS) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(

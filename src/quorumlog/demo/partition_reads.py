@@ -1,29 +1,22 @@
-"""Readers of a topic that share no code: aiokafka, kcat, and Spark's tasks with kafka-python.
-
-Spark's workers import this module for every task: it loads nothing that draws or prints.
-"""
+"""Readers of a topic that share no code: aiokafka, kcat, and Spark with its source for topics."""
 
 import asyncio
 import hashlib
 import logging
 import shutil
 import subprocess
-import time
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 READ_SECONDS: Final = 60.0
 """All partitions are read within this, or the reader fails."""
 POLL_MS: Final = 500
-PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
-"""What PySpark says of pandas 3 on making a function for Arrow."""
-ROW_SCHEMA: Final = "partition int, records long, gaps long, digest string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +72,6 @@ def read_with_aiokafka(servers: str, topic: str, partitions: int) -> dict[int, P
 async def _read_with_aiokafka(
     servers: str, topic: str, partitions: int
 ) -> dict[int, PartitionRead]:
-    from aiokafka import AIOKafkaConsumer, TopicPartition  # noqa: PLC0415  (Spark's workers)
-
     wanted = [TopicPartition(topic, number) for number in range(partitions)]
     digests = {one: _Digest() for one in wanted}
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
@@ -137,47 +128,11 @@ def _of_kcat(shown: bytes) -> Iterator[tuple[int, bytes]]:
 def read_with_spark(
     spark: "SparkSession", servers: str, topic: str, partitions: int
 ) -> dict[int, PartitionRead]:
-    """Return what every partition holds up to its end, each read by a task of its own."""
-
-    def read(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow  # noqa: PLC0415  (in Spark's worker)
-
-        for batch in batches:
-            numbers = batch.column("id").to_pylist()
-            reads = [read_with_kafka_python(servers, topic, number) for number in numbers]
-            columns = {
-                "partition": pyarrow.array(numbers, pyarrow.int32()),
-                "records": [one.records for one in reads],
-                "gaps": [one.gaps for one in reads],
-                "digest": [one.digest for one in reads],
-            }
-            yield pyarrow.RecordBatch.from_pydict(columns)
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=PANDAS_WARNING)
-        rows = spark.range(0, partitions, 1, partitions).mapInArrow(read, ROW_SCHEMA).collect()
-    return {
-        row["partition"]: PartitionRead(row["records"], row["gaps"], row["digest"]) for row in rows
-    }
-
-
-def read_with_kafka_python(servers: str, topic: str, partition: int) -> PartitionRead:
-    """Return what one partition holds up to its end. Raises `TimeoutError`."""
-    from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415  (only Spark's workers)
-
-    place = TopicPartition(topic, partition)
-    digest = _Digest()
-    deadline = time.monotonic() + READ_SECONDS
-    consumer = KafkaConsumer(bootstrap_servers=servers.split(","), enable_auto_commit=False)
-    try:
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic}-{partition} not read within {READ_SECONDS:g} s")
-            for record in consumer.poll(timeout_ms=POLL_MS).get(place, ()):
-                digest.add(record.offset, value_digest(record.value))
-    finally:
-        consumer.close()
-    return digest.read()
+    """Return what every partition holds up to its end."""
+    reader = spark.read.format("quorumlog").option("kafka.bootstrap.servers", servers)
+    frame = reader.option("subscribe", topic).load()
+    rows = frame.selectExpr("partition", "offset", "unhex(sha2(value, 256)) as digest").toArrow()
+    digests = {number: _Digest() for number in range(partitions)}
+    for row in rows.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist():
+        digests[row["partition"]].add(row["offset"], row["digest"])
+    return {number: digest.read() for number, digest in digests.items()}

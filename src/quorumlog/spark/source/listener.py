@@ -16,6 +16,7 @@ from quorumlog.model.wording import entries_text
 from quorumlog.spark.source.clusters import Connect, RemoteCluster
 from quorumlog.spark.source.offsets import READER, SERVERS, parse_offset
 from quorumlog.spark.source.options import NAME_LENGTH_MAX
+from quorumlog.spark.topics import offsets as topics
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ class GroupLag:
     """The lag of a query in one group: it has processed everything before `index`.
 
     `servers` are those of the cluster; `reader` is the name under which the position is reported
-    there. Either is empty if it is not known.
+    there. Either is empty if it is not known. A partition of a topic is a group here, too, by the
+    name topic-partition; of it nothing is reported.
     """
 
     query: str
@@ -38,6 +40,7 @@ class GroupLag:
     entries_behind: int
     servers: str = ""
     reader: str = ""
+    is_of_topic: bool = False
 
 
 class PositionListener(StreamingQueryListener):
@@ -74,7 +77,7 @@ class PositionListener(StreamingQueryListener):
         for source in progress.sources:
             for lag in lags_of(query, source.endOffset, source.latestOffset):
                 self._publish(run_id, lag, progress.batchId)
-                if lag.servers or self._report_to:
+                if not lag.is_of_topic and (lag.servers or self._report_to):
                     self._unreported.setdefault(run_id, {})[lag.servers, lag.group] = lag
         if self._now_s() >= self._not_before_s.get(run_id, 0.0):
             self._report(run_id)
@@ -162,20 +165,37 @@ class LagListener(PositionListener):
 def lags_of(query: str, end_offset: str | None, latest_offset: str | None) -> list[GroupLag]:
     """Return the lag of a query, from a source's offsets in its progress; nothing if not ours."""
     try:
-        end = parse_offset(json.loads(end_offset or ""))
-        known = json.loads(latest_offset or "")
-        latest = parse_offset(known)
-    except (ValueError, TypeError, KeyError, AttributeError, QuorumlogError):
+        end, latest = json.loads(end_offset or ""), json.loads(latest_offset or "")
+        return _lags_in_groups(query, end, latest)
+    except (ValueError, TypeError, KeyError, AttributeError):
         return []
+    except QuorumlogError:
+        return _lags_in_topics(query, end, latest)
+
+
+def _lags_in_groups(query: str, end: Any, latest: Any) -> list[GroupLag]:
+    ends = parse_offset(latest)
     return [
         GroupLag(
             query,
             group,
             position.index,
-            max(0, latest[group].index - position.index),
-            str(known[group].get(SERVERS, "")),
-            str(known[group].get(READER, "")),
+            max(0, ends[group].index - position.index),
+            str(latest[group].get(SERVERS, "")),
+            str(latest[group].get(READER, "")),
         )
-        for group, position in end.items()
-        if group in latest
+        for group, position in parse_offset(end).items()
+        if group in ends
     ]
+
+
+def _lags_in_topics(query: str, end: Any, latest: Any) -> list[GroupLag]:
+    try:
+        ends = topics.parse_offset(latest)
+        return [
+            GroupLag(query, str(part), at, max(0, ends[part] - at), is_of_topic=True)
+            for part, at in topics.parse_offset(end).items()
+            if part in ends
+        ]
+    except QuorumlogError:
+        return []

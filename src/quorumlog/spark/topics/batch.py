@@ -20,7 +20,7 @@ from quorumlog.model.errors import IndexOutOfRangeError
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.pushdown import PushedFilters
-from quorumlog.spark.topics.brokers import Brokers, Connect, brokers_for
+from quorumlog.spark.topics.brokers import Brokers, Connect
 from quorumlog.spark.topics.options import TopicOptions
 from quorumlog.spark.topics.part import EARLIEST, Part
 from quorumlog.spark.topics.planning import (
@@ -33,6 +33,7 @@ from quorumlog.spark.topics.planning import (
     parts_to_read,
     starts_of,
 )
+from quorumlog.spark.topics.remote_brokers import brokers_for
 from quorumlog.spark.topics.tasks import read_ranges
 from quorumlog.spark.worker import freeze_gc
 

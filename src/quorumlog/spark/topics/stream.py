@@ -1,13 +1,10 @@
 """Reading topics as a stream: offsets from the brokers, limits on a batch, tasks as in a batch.
 
-An offset in a checkpoint is {"<topic>": {"<partition>": offset}}, as Spark's Kafka source has it:
-the first offset that was not read. Only the checkpoint says how far the stream has come.
+Only Spark's checkpoint says how far the stream has come.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -25,8 +22,9 @@ from quorumlog.spark.source.inline_rows import ENTRIES_MAX, InlineRows
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.planning import shares
 from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS, monotonic_ms
-from quorumlog.spark.topics.brokers import Brokers, Connect, brokers_for
+from quorumlog.spark.topics.brokers import Brokers, Connect
 from quorumlog.spark.topics.errors import UnknownTopicError
+from quorumlog.spark.topics.offsets import Offset, OffsetJson, format_offset, parse_offset
 from quorumlog.spark.topics.options import TopicOptions
 from quorumlog.spark.topics.part import LATEST, Part
 from quorumlog.spark.topics.planning import (
@@ -41,36 +39,9 @@ from quorumlog.spark.topics.planning import (
     parts_to_read,
     starts_of,
 )
+from quorumlog.spark.topics.remote_brokers import brokers_for
 from quorumlog.spark.topics.tasks import read_few, read_ranges
 from quorumlog.spark.worker import freeze_gc
-
-logger: Final = logging.getLogger(__name__)
-
-OffsetJson: TypeAlias = dict[str, dict[str, int]]
-"""An offset as Spark keeps it."""
-Offset: TypeAlias = dict[Part, int]
-
-
-def parse_offset(written: Mapping[str, Any]) -> Offset:
-    """Return the positions that an offset of a checkpoint names. Raises `QuorumlogError`."""
-    try:
-        return {
-            Part(topic, int(partition)): int(offset)
-            for topic, partitions in written.items()
-            for partition, offset in partitions.items()
-        }
-    except (AttributeError, TypeError, ValueError):
-        raise QuorumlogError(
-            f"{written} is no offset of topics; was the checkpoint written by another source?"
-        ) from None
-
-
-def format_offset(offset: Offset) -> OffsetJson:
-    """Return what is written in a checkpoint, always the same for the same positions."""
-    written: OffsetJson = {}
-    for part in sorted(offset):
-        written.setdefault(part.topic, {})[str(part.partition)] = offset[part]
-    return written
 
 
 class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):

@@ -1,0 +1,358 @@
+"""A cluster of brokers over the network, and the connections that a process keeps to it."""
+
+import logging
+import random
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from quorumlog.kafka.codec import Message
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.requests import ApiKey
+from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.records.batch import BatchHeader
+from quorumlog.records.columns import whole_batches
+from quorumlog.spark.topics.brokers import FetchedBatches
+from quorumlog.spark.topics.connection import BrokerConnection, FetchAnswer
+from quorumlog.spark.topics.errors import OffsetOutOfRangeError, PassingError, UnknownTopicError
+from quorumlog.spark.topics.part import Part
+
+logger = logging.getLogger(__name__)
+
+FETCH_WAIT_MS: Final = 500
+"""How long a broker waits for records that are to come: it answers at once if it has any."""
+CONNECTION_TIMEOUT_S: Final = 10.0
+"""A broker that does not answer for so long is given up, and the leader looked up again."""
+RETRY_S: Final = 0.1
+UNKNOWN_S: Final = 2.0
+"""How long a topic may be unknown: brokers learn of a new one a moment after it was made."""
+BROKERS_MAX: Final = 64
+"""Clusters to which a process keeps connections."""
+_METADATA_VERSION: Final = 9
+_LIST_OFFSETS_VERSION: Final = 5
+_UNKNOWN: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+}
+
+Value = TypeVar("Value")
+
+
+_known: OrderedDict[tuple[str, int, str], "RemoteBrokers"] = OrderedDict()
+_lock = threading.Lock()  # guards the table
+
+
+def brokers_for(servers: str, timeout_ms: int, client_id: str) -> "RemoteBrokers":
+    """Return this process's connections to a cluster: kept between tasks and plans."""
+    key = (servers, timeout_ms, client_id)
+    with _lock:
+        found = _known.pop(key, None) or RemoteBrokers(servers, timeout_ms, client_id)
+        _known[key] = found
+        while len(_known) > BROKERS_MAX:
+            _known.popitem(last=False)[1].close()
+    return found
+
+
+class RemoteBrokers:
+    """A cluster by the addresses of some of its brokers; see `Brokers`. For one thread at a time.
+
+    `timeout_ms` is how long an outage is ridden out.
+    """
+
+    def __init__(self, servers: str, timeout_ms: int, client_id: str) -> None:
+        self._servers = servers
+        self._bootstrap = servers.split(",")
+        self._timeout_s = timeout_ms / 1_000
+        self._client_id = client_id
+        self._connections: dict[str, BrokerConnection] = {}
+        self._addresses: dict[int, str] = {}
+        self._leaders: dict[Part, int] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def topics(self) -> dict[str, list[int]]:
+        """See `Brokers`."""
+        return self._riding_out(lambda: self._metadata(None))
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """See `Brokers`."""
+        ends_at = time.monotonic() + min(UNKNOWN_S, self._timeout_s)
+        while True:
+            found = self._riding_out(lambda: self._metadata(topics))
+            if len(found) == len(set(topics)) or time.monotonic() >= ends_at:
+                return found
+            time.sleep(RETRY_S)
+
+    def _metadata(self, topics: Sequence[str] | None) -> dict[str, list[int]]:
+        """Learn brokers and leaders; return topics with their partitions."""
+        values = {
+            "topics": None if topics is None else [{"name": name} for name in topics],
+            "allow_auto_topic_creation": False,
+        }
+        answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, values)
+        self._addresses = {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
+        found = {}
+        for topic in answer.topics:
+            if topic.error_code in _UNKNOWN:
+                continue
+            if topic.error_code:
+                raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
+            if topics is None and topic.is_internal:
+                continue
+            found[topic.name] = sorted(one.partition_index for one in topic.partitions)
+            for one in topic.partitions:
+                self._leaders[Part(topic.name, one.partition_index)] = one.leader_id
+        return found
+
+    def offsets(
+        self, times: Mapping[Part, int], *, reads_committed: bool
+    ) -> dict[Part, int | None]:
+        """See `Brokers`."""
+        found: dict[Part, int | None] = {}
+
+        def ask() -> None:
+            by_leader: dict[str, dict[Part, int]] = defaultdict(dict)
+            left = {part: at for part, at in times.items() if part not in found}
+            for part, at in left.items():
+                by_leader[self._leader(part, left)][part] = at
+            for address, asked in by_leader.items():
+                self._list_offsets(address, asked, found, reads_committed=reads_committed)
+
+        self._riding_out(ask)
+        return found
+
+    def _list_offsets(
+        self,
+        address: str,
+        times: Mapping[Part, int],
+        found: dict[Part, int | None],
+        *,
+        reads_committed: bool,
+    ) -> None:
+        topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for part, at in times.items():
+            topics[part.topic].append({"partition_index": part.partition, "timestamp": at})
+        values = {
+            "replica_id": -1,
+            "isolation_level": int(reads_committed),
+            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        }
+        answer = self._ask(address, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, values)
+        failed: PassingError | None = None
+        for topic in answer.topics:
+            for one in topic.partitions:
+                part = Part(topic.name, one.partition_index)
+                if one.error_code:
+                    failed = _failed(part, one.error_code)
+                else:
+                    found[part] = one.offset if one.offset >= 0 else None
+        if failed is not None:
+            raise failed
+
+    # -- records -----------------------------------------------------------------------------
+
+    def batches(
+        self, part: Part, first: int, beyond: int, *, reads_committed: bool, bytes_max: int
+    ) -> Iterator[FetchedBatches]:
+        """See `Brokers`. The next answer is on its way while one is used."""
+        fetching = _Fetching(self, part, first, reads_committed, bytes_max)
+        offset, ends_at = first, time.monotonic() + self._timeout_s
+        try:
+            while offset < beyond:
+                try:
+                    answer = fetching.answer()
+                    batches = self._batches_of(part, answer, offset)
+                except PassingError as error:
+                    fetching.end()
+                    self._pause(error, ends_at)
+                    continue
+                if not batches:  # a new leader may not know yet how far records are committed
+                    self._pause(_LackingError(part, offset, beyond), ends_at)
+                    fetching.ask(offset)
+                    continue
+                offset = batches[-1][1].last_offset + 1
+                if offset < beyond:
+                    fetching.ask(offset)
+                ends_at = time.monotonic() + self._timeout_s
+                yield FetchedBatches(answer.records, batches, answer.aborted, offset)
+                ends_at = time.monotonic() + self._timeout_s  # what was done with it takes time
+        finally:
+            fetching.end()
+
+    def _batches_of(
+        self, part: Part, answer: FetchAnswer, offset: int
+    ) -> list[tuple[int, BatchHeader]]:
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise OffsetOutOfRangeError(f"partition {part} has no offset {offset}")
+        if answer.error_code:
+            raise _failed(part, answer.error_code)
+        found = list(whole_batches(answer.records))
+        following = [one for one in found if one[1].last_offset >= offset]
+        if found and not following:
+            raise RemoteProtocolError(f"asked for {part} from {offset} on, got what is before")
+        return following
+
+    # -- connections -------------------------------------------------------------------------
+
+    def _riding_out(self, act: Callable[[], Value]) -> Value:
+        """Return what `act` returns, asked again while a broker cannot answer."""
+        ends_at = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return act()
+            except PassingError as error:
+                self._pause(error, ends_at)
+
+    def _pause(self, error: PassingError, ends_at: float) -> None:
+        """Wait a little, and forget leaders. Raises `NetworkError` if the time is over."""
+        if time.monotonic() >= ends_at:
+            raise NetworkError(
+                f"the brokers at {self._servers} could not answer for {self._timeout_s:g} s: "
+                f"{error}"
+            ) from None
+        self._leaders.clear()
+        time.sleep(RETRY_S)
+
+    def _leader(self, part: Part, asked: Mapping[Part, Any]) -> str:
+        """Return the address of a leader; `asked` are the partitions that are of interest."""
+        if part not in self._leaders:
+            self._metadata(sorted({one.topic for one in asked}))
+        if part not in self._leaders:
+            raise UnknownTopicError(f"there is no partition {part}", part.topic)
+        address = self._addresses.get(self._leaders[part])
+        if address is None:
+            raise PassingError(f"partition {part} has no leader")
+        return address
+
+    def lend(self, part: Part) -> BrokerConnection:
+        """Return a connection to the leader of a partition, for one use only until it is returned.
+
+        Raises `PassingError`, `UnknownTopicError`.
+        """
+        address = self._leader(part, {part: None})
+        connection = self._connection(address)
+        del self._connections[address]
+        return connection
+
+    def take_back(self, connection: BrokerConnection) -> None:
+        """Keep a lent connection that has no answer under way."""
+        former = self._connections.pop(connection.address, None)
+        if former is not None:
+            former.close()
+        self._connections[connection.address] = connection
+
+    def _connection(self, address: str) -> BrokerConnection:
+        if address not in self._connections:
+            timeout_s = min(CONNECTION_TIMEOUT_S, self._timeout_s)
+            self._connections[address] = BrokerConnection(address, timeout_s, self._client_id)
+        return self._connections[address]
+
+    def _ask(self, address: str, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
+        try:
+            return self._connection(address).ask(key, version, values)
+        except (PassingError, RemoteProtocolError):
+            if (failed := self._connections.pop(address, None)) is not None:
+                failed.close()
+            raise
+
+    def _ask_any(self, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
+        """Ask whichever broker answers, those with a connection first."""
+        addresses = list(dict.fromkeys([*self._addresses.values(), *self._bootstrap]))
+        random.shuffle(addresses)
+        addresses.sort(key=lambda address: address not in self._connections)
+        failed: PassingError | None = None
+        for address in addresses:
+            try:
+                return self._ask(address, key, version, values)
+            except PassingError as error:
+                failed = error
+        raise failed or PassingError("there is no address of a broker")
+
+
+class _LackingError(PassingError):
+    """Records that were there when a read was planned are not there."""
+
+    def __init__(self, part: Part, offset: int, beyond: int) -> None:
+        super().__init__(
+            f"partition {part} had records up to {beyond - 1} when the read was planned, but those "
+            f"from {offset} on cannot be had now"
+        )
+
+
+class _Fetching:
+    """The one fetch of a partition that is under way."""
+
+    def __init__(
+        self,
+        brokers: RemoteBrokers,
+        part: Part,
+        offset: int,
+        reads_committed: bool,
+        bytes_max: int,
+    ) -> None:
+        self._brokers = brokers
+        self._part = part
+        self._offset = offset
+        self._reads_committed = reads_committed
+        self._bytes_max = bytes_max
+        self._asked: tuple[BrokerConnection, int] | None = None
+        """Where the answer will come, and its number."""
+        self._idle: BrokerConnection | None = None
+
+    def ask(self, offset: int) -> None:
+        """Ask for what is from an offset on. An error is raised when the answer is wanted."""
+        self._offset = offset
+        with suppress(PassingError):
+            self._send()
+
+    def _send(self) -> tuple[BrokerConnection, int]:
+        connection = self._idle or self._brokers.lend(self._part)
+        self._idle = None
+        try:
+            number = connection.send_fetch(
+                *self._part,
+                self._offset,
+                bytes_max=self._bytes_max,
+                wait_ms=FETCH_WAIT_MS,
+                reads_committed=self._reads_committed,
+            )
+        except PassingError:
+            connection.close()
+            raise
+        self._asked = connection, number
+        return self._asked
+
+    def answer(self) -> FetchAnswer:
+        """Return the answer, asking first if nothing is under way."""
+        connection, number = self._asked or self._send()
+        answer = connection.receive_fetch(number)
+        self._asked, self._idle = None, connection
+        return answer
+
+    def end(self) -> None:
+        """Give the connection back; one with an answer under way is closed."""
+        if self._asked is not None:
+            self._asked[0].close()
+        elif self._idle is not None:
+            self._brokers.take_back(self._idle)
+        self._asked = self._idle = None
+
+
+def _failed(part: Part, code: int) -> PassingError:
+    return PassingError(f"partition {part}: {_words(code)}")
+
+
+def _words(code: int) -> str:
+    """Return an error code of Kafka by its name."""
+    names = {int(one): one.name for one in ErrorCode}
+    return names.get(code, f"error {code}")
