@@ -342,6 +342,8 @@ def test_configs_are_set_deleted_appended_to_and_replaced(admin):
     assert policy.value == "delete,compact"
     policy = altered("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)["cleanup.policy"]
     assert policy.value == "compact"
+    policy = altered("cleanup.policy", "compact", AlterConfigOpType.SUBTRACT)["cleanup.policy"]
+    assert (policy.value, policy.is_default) == ("", False)
     whole = ConfigResource(ResourceType.TOPIC, name, set_config={"retention.ms": "7"})
     done(admin.alter_configs([whole]))
     found = configs_of(admin, ResourceType.TOPIC, name)

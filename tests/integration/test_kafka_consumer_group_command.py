@@ -216,6 +216,16 @@ def test_f2_lag_that_is_not_known_is_not_taken_for_none(command, cluster, reques
     assert lag in " ".join(out.split())
 
 
+def test_f2_a_committed_offset_below_0_is_shown_as_none(command, cluster, request):
+    admin = KafkaAdminClient(bootstrap_servers=cluster.servers)
+    places = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    offsets = dict(zip(places, (OffsetAndMetadata(at, "", -1) for at in (2, -5)), strict=True))
+    admin.alter_group_offsets(request.node.name, offsets)
+    admin.close()
+    found = described(command, request.node.name)["partitions"]
+    assert [(one["committed"], one["lag"]) for one in found] == [(2, RECORDS - 2)]
+
+
 def test_f2_a_reset_says_that_a_group_is_new_and_which_offsets_there_are(command):
     options = ("--topic", "orders:0", "--to-offset", "99", "--dry-run")
     status, _, error = command("reset", "ordres", *options)

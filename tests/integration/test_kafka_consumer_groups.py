@@ -303,11 +303,12 @@ def test_b4_a_stranger_is_unknown(cluster):
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_c4_what_is_said_of_an_unknown_topic_is_not_committed(cluster):
+def commit_from_outside(cluster, group, topic, offset):
+    """Return the error of a commit of partition 0 by a client that is no member."""
     partitions = [
         {
             "partition_index": 0,
-            "committed_offset": 1,
+            "committed_offset": offset,
             "committed_leader_epoch": -1,
             "committed_metadata": "",
         }
@@ -316,14 +317,34 @@ def test_c4_what_is_said_of_an_unknown_topic_is_not_committed(cluster):
         cluster,
         ApiKey.OFFSET_COMMIT,
         8,
-        group_id="g",
+        group_id=group,
         generation_id_or_member_epoch=-1,
         member_id="",
         group_instance_id=None,
-        topics=[{"name": "none", "partitions": partitions}],
+        topics=[{"name": topic, "partitions": partitions}],
     )
     (partition,) = answer.topics[0].partitions
-    assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return partition.error_code
+
+
+def test_c4_what_is_said_of_an_unknown_topic_is_not_committed(cluster):
+    error = commit_from_outside(cluster, "g", "none", 1)
+    assert error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_b5_a_committed_offset_below_0_is_taken_as_by_kafkas_brokers_and_counts_as_none(cluster):
+    topic = filled(cluster)
+    assert commit_from_outside(cluster, topic, topic, -5) == ErrorCode.NONE
+    consumer = confluent(cluster, topic, topic)
+    until(has_all, consumer)  # from where auto.offset.reset says
+    consumer.close()
+    for one in cluster.nodes:
+        assert cluster.run(one.broker.barrier(SECONDS * 1_000))
+    assert topic not in {
+        labels["consumer_group"]
+        for one in cluster.nodes
+        for labels, _ in figures_of(one)["consumer_group_lag_records"]
+    }
 
 
 def test_b5_the_last_acknowledged_commit_counts_when_the_coordinator_stops(tmp_path):

@@ -80,9 +80,9 @@ def fetch(offset=0, **fields):
     return ApiKey.FETCH, 12, fetch_values(offset, **{"topic": TOPIC, **fields})
 
 
-def list_offsets(topic=TOPIC, partition=0, timestamp=-1, epoch=-1):
+def list_offsets(topic=TOPIC, partition=0, timestamp=-1, epoch=-1, times=1):
     asked = {"partition_index": partition, "current_leader_epoch": epoch, "timestamp": timestamp}
-    topics = [{"name": topic, "partitions": [asked]}]
+    topics = [{"name": topic, "partitions": [asked]}] * times
     return ApiKey.LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": topics}
 
 
@@ -264,6 +264,7 @@ def cases():
         "offsets, unknown topic": (list_offsets("none"), error.UNKNOWN_TOPIC_OR_PARTITION),
         "offsets, later epoch": (list_offsets(epoch=1_000), error.UNKNOWN_LEADER_EPOCH),
         "offsets, unknown kind": (list_offsets(timestamp=-3), error.UNSUPPORTED_VERSION),
+        "offsets, named again": (list_offsets(timestamp=5, times=1_000), error.INVALID_REQUEST),
         "epochs, unknown topic": (epoch_end("none"), error.UNKNOWN_TOPIC_OR_PARTITION),
         "records to be deleted, none": (delete_records(1 << 40), error.OFFSET_OUT_OF_RANGE),
         "create, exists": (create(name=TOPIC), error.TOPIC_ALREADY_EXISTS),

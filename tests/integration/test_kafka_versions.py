@@ -104,17 +104,10 @@ def fetch_values(version):
 
 
 def list_offsets_values(version):
-    times = [
-        -1,
-        -2,
-        0,
-        2_500,
-        4_000,
-        *([-3] if version >= 7 else []),
-        *([-4] if version >= 8 else []),
-    ]
-    partitions = [{"partition_index": 0, "timestamp": time_ms} for time_ms in times]
-    return {"topics": [{"name": "t", "partitions": [*partitions, {"partition_index": 9}]}]}
+    # a partition is named once: each version asks it for something else
+    times = {1: -1, 2: -2, 3: 0, 4: 2_500, 5: 4_000, 6: 2_500, 7: -3, 8: -4}
+    asked = {"partition_index": 0, "timestamp": times[version]}
+    return {"topics": [{"name": "t", "partitions": [asked, {"partition_index": 9}]}]}
 
 
 def metadata_values(version):

@@ -309,8 +309,9 @@ def test_configs_of_a_topic_are_set_deleted_and_replaced_all_or_none():
         ResponseCode.INVALID_CONFIG
     )
     assert alter(("append", "retention.ms", "3")) is ResponseCode.INVALID_CONFIG
-    assert alter(("subtract", "cleanup.policy", "compact")) is ResponseCode.INVALID_CONFIG
     assert cluster.view.topics["t"].configs == {"cleanup.policy": "compact"}
+    assert alter(("subtract", "cleanup.policy", "compact")) is OK
+    assert cluster.view.topics["t"].configs == {"cleanup.policy": ""}
     assert alter(("set", "retention.ms", "3"), replaces=True) is OK
     assert cluster.view.topics["t"].configs == {"retention.ms": "3"}
     assert alter(("set", "retention.ms", "3"), topic="u") is ResponseCode.UNKNOWN_TOPIC

@@ -32,6 +32,7 @@ DAY_MS = 86_400_000
         ({"retention.ms": "60000", "retention.bytes": "1000"}, SHORTEST),
         ({"cleanup.policy": "compact", "retention.ms": "60000"}, UNLIMITED),
         ({"cleanup.policy": "compact, delete", "retention.ms": "60000"}, SHORTEST),
+        ({"cleanup.policy": "", "retention.ms": "60000", "retention.bytes": "9"}, UNLIMITED),
     ],
 )
 def test_topics_that_keep_for_about_as_long_are_of_one_class(configs, expected):

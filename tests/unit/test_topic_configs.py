@@ -42,6 +42,7 @@ def test_every_default_is_a_value_that_is_taken(definitions):
         ("retention.ms", "١٢", "is no whole number"),
         ("max.message.bytes", "4194257", "is not between 0 and 4194256"),
         ("cleanup.policy", "delete,forget", "'forget' is none of delete, compact"),
+        ("cleanup.policy", "delete,", "'' is none of delete, compact"),
         ("message.timestamp.type", "Never", "is none of CreateTime, LogAppendTime"),
         ("preallocate", "yes", "is none of true, false"),
         ("min.cleanable.dirty.ratio", "2", "is not between 0 and 1"),
@@ -58,6 +59,7 @@ def test_what_a_config_may_not_be_is_said(name, value, words):
 def test_configs_that_change_nothing_are_taken_and_say_so():
     assert problem("cleanup.policy", "compact") == ""
     assert problem("cleanup.policy", "compact, delete") == ""
+    assert problem("cleanup.policy", "") == ""  # nothing is removed (KIP-1161)
     assert "nothing is removed" in TOPIC_CONFIGS["cleanup.policy"].documentation
     ignored = [one for one in TOPIC_CONFIGS.values() if not one.has_effect]
     assert {"segment.bytes", "delete.retention.ms"} < {one.name for one in ignored}

@@ -136,7 +136,11 @@ def _shares(admin: Any, *, group: str, described: Mapping[str, Any]) -> list[Sha
     from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
-    committed = admin.list_group_offsets([group])[group]
+    committed = {  # brokers take any offset of a commit; one below 0 is told as -1, and is none
+        place: found.offset
+        for place, found in admin.list_group_offsets([group])[group].items()
+        if found.offset >= 0
+    }
     owners = {
         TopicPartition(each["topic"], number): member
         for member in described["members"]
@@ -151,7 +155,7 @@ def _shares(admin: Any, *, group: str, described: Mapping[str, Any]) -> list[Sha
         Share(
             place.topic,
             place.partition,
-            committed[place].offset if place in committed else None,
+            committed.get(place),
             ends[place].offset if place in ends and ends[place].offset >= 0 else None,
             owners.get(place),
         )

@@ -68,7 +68,7 @@ def _one_of(*words: str) -> Check:
 
 def _several_of(*words: str) -> Check:
     def check(value: str) -> str:
-        given = [part.strip() for part in value.split(",")]
+        given = [part.strip() for part in value.split(",")] if value.strip() else []
         strange = [part for part in given if part not in words]
         return f"{strange[0]!r} is none of {', '.join(words)}" if strange else ""
 
@@ -120,7 +120,8 @@ _TOPIC: Final = (
         "log.cleanup.policy",
         "With delete, records are removed by retention.ms and retention.bytes. With compact alone "
         "nothing is removed, neither old records nor those whose key came again: consumers find at "
-        "least what a compacted topic has. With both, old records are removed as with delete.",
+        "least what a compacted topic has. With both, old records are removed as with delete. "
+        "Empty: nothing is removed.",
     ),
     _config(
         "compression.type",
@@ -324,7 +325,8 @@ _CLUSTER: Final = (
         str(7 * _DAY_MS),
         _whole(60_000, INT_MAX),
         TRANSACTIONAL_ID_EXPIRATION,
-        "How long a transactional id is kept that no producer uses; a minute at least.",
+        "How long a transactional id is kept that no producer uses; a minute at least. Ids are "
+        "looked at each hour, so one may be kept for up to an hour longer.",
     ),
 )
 CLUSTER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {

@@ -370,7 +370,7 @@ def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
         (record.name, place, offset)
         for record in records
         for place, offset in record.offsets.items()
-        if place in ends
+        if place in ends and offset.offset >= 0  # consumers take one below 0 for none
     )
     for name, place, committed in islice(lags, LAGS_SHOWN_MAX):
         topic, end = ends[place]

@@ -222,6 +222,8 @@ async def _fetched(
         partitions = []
         async for number in context.in_turns(dict.fromkeys(numbers)):
             found, fault = offsets.get((topic_id, number), _UNKNOWN), error
+            if found.offset < 0:  # librdkafka would never begin at such a one
+                found = _UNKNOWN
             is_told = requires_stable and error is ErrorCode.NONE
             if is_told and transactions.has_pending(asked.group_id, (topic_id, number)):
                 found, fault = _UNKNOWN, ErrorCode.UNSTABLE_OFFSET_COMMIT

@@ -25,43 +25,64 @@ _HIGH_WATERMARK: Final = -1
 async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
     """Answer offsets of partitions by time, or the first, the end, or that of the newest record.
 
-    Readers of committed transactions see the last stable offset as the end.
+    Readers of committed transactions see the last stable offset as the end. A partition that is
+    named more than once is refused, as by Kafka's brokers, and answered once: one request could
+    have its batches searched again and again.
     """
-    gathering = Gathering[FoundOffset | Refusal]()
+    asked: dict[str, dict[int, Any]] = {}  # by partition; None: it is named more than once
     for topic in request.topics:
+        partitions = asked.setdefault(topic.name, {})
         async for one in context.in_turns(topic.partitions):
-            take = gathering.expect()
-            time_ms = one.timestamp
-            found = led_partition(
-                context.broker, topic.name, one.partition_index, one.current_leader_epoch
-            )
-            if isinstance(found, Refusal):
-                take(found)
-            elif context.header.version < _FIRST_WITH.get(time_ms, 0):
-                text = f"timestamp {time_ms} has no meaning in version {context.header.version}"
-                take(Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
-            else:
-                asked = EARLIEST if time_ms == _EARLIEST_HERE else time_ms
-                found.replica.partition_times.find(
-                    found.channel,
-                    asked,
-                    take,
-                    context.owner,
-                    reads_committed=getattr(request, "isolation_level", 0) == READS_COMMITTED,
-                )
+            number = one.partition_index
+            partitions[number] = None if number in partitions else one
+    gathering = Gathering[FoundOffset | Refusal]()
+    reads_committed = getattr(request, "isolation_level", 0) == READS_COMMITTED
+    for name, partitions in asked.items():
+        async for one in context.in_turns(partitions.values()):
+            _look_up(context, name, one, gathering.expect(), reads_committed=reads_committed)
     answers = iter(await gathering.wait(LOOK_UP_MS))
     return {
         "topics": [
             {
-                "name": topic.name,
+                "name": name,
                 "partitions": [
-                    _listed(context, topic.name, one.partition_index, next(answers))
-                    async for one in context.in_turns(topic.partitions)
+                    _listed(context, name, number, next(answers))
+                    async for number in context.in_turns(partitions)
                 ],
             }
-            for topic in request.topics
+            for name, partitions in asked.items()
         ]
     }
+
+
+def _look_up(
+    context: RequestContext,
+    topic: str,
+    asked: Any,
+    take: Callable[[FoundOffset | Refusal], None],
+    *,
+    reads_committed: bool,
+) -> None:
+    """Have an offset of a partition found, or refuse that."""
+    if asked is None:
+        text = "the request names the partition more than once; ask for one time in each request"
+        take(Refusal(ErrorCode.INVALID_REQUEST, text))
+        return
+    time_ms = asked.timestamp
+    led = led_partition(context.broker, topic, asked.partition_index, asked.current_leader_epoch)
+    if isinstance(led, Refusal):
+        take(led)
+    elif context.header.version < _FIRST_WITH.get(time_ms, 0):
+        text = f"timestamp {time_ms} has no meaning in version {context.header.version}"
+        take(Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
+    else:
+        led.replica.partition_times.find(
+            led.channel,
+            EARLIEST if time_ms == _EARLIEST_HERE else time_ms,
+            take,
+            context.owner,
+            reads_committed=reads_committed,
+        )
 
 
 def _listed(
