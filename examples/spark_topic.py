@@ -25,7 +25,7 @@ stream = spark.readStream.format("quorumlog").options(**options)
 stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 10_000).load()
 texts = stream.selectExpr("partition", "offset", "cast(value as string) as text")
 query = (
-    texts.writeStream.format("console")
+    texts.writeStream.foreachBatch(lambda batch, _: batch.show())
     .option("checkpointLocation", checkpoint)
     .trigger(availableNow=True)
     .start()

@@ -79,7 +79,7 @@ def test_a_topic_is_read_as_a_batch_and_as_a_stream_that_goes_on(run, tmp_path):
             (totals,) = [row for row in cells if len(row) == 4 and row[1].strip().isdecimal()]
             assert [int(cell) for cell in totals[1:3]] == [numbers.stop, 2 * numbers.stop]
             texts = [row for row in cells if len(row) == 5 and row[3].strip().isdecimal()]
-            assert len(texts) == min(20, len(numbers))  # what Spark's console shows of a batch
+            assert len(texts) == min(20, len(numbers))  # what is shown of a batch
 
 
 def test_a_stream_continues_and_writes_each_entry_once(run, cluster, tmp_path):
