@@ -6,12 +6,13 @@ from uuid import UUID
 from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, metadata, producer
 
+from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import FRAME_BYTES_MAX, FrameReader
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, read_header
 
 MESSAGES = {
     (one.API_KEY, one.is_request()): one
-    for module in (admin, consumer, metadata, producer)
+    for module in (admin, consumer, metadata, producer, schemas)
     for one in (getattr(module, name) for name in module.__all__)
     if getattr(one, "type", None) in ("request", "response") and one.API_KEY in SPOKEN
 }
@@ -47,6 +48,8 @@ def _value_of(field, version):
         value = st.lists(values_of(field.array_of, version), max_size=3)
     elif field.is_array():
         value = st.lists(OF_TYPE[field.array_of.type_str], max_size=3)
+    elif field.is_struct():
+        value = values_of(field, version)
     else:
         value = OF_TYPE[field.type_str]
     return st.none() | value if field.nullable_for_version_q(version) else value
@@ -55,13 +58,16 @@ def _value_of(field, version):
 def made(message, version, values):
     """Return kafka-python's object of these plain values."""
     fields = message._struct.fields
-    found = {
-        name: [made(fields[name].data_class, version, one) for one in value]
-        if value and fields[name].is_struct_array()
-        else value
-        for name, value in values.items()
-    }
+    found = {name: _made_value(fields[name], version, one) for name, one in values.items()}
     return message(version=version, **found)
+
+
+def _made_value(field, version, value):
+    if value and field.is_struct_array():
+        return [made(field.data_class, version, one) for one in value]
+    if value is not None and field.is_struct():
+        return made(field.data_class, version, value)
+    return value
 
 
 def sent(key, version, values, *, correlation_id=7, client_id="client"):

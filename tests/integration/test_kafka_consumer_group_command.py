@@ -71,7 +71,8 @@ def committed(command, group):
 def test_f2_a_group_is_listed_and_described_with_its_members_and_lag(command, consumer, request):
     group = request.node.name
     listed = [json.loads(line) for line in command("list", "--json")[1].splitlines()]
-    assert {"group": group, "state": "Stable", "protocol_type": "consumer"} in listed
+    kinds = {"type": "classic", "state": "Stable", "protocol_type": "consumer"}
+    assert {"group": group, **kinds} in listed
     found = described(command, group)
     (member,) = found["members"]
     assert (found["state"], member["client_id"]) == ("Stable", "svc")

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from test_kafka_consumer_protocol import hasten
 
 from quorumlog.local import LocalCluster
 from small_disks import on_small_disks
@@ -35,6 +36,7 @@ def full(tmp_path):
     with on_small_disks(cluster, DISK_BYTES) as disks:
         cluster.up(SECONDS)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        hasten(cluster.bootstrap_servers)
         topics = [NewTopic("large", 1), NewTopic("small", 1)]
         for made in admin.create_topics(topics, operation_timeout=SECONDS).values():
             made.result(SECONDS)
@@ -108,7 +110,12 @@ def test_a_shorter_retention_makes_room(full):
     until(lambda: not errors_of(cluster, "small", 1))
 
 
-def test_consumers_join_and_read_and_are_told_that_nothing_is_committed(full):
+CLASSIC = {"partition.assignment.strategy": "roundrobin"}
+CONSUMER = {"group.protocol": "consumer"}
+
+
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
+def test_consumers_join_and_read_and_are_told_that_nothing_is_committed(full, protocol):
     cluster, _ = full
     consumers = [
         Consumer(
@@ -117,7 +124,7 @@ def test_consumers_join_and_read_and_are_told_that_nothing_is_committed(full):
                 "group.id": "g",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": commits,
-                "partition.assignment.strategy": "roundrobin",
+                **protocol,
             }
         )
         for commits in (True, False)

@@ -21,7 +21,13 @@ from kio.serial import entity_reader
 from kafka_nodes import SECONDS, kafka_nodes
 from kafka_peer import MESSAGES, answered, framed, sent
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
-from quorumlog.machine.cluster.commands import CreateTopics, NewTopic
+from quorumlog.machine.cluster.commands import (
+    AlterConfigs,
+    AlterResource,
+    ConfigChange,
+    CreateTopics,
+    NewTopic,
+)
 from record_batches import batch_of
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "kafka"
@@ -73,6 +79,9 @@ def cluster(tmp_path_factory):
             new = NewTopic("t", TOPIC_ID.bytes, 2, configs={"retention.ms": "-1"})
             await broker.execute(CreateTopics([new]), SECONDS * 1000)
             assert await broker.wait_open([TOPIC_ID.bytes], SECONDS * 1000)
+            names = ("group.consumer.max.session.timeout.ms", "group.consumer.session.timeout.ms")
+            changes = [ConfigChange("set", name, str(SECONDS * 60_000)) for name in names]
+            await broker.execute(AlterConfigs([AlterResource(None, changes)]), SECONDS * 1000)
 
         nodes.run(make_topic())
         yield nodes
@@ -82,6 +91,7 @@ def cluster(tmp_path_factory):
 def connection(cluster):
     made = Connection(cluster.servers)
     made.ask(produce_frame(7, 0, READ))
+    made.ask(sent(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat_of("described", "member")))
     yield made
     made.close()
 
@@ -196,8 +206,20 @@ def offset_commit_values(version):
 def offset_fetch_values(version):
     topics = [{"name": "t", "partition_indexes": [1, 9]}]
     if version >= 8:
-        return {"groups": [{"group_id": "none", "topics": topics}], "require_stable": False}
+        more = {"member_id": None, "member_epoch": -1} if version >= 9 else {}
+        return {"groups": [{"group_id": "none", "topics": topics, **more}], "require_stable": False}
     return {"group_id": "none", "topics": topics}
+
+
+def heartbeat_of(group, member_id):
+    return {
+        "group_id": group,
+        "member_id": member_id,
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+    }
 
 
 OF_A_STRANGER = {"transactional_id": "nobody", "producer_id": 1 << 40, "producer_epoch": 0}
@@ -227,6 +249,11 @@ VALUES = {
         "state_filters": ["Ongoing", "Strange"],
         "producer_id_filters": [1],
         **({"duration_filter": 5} if version >= 1 else {}),
+    },
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda version: heartbeat_of(f"joined-{version}", "member"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda version: {
+        "group_ids": ["described", "none"],
+        "include_authorized_operations": False,
     },
     ApiKey.OFFSET_COMMIT: offset_commit_values,
     ApiKey.OFFSET_FETCH: offset_fetch_values,

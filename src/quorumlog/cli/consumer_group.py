@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 
 from quorumlog.cli.errors import CommandError
+from quorumlog.cli.group_descriptions import CONSUMER, DEAD, described_groups
 from quorumlog.cli.kafka_admin import (
     PASSING,
     RETRY_S,
@@ -33,7 +34,6 @@ Place: TypeAlias = tuple[str, int]
 SHOWN_BY: Final = "quorumlog consumer-group describe"
 UNKNOWN_OFFSET: Final = -1
 """What brokers say if no record has a timestamp, or a later one."""
-_DEAD: Final = "Dead"
 _OK: Final = "OK"
 _NOT_FOUND: Final = "GroupIdNotFoundError"
 _NOT_EMPTY: Final = "NonEmptyGroupError"
@@ -86,13 +86,15 @@ def list_command(
             print_json(
                 {
                     "group": one["group_id"],
+                    "type": one.get("group_type"),
                     "state": one["group_state"],
                     "protocol_type": one["protocol_type"],
                 }
             )
         return
-    rows = [[one["group_id"], one["group_state"], one["protocol_type"]] for one in found]
-    print_table(["GROUP", "STATE", "PROTOCOL TYPE"], rows)
+    keys = ("group_id", "group_type", "group_state", "protocol_type")
+    rows = [[one.get(key) or "-" for key in keys] for one in found]
+    print_table(["GROUP", "TYPE", "STATE", "PROTOCOL TYPE"], rows)
 
 
 @app.command(name="describe")
@@ -119,16 +121,7 @@ def describe_command(
 
 
 def _described(client: Any, *, names: Sequence[str]) -> Any:
-    """Return the members of groups, by name; kafka-python says beside them why there are none."""
-    from kafka.errors import NotCoordinatorError  # noqa: PLC0415  (see kafka_admin)
-
-    found = client.describe_groups(names)
-    for name, one in found.items():
-        if error := one["error"]:
-            if "Coordinator" in error:
-                raise NotCoordinatorError(error)
-            raise CommandError(f"consumer group {name!r}: {error}")
-    return found
+    return described_groups(client, names)
 
 
 def _shares(admin: Any, *, group: str, described: Mapping[str, Any]) -> list[Share]:
@@ -180,7 +173,7 @@ def _assigned(member: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _is_unknown(described: Mapping[str, Any], shares: Sequence[Share]) -> bool:
-    return bool(described["group_state"] == _DEAD and not shares)
+    return bool(described["group_state"] == DEAD and not shares)
 
 
 def _lag(shares: Iterable[Share]) -> int:
@@ -192,8 +185,11 @@ def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]
     print_json(
         {
             "group": name,
+            "type": described["group_type"],
             "state": described["group_state"],
             "assignor": described["protocol_data"],
+            "epoch": described.get("group_epoch"),
+            "assignment_epoch": described.get("assignment_epoch"),
             "lag": None if any(one.lag is None for one in shares) else _lag(shares),
             "members": [
                 {
@@ -201,6 +197,7 @@ def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]
                     "instance_id": one["group_instance_id"],
                     "client_id": one["client_id"],
                     "host": one["client_host"],
+                    "epoch": one.get("member_epoch"),
                 }
                 for one in described["members"]
             ],
@@ -222,6 +219,8 @@ def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]
 def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
     state, members = described["group_state"], counted(len(described["members"]), "member")
     assignor = f", assignor {described['protocol_data']}" if described["protocol_data"] else ""
+    if described["group_type"] == CONSUMER:
+        state = f"{state} (consumer protocol, epoch {described['group_epoch']})"
     unknown = sum(one.lag is None for one in shares)
     lag = f", lag {_lag(shares)}" if len(shares) > unknown else ""
     lag += f" and that of {counted(unknown, 'partition')}, which is not known" * bool(unknown)
@@ -231,11 +230,18 @@ def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> 
             one.topic,
             str(one.partition),
             *("-" if cell is None else str(cell) for cell in (one.committed, one.end, one.lag)),
-            "-" if one.member is None else f"{one.member['client_id']} {one.member['client_host']}",
+            "-" if one.member is None else _owner(one.member),
         ]
         for one in shares
     ]
     print_table(["TOPIC", ">PARTITION", ">COMMITTED", ">END", ">LAG", "MEMBER"], rows)
+
+
+def _owner(member: Mapping[str, Any]) -> str:
+    """Return a member for the table: with its epoch, if it has one."""
+    text = f"{member['client_id']} {member['client_host']}"
+    epoch = member.get("member_epoch")
+    return text if epoch is None else f"{text}, epoch {epoch}"
 
 
 # -- reset ----------------------------------------------------------------------------------------

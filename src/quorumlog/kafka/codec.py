@@ -1,4 +1,5 @@
-"""Bodies of requests and answers by Kafka's schemas; the only module that imports kafka-python.
+"""Bodies of requests and answers by Kafka's schemas; with those of requests that kafka-python does
+not know (`schemas`), the only module that imports it.
 
 Answers are encoded by kafka-python. Requests become its objects, too, but are read here, with its
 schemas: its own decoder is made for the answers of a broker that one trusts. It takes strings that
@@ -16,6 +17,7 @@ from uuid import UUID
 import msgspec
 from kafka.protocol import admin, consumer, metadata, producer
 
+from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
@@ -44,7 +46,7 @@ _Read: TypeAlias = Callable[[Cursor], Any]
 
 def _messages() -> dict[tuple[int, bool], Any]:
     """Return the classes of messages that are spoken, by API key and whether it is a request."""
-    modules = (admin, consumer, metadata, producer)
+    modules = (admin, consumer, metadata, producer, schemas)
     names = [getattr(module, name) for module in modules for name in module.__all__]
     found = [one for one in names if getattr(one, "type", None) in ("request", "response")]
     return {(one.API_KEY, one.is_request()): one for one in found if one.API_KEY in SPOKEN}

@@ -63,6 +63,8 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 class Versions(NamedTuple):
@@ -78,15 +80,15 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.FETCH: Versions(4, 13, 12),
     ApiKey.LIST_OFFSETS: Versions(1, 8, 6),
     ApiKey.METADATA: Versions(0, 12, 9),
-    ApiKey.OFFSET_COMMIT: Versions(2, 8, 8),
-    ApiKey.OFFSET_FETCH: Versions(1, 8, 6),
+    ApiKey.OFFSET_COMMIT: Versions(2, 9, 8),
+    ApiKey.OFFSET_FETCH: Versions(1, 9, 6),
     ApiKey.FIND_COORDINATOR: Versions(0, 4, 3),
     ApiKey.JOIN_GROUP: Versions(0, 9, 6),
     ApiKey.HEARTBEAT: Versions(0, 4, 4),
     ApiKey.LEAVE_GROUP: Versions(0, 5, 4),
     ApiKey.SYNC_GROUP: Versions(0, 5, 4),
-    ApiKey.DESCRIBE_GROUPS: Versions(0, 5, 5),
-    ApiKey.LIST_GROUPS: Versions(0, 4, 3),
+    ApiKey.DESCRIBE_GROUPS: Versions(0, 6, 5),
+    ApiKey.LIST_GROUPS: Versions(0, 5, 3),
     ApiKey.API_VERSIONS: Versions(0, 3, 3),
     ApiKey.CREATE_TOPICS: Versions(2, 7, 5),
     ApiKey.DELETE_TOPICS: Versions(1, 6, 4),
@@ -111,6 +113,8 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0, 0),
     ApiKey.LIST_TRANSACTIONS: Versions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Versions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1, 0),
 }
 
 

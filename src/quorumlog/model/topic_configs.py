@@ -249,6 +249,23 @@ REPLICATION_DEFAULT: Final = "default.replication.factor"
 GROUP_INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
 GROUP_SESSION_MIN: Final = "group.min.session.timeout.ms"
 GROUP_SESSION_MAX: Final = "group.max.session.timeout.ms"
+CONSUMER_SESSION: Final = "group.consumer.session.timeout.ms"
+CONSUMER_SESSION_MIN: Final = "group.consumer.min.session.timeout.ms"
+CONSUMER_SESSION_MAX: Final = "group.consumer.max.session.timeout.ms"
+CONSUMER_INTERVAL: Final = "group.consumer.heartbeat.interval.ms"
+CONSUMER_INTERVAL_MIN: Final = "group.consumer.min.heartbeat.interval.ms"
+CONSUMER_INTERVAL_MAX: Final = "group.consumer.max.heartbeat.interval.ms"
+CONSUMER_MEMBERS_MAX: Final = "group.consumer.max.size"
+CONSUMER_ASSIGNORS: Final = "group.consumer.assignors"
+_BOUNDS: Final = (
+    (GROUP_SESSION_MIN, GROUP_SESSION_MAX),
+    (CONSUMER_SESSION_MIN, CONSUMER_SESSION),
+    (CONSUMER_SESSION, CONSUMER_SESSION_MAX),
+    (CONSUMER_INTERVAL_MIN, CONSUMER_INTERVAL),
+    (CONSUMER_INTERVAL, CONSUMER_INTERVAL_MAX),
+    (CONSUMER_INTERVAL, CONSUMER_SESSION),
+)
+"""Configs of which the first one must not be above the second one."""
 OFFSETS_RETENTION: Final = "offsets.retention.minutes"
 TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 TRANSACTIONAL_ID_EXPIRATION: Final = "transactional.id.expiration.ms"
@@ -301,6 +318,71 @@ _CLUSTER: Final = (
         _whole(1, 86_400_000),
         GROUP_SESSION_MAX,
         "The longest session time-out that a member of a consumer group may have.",
+    ),
+    _config(
+        CONSUMER_SESSION,
+        "int",
+        "45000",
+        _whole(1, 86_400_000),
+        CONSUMER_SESSION,
+        "How long a member by the consumer protocol may send no heartbeat before it is removed.",
+    ),
+    _config(
+        CONSUMER_SESSION_MIN,
+        "int",
+        "45000",
+        _whole(1, 86_400_000),
+        CONSUMER_SESSION_MIN,
+        "The least that group.consumer.session.timeout.ms may be.",
+    ),
+    _config(
+        CONSUMER_SESSION_MAX,
+        "int",
+        "60000",
+        _whole(1, 86_400_000),
+        CONSUMER_SESSION_MAX,
+        "The most that group.consumer.session.timeout.ms may be.",
+    ),
+    _config(
+        CONSUMER_INTERVAL,
+        "int",
+        "5000",
+        _whole(1, 86_400_000),
+        CONSUMER_INTERVAL,
+        "How often members by the consumer protocol are told to send heartbeats.",
+    ),
+    _config(
+        CONSUMER_INTERVAL_MIN,
+        "int",
+        "5000",
+        _whole(1, 86_400_000),
+        CONSUMER_INTERVAL_MIN,
+        "The least that group.consumer.heartbeat.interval.ms may be.",
+    ),
+    _config(
+        CONSUMER_INTERVAL_MAX,
+        "int",
+        "15000",
+        _whole(1, 86_400_000),
+        CONSUMER_INTERVAL_MAX,
+        "The most that group.consumer.heartbeat.interval.ms may be.",
+    ),
+    _config(
+        CONSUMER_MEMBERS_MAX,
+        "int",
+        "1000",
+        _whole(1, 1_000),
+        CONSUMER_MEMBERS_MAX,
+        "How many members a consumer group by the consumer protocol may have.",
+    ),
+    _config(
+        CONSUMER_ASSIGNORS,
+        "list",
+        "uniform,range",
+        _several_of("uniform", "range"),
+        CONSUMER_ASSIGNORS,
+        "Which assignors consumers may ask for (group.remote.assignor); the first one assigns if "
+        "they ask for none.",
     ),
     _config(
         OFFSETS_RETENTION,
@@ -358,12 +440,11 @@ def problem_of_topic(configs: Mapping[str, str]) -> str:
 
 def problem_of_defaults(defaults: Mapping[str, str]) -> str:
     """Return what is wrong with the cluster's configs together; empty: nothing."""
-    least, most = (
-        cluster_default(name, defaults) for name in (GROUP_SESSION_MIN, GROUP_SESSION_MAX)
-    )
-    if int(least) <= int(most):
-        return ""
-    return f"{GROUP_SESSION_MIN} would be {least}, above {GROUP_SESSION_MAX}, {most}"
+    for lower, upper in _BOUNDS:
+        least, most = (cluster_default(name, defaults) for name in (lower, upper))
+        if int(least) > int(most):
+            return f"{lower} would be {least}, above {upper}, {most}"
+    return ""
 
 
 def effective(name: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> str:

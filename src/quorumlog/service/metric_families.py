@@ -188,7 +188,9 @@ _KAFKA_COUNTERS = {
     "kafka_malformed": "Connections of Kafka clients closed because of what is no request.",
     "kafka_produces_waited": "Produce requests that waited, as their group had no room.",
     "kafka_paused": "Times a connection was not read, as requests took too much memory.",
-    "kafka_rebalances": "Generations of consumer groups that began while this node coordinated.",
+    "kafka_rebalances": (
+        "Generations, or target assignments, of consumer groups that began while it coordinated."
+    ),
     "kafka_transactions_committed": "Transactions that producers committed, while it coordinated.",
     "kafka_transactions_aborted": (
         "Transactions aborted by their producers, or because another producer took the id."

@@ -357,7 +357,7 @@ def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
     """Add consumer groups, and how far they lag in the partitions that this node leads."""
     records = view.consumer_groups.values()
     page.add("kafka_consumer_groups", (), len(records))
-    page.add("kafka_consumer_group_members", (), sum(len(one.members) for one in records))
+    page.add("kafka_consumer_group_members", (), sum(one.member_count for one in records))
     ends = {}
     for group, assignments in view.assignments.items():
         replica = node.replicas.get(group)

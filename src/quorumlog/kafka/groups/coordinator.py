@@ -5,20 +5,44 @@ What it decides is carried out only in the term in which it leads.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.consumer_protocol import (
+    ProtocolGroup,
+    ProtocolSettings,
+)
+from quorumlog.kafka.groups.consumer_saves import SavedAnswer
+from quorumlog.kafka.groups.consumers import (
+    JOINING,
+    Answered,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings, GroupState
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
-from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SaveGroup
-from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX
+from quorumlog.kafka.groups.topic_patterns import TopicPatterns
+from quorumlog.machine.cluster.commands import (
+    CoordinatorCommand,
+    ForgetGroups,
+    GroupsChanged,
+    SaveConsumers,
+    SaveGroup,
+)
+from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX, ConsumerGroupRecord
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.topic_configs import (
+    CONSUMER_ASSIGNORS,
+    CONSUMER_INTERVAL,
+    CONSUMER_MEMBERS_MAX,
+    CONSUMER_SESSION,
     GROUP_INITIAL_DELAY,
     GROUP_SESSION_MAX,
     GROUP_SESSION_MIN,
@@ -51,6 +75,12 @@ _ERRORS: Final = {
 }
 """Why a group is not saved. After all others members try again later; they look for the coordinator
 first, as for those of which another one may save it. On a full disk a group goes on unsaved."""
+_BUSY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""A group has no members any more, which is being saved: it may be joined in a moment."""
+
+
+AnyGroup: TypeAlias = ConsumerGroup | ProtocolGroup
+"""A group by the classic protocol, or by the consumer protocol."""
 
 
 class _Save(NamedTuple):
@@ -82,7 +112,10 @@ class GroupCoordinator:
         self._unique = unique
         self._later = later
         self._counters = counters
-        self._groups: dict[str, ConsumerGroup] = {}
+        self.patterns = TopicPatterns(broker)
+        self._protocol_settings = -1, ProtocolSettings()
+        """With the version of the metadata that they are of."""
+        self._groups: dict[str, AnyGroup] = {}
         self._due: list[tuple[int, str]] = []
         """When groups may have something to do; what is not the next time of its group is over."""
         self._saving: dict[str, list[_Save]] = {}
@@ -113,7 +146,7 @@ class GroupCoordinator:
     def _take_over(self) -> None:
         self._expire_ms = self.now_ms() + EXPIRE_EVERY_MS
         records = self._broker.consumer_groups
-        self._to_take = [name for name, record in records.items() if record.members]
+        self._to_take = [name for name, record in records.items() if record.member_count]
         self._tick_later()
 
     def _give_up(self, error: ErrorCode) -> None:
@@ -134,20 +167,37 @@ class GroupCoordinator:
         names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
         return GroupSettings(*(int(cluster_default(one, self._broker.defaults)) for one in names))
 
-    def find(self, name: str) -> ConsumerGroup | None:
+    def _settings_of_protocol(self) -> ProtocolSettings:
+        defaults, version = self._broker.defaults, self._broker.version
+        if self._protocol_settings[0] != version:
+            names = (CONSUMER_SESSION, CONSUMER_INTERVAL, CONSUMER_MEMBERS_MAX)
+            numbers = [int(cluster_default(one, defaults)) for one in names]
+            assignors = cluster_default(CONSUMER_ASSIGNORS, defaults).split(",")
+            session_ms, interval_ms, members_max = numbers
+            found = tuple(one.strip() for one in assignors)
+            settings = ProtocolSettings(session_ms, interval_ms, members_max, found)
+            self._protocol_settings = version, settings
+        return self._protocol_settings[1]
+
+    def find(self, name: str) -> AnyGroup | None:
         """Return a group that there is, with members or without.
 
         One without members is made of its record each time, until somebody joins it.
         """
         found, record = self._groups.get(name), self._broker.consumer_groups.get(name)
         if found is None and record is not None:
-            found = ConsumerGroup(name, self._settings(), self)
-            found.restore(record, self.now_ms())
-            if record.members:
+            if record.consumers is None:
+                found = ConsumerGroup(name, self._settings(), self)
+                found.restore(record, self.now_ms())
+            else:
+                found = ProtocolGroup(record, self, self.now_ms())
+            if record.member_count:
                 self._keep(found)
+        if isinstance(found, ProtocolGroup):
+            found.settings = self._settings_of_protocol()
         return found
 
-    def _keep(self, group: ConsumerGroup) -> None:
+    def _keep(self, group: AnyGroup) -> None:
         self._groups[group.name] = group
         self.touch(group)
 
@@ -156,20 +206,63 @@ class GroupCoordinator:
         return list(dict.fromkeys([*self._broker.consumer_groups, *self._groups]))
 
     def join(self, name: str, request: JoinRequest, joined: Joined) -> None:
-        """Have a consumer join a group, which is made if there is none and it is no member yet."""
+        """Have a consumer join a group by the classic protocol.
+
+        It is made if there is none and the consumer is no member yet.
+        """
         group = self.find(name)
-        if group is None:
-            if request.member_id:
-                joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
-                return
-            if self._is_full():
-                joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
-                return
+        if isinstance(group, ProtocolGroup) and not self._may_change(group):
+            is_passing = group.is_unused
+            joined(JoinAnswer(_BUSY if is_passing else ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
+        if group is None and request.member_id:
+            joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+            return
+        if group is None and self._is_full():
+            joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
+            return
+        if not isinstance(group, ConsumerGroup):
+            generation = 0 if group is None else group.epoch
             group = ConsumerGroup(name, self._settings(), self)
+            group.generation = generation  # what is late counts neither before nor after a change
         group.settings = self._settings()
         group.join(request, self.now_ms(), joined)
         if not group.is_unused:
             self._keep(group)
+
+    def heartbeat(self, name: str, asked: ConsumerHeartbeat, done: Answered) -> None:
+        """Take what a consumer says by the consumer protocol; see `ProtocolGroup.heartbeat`.
+
+        The group is made if there is none and the consumer joins.
+        """
+        group = self.find(name)
+        if isinstance(group, ConsumerGroup) and not self._may_change(group):
+            text = "the group has members of the classic protocol (group.protocol=classic)"
+            error = _BUSY if group.is_unused else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            done(HeartbeatAnswer(error, text=text))
+            return
+        if not isinstance(group, ProtocolGroup):
+            if asked.epoch != JOINING:
+                done(HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+                return
+            if group is None and self._is_full():
+                done(HeartbeatAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
+                return
+            record = self._broker.consumer_groups.get(name, ConsumerGroupRecord(name))
+            if group is not None:
+                record = replace(record, generation=max(record.generation, group.generation))
+            group = ProtocolGroup(replace(record, consumers={}), self, self.now_ms())
+            group.settings = self._settings_of_protocol()
+        self._groups[name] = group
+        group.heartbeat(asked, self.now_ms(), done)
+        if self._groups.get(name) is group:
+            self.touch(group)
+            self._drop_if_unused(name)
+
+    def _may_change(self, group: AnyGroup) -> bool:
+        """Whether a group may become one of the other protocol: it has no members, for sure."""
+        is_saving = group.saves.is_saving if isinstance(group, ProtocolGroup) else False
+        return group.is_unused and not is_saving and group.name not in self._saving
 
     def _is_full(self) -> bool:
         """Whether there are as many groups as there may be, saved or about to be."""
@@ -184,7 +277,7 @@ class GroupCoordinator:
         if group is not None:
             group.end(ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def touch(self, group: ConsumerGroup) -> None:
+    def touch(self, group: AnyGroup) -> None:
         """Something has happened to a group: look at it when it has something to do."""
         due_ms = group.due_ms
         if due_ms is not None and (group.looked_at_ms is None or due_ms < group.looked_at_ms):
@@ -204,16 +297,31 @@ class GroupCoordinator:
         if group is None or not group.is_unused or name in self._saving:
             return
         record = self._broker.consumer_groups.get(name)
-        if record is not None and (record.members or record.generation < group.generation):
-            self._unsaved[name] = None
+        if isinstance(group, ProtocolGroup):
+            is_saved = group.saves.is_saved
         else:
+            is_saved = record is None or not (
+                record.member_count or record.generation < group.generation
+            )
+        if is_saved:
             del self._groups[name]
+        else:
+            self._unsaved[name] = None
 
     # -- what groups need ---------------------------------------------------------------------
 
     def new_member_id(self, prefix: str) -> str:
         """See `GroupStore`."""
         return f"{prefix}-{self._unique()}"
+
+    def new_id(self) -> str:
+        """Return an id for a member by the consumer protocol that has none."""
+        return self._unique()
+
+    @property
+    def heartbeat_interval_ms(self) -> int:
+        """How often members by the consumer protocol shall send heartbeats."""
+        return self._settings_of_protocol().interval_ms
 
     def generation_began(self) -> None:
         """See `GroupStore`."""
@@ -233,22 +341,9 @@ class GroupCoordinator:
             self._order_save(group, [done])
 
     def _order_save(self, group: SaveGroup, done: Sequence[Callable[[ErrorCode], None]]) -> None:
-        def ordered(code: ResponseCode, text: str, result: Any) -> None:
-            outcome = result.code if isinstance(result, GroupsChanged) else code
-            if outcome is ResponseCode.DISK_FULL:
-                self._broker.ask_barrier(SAVE_MS, has_passed)
-            else:
-                ended(_ERRORS.get(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-
-        def has_passed(is_leader: bool) -> None:
-            """Go on without saving if no other node coordinates: consumers read on full disks."""
-            if is_leader and self._broker.coordinator_term == group.term:
+        def ended(error: ErrorCode, *, is_saved: bool) -> None:
+            if error is ErrorCode.NONE and not is_saved:
                 self._unsaved[group.group] = None
-                ended(ErrorCode.NONE)
-            else:
-                ended(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-        def ended(error: ErrorCode) -> None:
             waiting, self._saving[group.group] = self._saving[group.group], []
             if waiting:
                 self._order_save(waiting[-1].group, [one.done for one in waiting])
@@ -260,7 +355,60 @@ class GroupCoordinator:
                 self.find(group.group)  # it may have been forgotten meanwhile, and has members
                 self._drop_if_unused(group.group)
 
-        self._broker.order(group, SAVE_MS, ordered)
+        self._order(group, ended)
+
+    def _order(self, command: CoordinatorCommand, ended: SavedAnswer) -> None:
+        """Have a group saved; on a full disk it goes on unsaved if no other node coordinates."""
+
+        def ordered(code: ResponseCode, text: str, result: Any) -> None:
+            outcome = result.code if isinstance(result, GroupsChanged) else code
+            if outcome is ResponseCode.DISK_FULL:
+                self._broker.ask_barrier(SAVE_MS, has_passed)
+            else:
+                error = _ERRORS.get(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                ended(error, is_saved=outcome is ResponseCode.SUCCESS)
+
+        def has_passed(is_leader: bool) -> None:
+            goes_on = is_leader and self._broker.coordinator_term == command.term
+            error = ErrorCode.NONE if goes_on else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            ended(error, is_saved=False)
+
+        self._broker.order(command, SAVE_MS, ordered)
+
+    @property
+    def topics(self) -> Mapping[str, Any]:
+        """See `ProtocolStore`."""
+        return self._broker.topics
+
+    @property
+    def topics_version(self) -> int:
+        """See `ProtocolStore`."""
+        return self._broker.version
+
+    def saved_members(self, name: str) -> Iterable[str]:
+        """See `ProtocolStore`."""
+        record = self._broker.consumer_groups.get(name)
+        return () if record is None else record.consumers or ()
+
+    def order(self, command: SaveConsumers, ended: SavedAnswer) -> None:
+        """See `ProtocolStore`."""
+
+        def then(error: ErrorCode, *, is_saved: bool) -> None:
+            ended(error, is_saved=is_saved)
+            if command.term == self.term and not self._has_ended:
+                self.find(command.group)  # it may have been forgotten meanwhile, and has members
+                self._drop_if_unused(command.group)
+
+        self._unsaved.pop(command.group, None)
+        self._order(command, then)
+
+    def unsaved(self, name: str) -> None:
+        """See `ProtocolStore`."""
+        self._unsaved[name] = None
+
+    def give_up(self, name: str, error: ErrorCode) -> None:
+        """See `ProtocolStore`."""
+        self._groups.pop(name).end(error)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -288,6 +436,8 @@ class GroupCoordinator:
             if group is None or group.looked_at_ms != due_ms:
                 continue
             group.looked_at_ms = None
+            if isinstance(group, ProtocolGroup):
+                group.settings = self._settings_of_protocol()
             group.tick(now_ms)
             self.touch(group)
             self._drop_if_unused(name)
@@ -301,7 +451,9 @@ class GroupCoordinator:
             group = self._groups.get(name)
             if group is None:
                 continue
-            if group.state in (GroupState.STABLE, GroupState.EMPTY):
+            if isinstance(group, ProtocolGroup):
+                group.saves.save()
+            elif group.state in (GroupState.STABLE, GroupState.EMPTY):
                 self.save(group.saved(), partial(self._saved_again, group))
             else:
                 self._unsaved[name] = None  # after the others
@@ -318,7 +470,9 @@ class GroupCoordinator:
         old = [
             name
             for name, record in self._broker.consumer_groups.items()
-            if not record.members and record.changed_ms < before_ms and name not in self._groups
+            if not record.member_count
+            and record.changed_ms < before_ms
+            and name not in self._groups
         ]
         if old:
             command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)

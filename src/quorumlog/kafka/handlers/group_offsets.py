@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
-from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS
-from quorumlog.kafka.groups.group import ConsumerGroup
+from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
+from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS, AnyGroup
 from quorumlog.kafka.handlers.groups import group_error, group_of, note
 from quorumlog.kafka.led_partitions import Refusal, find_partition
 from quorumlog.machine.cluster.commands import (
@@ -31,6 +31,8 @@ METADATA_PER_COMMAND: Final = 400_000
 Place: TypeAlias = tuple[str, int]
 """A topic and the number of a partition."""
 _FIRST_WITH_GROUPS: Final = 8
+_FIRST_WITH_EPOCHS: Final = 9
+"""Of OffsetCommit and OffsetFetch: clients know the errors of the consumer protocol."""
 _UNKNOWN: Final = CommittedOffset(-1, -1, "", 0)
 _ERRORS: Final = {
     ResponseCode.SUCCESS: ErrorCode.NONE,
@@ -66,22 +68,27 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
     term = (
         context.services.coordinator.term
     )  # in which it is judged; there may be another one later
+    group = context.services.coordinator.find(name) if error is ErrorCode.NONE else None
     if error is ErrorCode.NONE:
-        error = _may_commit(context, request)
+        error = _may_commit(context, request, group)
     outcomes, wanted = await offsets_to_commit(context, request.topics, error)
     generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
     places = list(parts_of(wanted))
-    results = await asyncio.gather(
-        *(
-            _execute(context, CommitOffsets(term, name, generation, [one for _, one in some]))
-            for some in places
-        )
-    )
+    has_epochs = isinstance(group, ProtocolGroup) and generation != NO_GENERATION
+    member_id = request.member_id if has_epochs else ""
+    commands = [
+        CommitOffsets(term, name, generation, [one for _, one in some], member_id)
+        for some in places
+    ]
+    results = await asyncio.gather(*(_execute(context, one) for one in commands))
     for some, result in zip(places, results, strict=True):
         for number, (place, _) in enumerate(some):
-            outcomes[place] = (
-                _ERRORS[result.codes[number]] if isinstance(result, GroupsChanged) else result
-            )
+            if isinstance(result, GroupsChanged):
+                outcomes[place] = _ERRORS[result.codes[number]]
+            elif has_epochs and result is ErrorCode.ILLEGAL_GENERATION:
+                outcomes[place] = ErrorCode.STALE_MEMBER_EPOCH
+            else:
+                outcomes[place] = result
     _note_outcomes(context, name, outcomes)
     return {"topics": by_topic(request.topics, outcomes)}
 
@@ -121,17 +128,19 @@ def _note_outcomes(
         note(context, error, group, topic=topic, partition=number)
 
 
-def _may_commit(context: RequestContext, request: Any) -> ErrorCode:
-    coordinator = context.services.coordinator
-    group = coordinator.find(request.group_id)
+def _may_commit(context: RequestContext, request: Any, group: AnyGroup | None) -> ErrorCode:
+    epoch = request.generation_id_or_member_epoch
     if group is None:
-        is_free = request.generation_id_or_member_epoch < 0
-        return ErrorCode.NONE if is_free else ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE if epoch < 0 else ErrorCode.ILLEGAL_GENERATION
+    if isinstance(group, ProtocolGroup) and not group.is_unused:
+        is_old = context.header.version < _FIRST_WITH_EPOCHS
+        if is_old and epoch >= 0:  # such a client would take STALE_MEMBER_EPOCH for a failure
+            return ErrorCode.UNSUPPORTED_VERSION
     return group.may_commit(
         request.member_id,
         getattr(request, "group_instance_id", None),
-        request.generation_id_or_member_epoch,
-        coordinator.now_ms(),
+        epoch,
+        context.services.coordinator.now_ms(),
     )
 
 
@@ -183,6 +192,10 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
         error = group_error(context, one.group_id)
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
+        if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_EPOCHS:
+            group = context.services.coordinator.find(one.group_id)
+            if isinstance(group, ProtocolGroup):
+                error = group.may_fetch(one.member_id, one.member_epoch)
         note(context, error, one.group_id)
         is_stable = getattr(request, "require_stable", False)
         topics = await _fetched(context, one, error, requires_stable=is_stable)
@@ -275,8 +288,10 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
     return {"error_code": error, "topics": by_topic(request.topics, outcomes)}
 
 
-def _subscribed(group: ConsumerGroup) -> frozenset[str] | ErrorCode:
+def _subscribed(group: AnyGroup) -> frozenset[str] | ErrorCode:
     """Return the topics that members are subscribed to, or an error if they do not say."""
+    if isinstance(group, ProtocolGroup):
+        return group.subscribed
     topics: set[str] = set()
     for member in group.members:
         found = subscription(member.metadata(group.protocol))

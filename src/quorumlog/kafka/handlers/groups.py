@@ -6,6 +6,8 @@ from typing import Any, Final, TypeVar
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
+from quorumlog.kafka.groups.coordinator import AnyGroup
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupState
 from quorumlog.kafka.groups.members import (
     GroupProtocol,
@@ -21,10 +23,12 @@ _FIRST_WITH_IDS: Final = 4
 _FIRST_WITH_NULL_PROTOCOL: Final = 7
 _FIRST_THAT_SKIPS: Final = 9
 _FIRST_WITH_MEMBERS: Final = 3
+_FIRST_WITH_NOT_FOUND: Final = 6
 _EXPECTED: Final = {
     ErrorCode.NONE,
     ErrorCode.MEMBER_ID_REQUIRED,
     ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.STALE_MEMBER_EPOCH,
 }
 """What consumers are answered in quiet times, too: no line in the log."""
 Value = TypeVar("Value")
@@ -33,17 +37,25 @@ REASONS: Final = {
     ErrorCode.NOT_COORDINATOR: "another broker coordinates consumer groups (FindCoordinator)",
     ErrorCode.ILLEGAL_GENERATION: "the group has another generation: join it again",
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "other members know none of its protocols "
-    "(partition.assignment.strategy)",
+    "(partition.assignment.strategy), or use the consumer protocol (group.protocol)",
     ErrorCode.INVALID_GROUP_ID: f"the name of a group has 1 to {TEXT_MAX} characters",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member: it was removed, or never joined",
     ErrorCode.INVALID_SESSION_TIMEOUT: "session.timeout.ms is below group.min.session.timeout.ms "
     "or above group.max.session.timeout.ms of the cluster",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group, or the cluster, has no room for more members",
     ErrorCode.FENCED_INSTANCE_ID: "another consumer has this group.instance.id now",
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group, or it is one of the other protocol",
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
     ErrorCode.UNKNOWN_SERVER_ERROR: "the members are assigned more than can be saved",
     ErrorCode.INVALID_REQUEST: f"an instance id has 1 to {TEXT_MAX} characters",
+    ErrorCode.FENCED_MEMBER_EPOCH: "the member has another epoch: it joins again",
+    ErrorCode.STALE_MEMBER_EPOCH: "the member has another epoch: it gets that with a heartbeat",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "another consumer has this group.instance.id, and has not "
+    "left",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "the cluster does not allow this group.remote.assignor "
+    "(group.consumer.assignors)",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "no regular expression of RE2",
+    ErrorCode.UNSUPPORTED_VERSION: "members by the consumer protocol commit with OffsetCommit 9",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out: disks of its nodes are "
     "full, or it has no majority (quorumlog status)",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "no broker coordinates consumer groups at the moment: "
@@ -73,7 +85,7 @@ def group_error(context: RequestContext, group: str) -> ErrorCode:
 
 def group_of(
     context: RequestContext, name: str, unknown: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID
-) -> ConsumerGroup | ErrorCode:
+) -> AnyGroup | ErrorCode:
     """Return a group that is coordinated here, or why there is none; `unknown`: nobody has it."""
     error = group_error(context, name)
     if error is not ErrorCode.NONE:
@@ -82,7 +94,17 @@ def group_of(
     return unknown if found is None else found
 
 
-def _answered(future: "asyncio.Future[Value]") -> Callable[[Value], None]:
+def _classic_group_of(
+    context: RequestContext, name: str, unknown: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID
+) -> ConsumerGroup | ErrorCode:
+    """Return a group by the classic protocol; for `unknown`, there is none of that protocol."""
+    found = group_of(context, name, unknown)
+    return unknown if isinstance(found, ProtocolGroup) else found
+
+
+def answered(future: "asyncio.Future[Value]") -> Callable[[Value], None]:
+    """Return what gives a future its value, unless the client has gone."""
+
     def answer(value: Value) -> None:
         if not future.done():  # the client may have gone
             future.set_result(value)
@@ -99,7 +121,7 @@ async def handle_join_group(context: RequestContext, request: Any) -> Answer:
     if error is ErrorCode.NONE:
         future = asyncio.get_running_loop().create_future()
         joining = _join_request(context, request)
-        context.services.coordinator.join(request.group_id, joining, _answered(future))
+        context.services.coordinator.join(request.group_id, joining, answered(future))
         answer: JoinAnswer = await future
     else:
         answer = JoinAnswer(error, request.member_id)
@@ -157,7 +179,7 @@ def _join_request(context: RequestContext, request: Any) -> JoinRequest:
 
 async def handle_sync_group(context: RequestContext, request: Any) -> Answer:
     """Answer what the member is assigned, once the leader has said and it is saved."""
-    group, coordinator = group_of(context, request.group_id), context.services.coordinator
+    group, coordinator = _classic_group_of(context, request.group_id), context.services.coordinator
     if isinstance(group, ErrorCode):
         answer = SyncAnswer(group)
     else:
@@ -170,7 +192,7 @@ async def handle_sync_group(context: RequestContext, request: Any) -> Answer:
             getattr(request, "protocol_name", None),
             {one.member_id: one.assignment for one in request.assignments},
         )
-        group.sync(syncing, coordinator.now_ms(), _answered(future))
+        group.sync(syncing, coordinator.now_ms(), answered(future))
         coordinator.touch(group)
         answer = await future
     note(context, answer.error, request.group_id)
@@ -187,7 +209,7 @@ async def handle_sync_group(context: RequestContext, request: Any) -> Answer:
 
 async def handle_heartbeat(context: RequestContext, request: Any) -> Answer:
     """Note that a member is alive."""
-    group = group_of(context, request.group_id)
+    group = _classic_group_of(context, request.group_id)
     if isinstance(group, ErrorCode):
         error = group
     else:
@@ -206,7 +228,7 @@ async def handle_leave_group(context: RequestContext, request: Any) -> Answer:
     error, coordinator = group_error(context, request.group_id), context.services.coordinator
 
     def leave(member_id: str, instance_id: str | None) -> ErrorCode:
-        group = group_of(context, request.group_id)
+        group = _classic_group_of(context, request.group_id)
         if isinstance(group, ErrorCode):
             return group
         found = group.leave(member_id, instance_id, coordinator.now_ms())
@@ -249,30 +271,51 @@ async def handle_list_groups(context: RequestContext, request: Any) -> Answer:
         context.note_error(error, REASONS[error])
         return {"error_code": error, "groups": []}
     wanted = {one.lower() for one in getattr(request, "states_filter", None) or ()}
+    types = {one.lower() for one in getattr(request, "types_filter", None) or ()}
     groups = []
     async for name in context.in_turns(coordinator.names() if is_current else ()):
         found = coordinator.find(name)
         if found is None or (wanted and found.state.lower() not in wanted):
             continue
+        group_type, protocol_type = "consumer", "consumer"
+        if isinstance(found, ConsumerGroup):
+            group_type, protocol_type = "classic", found.protocol_type or ""
+        if types and group_type not in types:
+            continue
         groups.append(
             {
                 "group_id": name,
-                "protocol_type": found.protocol_type or "",
+                "protocol_type": protocol_type,
                 "group_state": found.state,
+                "group_type": group_type,
             }
         )
     return {"error_code": ErrorCode.NONE, "groups": groups}
 
 
 async def handle_describe_groups(context: RequestContext, request: Any) -> Answer:
-    """Answer the members of groups. One that does not exist is dead, as Kafka's brokers say."""
-    found = []
+    """Answer the members of groups by the classic protocol.
+
+    One that does not exist is dead, as Kafka's brokers say; from version 6 on it is unknown.
+    """
+    found: list[dict[str, Any]] = []
+    is_told = context.header.version >= _FIRST_WITH_NOT_FOUND
+    unknown = ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE
     async for name in context.in_turns(dict.fromkeys(request.groups)):
-        group = group_of(context, name, ErrorCode.NONE)
+        group = _classic_group_of(context, name, unknown)
         if isinstance(group, ErrorCode):
-            note(context, group, name)
-            state = "" if group else GroupState.DEAD
-            found.append({"error_code": group, "group_id": name, "group_state": state})
+            if group is not unknown:  # clients ask for groups of both protocols by their names
+                note(context, group, name)
+            state = GroupState.DEAD if group is unknown else ""
+            text = REASONS.get(group)
+            found.append(
+                {
+                    "error_code": group,
+                    "error_message": text,
+                    "group_id": name,
+                    "group_state": state,
+                }
+            )
             continue
         found.append(
             {

@@ -10,6 +10,10 @@ from quorumlog.kafka.handlers.configs import (
     handle_describe_configs,
     handle_incremental_alter_configs,
 )
+from quorumlog.kafka.handlers.consumer_protocol import (
+    handle_consumer_group_describe,
+    handle_consumer_group_heartbeat,
+)
 from quorumlog.kafka.handlers.group_offsets import (
     handle_delete_groups,
     handle_offset_commit,
@@ -97,4 +101,6 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
     ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
 }

@@ -185,7 +185,9 @@ def _fault_of_member(context: RequestContext, request: Any) -> ErrorCode:
     if group is None:
         return ErrorCode.ILLEGAL_GENERATION
     now_ms, instance_id = coordinator.now_ms(), request.group_instance_id
-    return group.may_commit(request.member_id, instance_id, generation, now_ms)
+    error = group.may_commit(request.member_id, instance_id, generation, now_ms)
+    # as Kafka's brokers say it to producers, which know nothing of epochs of members
+    return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
 
 # -- ending ---------------------------------------------------------------------------------------

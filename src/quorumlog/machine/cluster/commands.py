@@ -292,6 +292,47 @@ class SaveGroup(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     members: Annotated[list[SavedMember], Meta(max_length=MEMBERS_MAX)]
 
 
+ConsumerPartitions: TypeAlias = Annotated[dict[Id, list[int]], Meta(max_length=ITEMS_MAX)]
+"""Numbers of partitions by the ids of their topics, in order."""
+
+
+class SavedConsumer(msgspec.Struct, frozen=True, array_like=True):
+    """A member of a consumer group by the consumer protocol (KIP-848).
+
+    What it said of itself, its epoch and the one before, and the partitions that it has: those that
+    it may use, and those that it is asked to revoke. `pattern`: the regular expression that it is
+    subscribed to; empty: none. `epoch` -2: it is static, and comes back.
+    """
+
+    member_id: MemberText
+    instance_id: MemberText | None
+    rack_id: MemberText | None
+    client_id: MemberText
+    client_host: MemberText
+    rebalance_timeout_ms: int
+    topics: Annotated[list[TopicName], Meta(max_length=ITEMS_MAX)]
+    pattern: MemberText
+    assignor: MemberText
+    epoch: int
+    previous_epoch: int
+    assigned: ConsumerPartitions
+    revoking: ConsumerPartitions
+
+
+class SaveConsumers(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Members of a group by the consumer protocol have changed, or are members no more.
+
+    It is carried out only if the record of the group still has the `version` by which it was
+    judged; 0: there is none. `epoch`: of the group.
+    """
+
+    group: ConsumerGroupName
+    version: Number
+    epoch: Number
+    changed: Annotated[list[SavedConsumer], Meta(max_length=MEMBERS_MAX)]
+    removed: Annotated[list[MemberText], Meta(max_length=ITEMS_MAX)] = []
+
+
 class OffsetToCommit(msgspec.Struct, frozen=True, array_like=True):
     """Where the consumers of a partition shall go on. `leader_epoch` -1: it is not known."""
 
@@ -303,11 +344,16 @@ class OffsetToCommit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
-    """A consumer group has come so far; for a member, unless a later generation has been saved."""
+    """A consumer group has come so far; for a member, unless a later generation has been saved.
+
+    `member_id`, if it is not empty, is a member by the consumer protocol. `generation` is its epoch
+    then, and has to be the one that was saved.
+    """
 
     group: ConsumerGroupName
     generation: int
     offsets: Annotated[list[OffsetToCommit], Meta(max_length=ITEMS_MAX)]
+    member_id: MemberText = ""
 
 
 class DeleteOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
@@ -447,6 +493,7 @@ AnyCommand: TypeAlias = (
     | AlterConfigs
     | AllocateProducerIds
     | SaveGroup
+    | SaveConsumers
     | CommitOffsets
     | DeleteOffsets
     | ForgetGroups

@@ -7,11 +7,14 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from quorumlog.machine.cluster.commands import (
+    MEMBERS_MAX,
     NO_GENERATION,
     CommitOffsets,
     DeleteOffsets,
     ForgetGroups,
     GroupsChanged,
+    SaveConsumers,
+    SavedConsumer,
     SavedMember,
     SaveGroup,
 )
@@ -28,6 +31,9 @@ MEMBER_BYTES: Final = 100
 _GROUP_BYTES: Final = 200
 _OFFSET_BYTES: Final = 100
 """Beside the bytes of texts."""
+_TOPIC_BYTES: Final = 20
+_NUMBER_BYTES: Final = 3
+"""Of a topic that a member has partitions of, and of each of them."""
 
 
 class CommittedOffset(NamedTuple):
@@ -46,7 +52,10 @@ Partition: TypeAlias = tuple[bytes, int]
 class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group as it was saved last, and as a snapshot has it.
 
-    `changed_ms`: when that was, in Unix time.
+    `changed_ms`: when that was, in Unix time. `version` rises whenever members are saved.
+    `consumers`: members by the consumer protocol (KIP-848), by their ids; None: the group is one of
+    the classic protocol. `generation` is the epoch of a group of the consumer protocol. It does not
+    go back when a group without members changes from one protocol to the other.
     """
 
     name: str
@@ -57,6 +66,13 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[SavedMember, ...] = ()
     offsets: Mapping[Partition, CommittedOffset] = {}
     changed_ms: int = 0
+    version: int = 0
+    consumers: Mapping[str, SavedConsumer] | None = None
+
+    @property
+    def member_count(self) -> int:
+        """How many members it has, by whatever protocol."""
+        return len(self.members) + len(self.consumers or ())
 
     @property
     def size_bytes(self) -> int:
@@ -67,7 +83,9 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     def member_bytes(self) -> int:
         """About how many bytes it takes without its offsets."""
         texts = (self.name, self.protocol_type, self.protocol, self.leader)
-        return _GROUP_BYTES + size_of_texts(*texts) + sum(map(_size_of_member, self.members))
+        members = sum(map(_size_of_member, self.members))
+        consumers = sum(map(size_of_consumer, (self.consumers or {}).values()))
+        return _GROUP_BYTES + size_of_texts(*texts) + members + consumers
 
 
 def size_of_texts(*texts: str | None) -> int:
@@ -80,6 +98,22 @@ def _size_of_member(member: SavedMember) -> int:
         member.member_id, member.instance_id, member.client_id, member.client_host
     )
     return MEMBER_BYTES + texts + len(member.metadata) + len(member.assignment)
+
+
+def size_of_consumer(member: SavedConsumer) -> int:
+    """Return about how many bytes a member by the consumer protocol takes."""
+    said = size_of_said(member.topics, member.pattern, member.assignor)
+    texts = size_of_texts(
+        member.member_id, member.instance_id, member.rack_id, member.client_id, member.client_host
+    )
+    numbers = [*member.assigned.values(), *member.revoking.values()]
+    has = _TOPIC_BYTES * len(numbers) + _NUMBER_BYTES * sum(map(len, numbers))
+    return MEMBER_BYTES + said + texts + has
+
+
+def size_of_said(topics: Collection[str], *texts: str) -> int:
+    """Return about how many bytes a member says for its subscription."""
+    return size_of_texts(*topics, *texts) + 2 * len(topics)
 
 
 def _size_of_offsets(offsets: Iterable[CommittedOffset]) -> int:
@@ -115,12 +149,49 @@ class ConsumerGroups:
             tuple(command.members),
             {} if before is None else before.offsets,
             at_ms,
+            1 if before is None else before.version + 1,
         )
         growth = after.member_bytes - (0 if before is None else before.member_bytes)
         if command.members and growth > 0 and self._bytes + growth > BYTES_MAX:
             return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
         self.size_bytes += growth
         self.records[command.group] = after
+        return GroupsChanged(ResponseCode.SUCCESS)
+
+    def save_consumers(self, command: SaveConsumers, at_ms: int) -> GroupsChanged:
+        """Save what has changed of a group by the consumer protocol, as its coordinator knew it."""
+        known = self.records.get(command.group)
+        if known is None and len(self.records) >= GROUPS_MAX:
+            return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
+        before = ConsumerGroupRecord(command.group) if known is None else known
+        if before.version != command.version or before.generation > command.epoch:
+            return _outdated(before)
+        consumers = dict(before.consumers or {})
+        gone = [consumers.pop(one) for one in command.removed if one in consumers]
+        replaced = [
+            consumers[one.member_id] for one in command.changed if one.member_id in consumers
+        ]
+        consumers.update((one.member_id, one) for one in command.changed)
+        growth = sum(map(size_of_consumer, command.changed))
+        growth -= sum(map(size_of_consumer, [*gone, *replaced]))
+        growth -= sum(map(_size_of_member, before.members))
+        growth -= size_of_texts(before.protocol_type, before.protocol, before.leader)
+        growth += before.member_bytes if known is None else 0
+        is_too_large = growth > 0 and self._bytes + growth > BYTES_MAX
+        if command.changed and (is_too_large or len(consumers) > MEMBERS_MAX):
+            return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
+        self.size_bytes += growth
+        self.records[command.group] = msgspec.structs.replace(
+            before,
+            generation=command.epoch,
+            protocol_type="",
+            protocol="",
+            leader="",
+            members=(),
+            changed_ms=at_ms,
+            version=before.version + 1,
+            consumers=consumers,
+        )
         return GroupsChanged(ResponseCode.SUCCESS)
 
     def commit(
@@ -132,7 +203,7 @@ class ConsumerGroups:
             if len(self.records) >= GROUPS_MAX:
                 return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
             before = ConsumerGroupRecord(command.group)
-        if command.generation != NO_GENERATION and before.generation > command.generation:
+        if command.generation != NO_GENERATION and _is_late(before, command):
             return _outdated(before)
         offsets, codes = dict(before.offsets), []
         growth = 0 if command.group in self.records else before.member_bytes
@@ -234,7 +305,7 @@ class ConsumerGroups:
         if found is None:
             return ResponseCode.UNKNOWN_GROUP
         is_recent = unchanged_since_ms is not None and found.changed_ms > unchanged_since_ms
-        if found.members or is_recent:
+        if found.member_count or is_recent:
             return ResponseCode.CHANGE_IN_PROGRESS
         self.offset_count -= len(found.offsets)
         self.size_bytes -= found.size_bytes
@@ -269,6 +340,14 @@ class ConsumerGroups:
         found = {one.name: one for one in records}
         offset_count = sum(len(one.offsets) for one in found.values())
         return cls(found, offset_count, sum(one.size_bytes for one in found.values()))
+
+
+def _is_late(saved: ConsumerGroupRecord, command: CommitOffsets) -> bool:
+    """Whether a member that commits has another epoch by now, or the group a later generation."""
+    if not command.member_id:
+        return saved.generation > command.generation
+    member = (saved.consumers or {}).get(command.member_id)
+    return member is None or member.epoch != command.generation
 
 
 def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:

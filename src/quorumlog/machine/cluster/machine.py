@@ -38,6 +38,7 @@ from quorumlog.machine.cluster.commands import (
     Refused,
     RegisterBroker,
     ReplaceGroup,
+    SaveConsumers,
     SaveGroup,
     decode_envelope,
     encode,
@@ -58,6 +59,10 @@ def _allocate(state: ClusterState, command: AllocateProducerIds, at_ms: int) -> 
 
 def _save_group(state: ClusterState, command: SaveGroup, at_ms: int) -> GroupsChanged:
     return state.consumer_groups.save_group(command, at_ms)
+
+
+def _save_consumers(state: ClusterState, command: SaveConsumers, at_ms: int) -> GroupsChanged:
+    return state.consumer_groups.save_consumers(command, at_ms)
 
 
 def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsChanged:
@@ -119,6 +124,7 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     AlterConfigs: topics.alter_configs,
     AllocateProducerIds: _allocate,
     SaveGroup: _save_group,
+    SaveConsumers: _save_consumers,
     CommitOffsets: _commit,
     DeleteOffsets: _delete_offsets,
     ForgetGroups: _forget_groups,
@@ -188,14 +194,15 @@ class ClusterMachine(StateMachine):
     def releases(self, body: memoryview) -> bool:
         """See `StateMachine`: deletions, and configs such as shorter retention, make room.
 
-        So does a consumer group that has no members any more: it may be deleted then.
+        So does a consumer group that has fewer members: one without any may be deleted.
         """
         try:
             command = decode_envelope(body).command
         except UnexpectedArgumentError:
             return False
         is_emptied = isinstance(command, SaveGroup) and not command.members
-        return is_emptied or isinstance(command, _RELEASING)
+        shrinks = isinstance(command, SaveConsumers) and not command.changed
+        return is_emptied or shrinks or isinstance(command, _RELEASING)
 
     def save_snapshot(self, writer: SnapshotWriter) -> None:
         """See `StateMachine`."""
