@@ -252,6 +252,30 @@ def test_b5_offsets_name_the_epoch_of_their_member(cluster, topic):
     assert fetched("x", 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_b3_offsets_of_a_member_are_committed_in_a_transaction_and_only_with_its_epoch(
+    cluster, topic, consumer
+):
+    one = consumer(topic)
+    until(lambda found: len(found) >= RECORDS, one)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.servers, "transactional.id": topic}
+    )
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    member = one.consumer_group_metadata()
+    positions = one.position(one.assignment())
+    producer.send_offsets_to_transaction(positions, member, SECONDS)
+    producer.commit_transaction(SECONDS)
+    found = one.committed(one.assignment(), SECONDS)
+    assert [place.offset for place in found] == [RECORDS // PARTITIONS] * PARTITIONS
+    one.close()
+    producer.begin_transaction()
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        producer.send_offsets_to_transaction(positions, member, SECONDS)
+    assert refused.value.args[0].name() in ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION")
+    producer.abort_transaction(SECONDS)
+
+
 HEARTBEAT = {
     "group_id": "bad",
     "member_id": "m",

@@ -456,3 +456,22 @@ def test_the_shortest_session_is_not_above_the_longest():
     assert altered((longest, "5999"), (shortest, "5999")) == (OK, "")
     assert altered((shortest, "6000"))[0] is ResponseCode.INVALID_CONFIG
     assert cluster.view.defaults == {longest: "5999", shortest: "5999"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("group.consumer.session.timeout.ms", "44999", "min.session.timeout.ms would be 45000"),
+        ("group.consumer.session.timeout.ms", "60001", "session.timeout.ms would be 60001"),
+        ("group.consumer.heartbeat.interval.ms", "4999", "min.heartbeat.interval.ms would be 5000"),
+        ("group.consumer.max.heartbeat.interval.ms", "4999", "heartbeat.interval.ms would be 5000"),
+        ("group.consumer.max.size", "1001", "1001 is not between 1 and 1000"),
+        ("group.consumer.assignors", "uniform,best", "'best' is none of uniform, range"),
+    ],
+)
+def test_configs_of_the_consumer_protocol_have_bounds(name, value, text):
+    cluster = Cluster()
+    command = AlterConfigs([AlterResource(None, [ConfigChange("set", name, value)])])
+    code, problem = cluster.do(command).outcomes[0]
+    assert code is ResponseCode.INVALID_CONFIG
+    assert text in problem

@@ -1,10 +1,17 @@
 """Requests are read as kafka-python wrote them, and kafka-python reads what is answered."""
 
+import io
 import struct
+import sys
+from datetime import timedelta
+from uuid import UUID
 
+import kio.index
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from kio.serial import entity_writer
+from kio.static.primitive import i32Timedelta
 
 from kafka_peer import (
     MESSAGES,
@@ -85,6 +92,44 @@ def test_a_client_reads_an_answer_as_it_was_given(key, version, data):
     if key == ApiKey.API_VERSIONS and version:  # with an error clients read it as version 0
         values["error_code"] = 0
     assert answered(header, encode_response(header, values)) == made(message, version, values)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_requests_whose_schemas_are_ours_are_read_as_an_independent_codec_writes_them(version):
+    """Answers by these schemas are read by it in tests/integration/test_kafka_versions.py."""
+    heartbeat = kio.index.load_request_schema(ApiKey.CONSUMER_GROUP_HEARTBEAT, version)
+    owned = sys.modules[heartbeat.__module__].TopicPartitions
+    more = {"subscribed_topic_regex": "t.*"} if version else {}
+    written = heartbeat(
+        group_id="g",
+        member_id="m",
+        member_epoch=-2,
+        instance_id="i",
+        rack_id=None,
+        rebalance_timeout=i32Timedelta.parse(timedelta(seconds=3)),
+        subscribed_topic_names=("a", "b"),
+        server_assignor="range",
+        topic_partitions=(owned(topic_id=UUID(int=5), partitions=(0, 7)),),
+        **more,
+    )
+    found = decode_request(*cut(request(68, version, written_by_kio(written))))
+    assert (found.group_id, found.member_id, found.member_epoch) == ("g", "m", -2)
+    assert (found.instance_id, found.rack_id, found.server_assignor) == ("i", None, "range")
+    assert (found.rebalance_timeout_ms, found.subscribed_topic_names) == (3_000, ["a", "b"])
+    assert [(one.topic_id, one.partitions) for one in found.topic_partitions] == [
+        (UUID(int=5), [0, 7])
+    ]
+    assert found.subscribed_topic_regex == ("t.*" if version else None)
+    describe = kio.index.load_request_schema(ApiKey.CONSUMER_GROUP_DESCRIBE, version)
+    written = describe(group_ids=("g", "h"), include_authorized_operations=True)
+    found = decode_request(*cut(request(69, version, written_by_kio(written))))
+    assert (found.group_ids, found.include_authorized_operations) == (["g", "h"], True)
+
+
+def written_by_kio(message):
+    with io.BytesIO() as found:
+        entity_writer(type(message))(found, message)
+        return found.getvalue()
 
 
 def test_what_an_answer_does_not_say_has_a_default_and_a_wrong_name_is_an_error():
