@@ -297,6 +297,7 @@ HEARTBEAT = {
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": ["t" * 250]}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": ["t"] * 10_001}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": [{"partitions": [0]}]}, ErrorCode.INVALID_REQUEST),
         ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),

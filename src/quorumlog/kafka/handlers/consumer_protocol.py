@@ -19,6 +19,7 @@ from quorumlog.kafka.groups.consumers import (
 )
 from quorumlog.kafka.groups.group import GroupState
 from quorumlog.kafka.handlers.groups import REASONS, TEXT_MAX, answered, group_error, group_of
+from quorumlog.machine.cluster.commands import ITEMS_MAX
 
 _FIRST_WITH_PATTERNS: Final = 1
 _OF_THE_PROTOCOL: Final = 1
@@ -66,8 +67,8 @@ def _problem_of(context: RequestContext, request: Any) -> str:
         return f"an instance id, and a rack, have 1 to {TEXT_MAX} characters"
     if epoch == AWAY and request.instance_id is None:
         return f"member epoch {AWAY} is that of a static member, which has an instance id"
-    if any(len(one) > TEXT_MAX for one in names or ()):
-        return f"the name of a topic has at most {TEXT_MAX} characters"
+    if len(names or ()) > ITEMS_MAX or any(len(one) > TEXT_MAX for one in names or ()):
+        return f"a member names {ITEMS_MAX:,} topics at most, of {TEXT_MAX} characters each"
     if epoch != JOINING:
         return ""
     if request.rebalance_timeout_ms < 0:
