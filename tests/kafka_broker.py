@@ -58,6 +58,7 @@ class BrokerOfTest:
         self.coordinator_term = -1
         self.consumer_groups = {}
         self.transactions = TransactionView()
+        self.sinks = {}
         self.refusal = self.makes = ""
         self.version = 1
         self.defaults = {"auto.create.topics.enable": "false"}

@@ -223,7 +223,7 @@ class DyingSource(QuorumlogSource):
         os.environ["QUORUMLOG_TEST_FLAG"] = options.pop("flag")
         os.environ["QUORUMLOG_TEST_DIES"] = options.pop("dies")
         self.options = options
-        return DyingWriter(self._write_options(schema, overwrite=overwrite))
+        return DyingWriter(self._write_options(schema))
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])

@@ -1,12 +1,14 @@
 """Transactions under random events: coordinators and leaders change, commands and views come late.
 
 Assertions, over partitions of two groups: readers of committed transactions see all records of a
-transaction, or none; all if its producer was told so; each once. Once it is quiet, nothing is
-ongoing anywhere.
+transaction, or none; all if its producer was told so; each once. Of a batch of a sink they see what
+one decision has named, or nothing, whatever else its tasks have written. Once it is quiet, nothing
+is ongoing anywhere.
 """
 
 import asyncio
 import heapq
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.coordinator import Producer, TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
+from quorumlog.kafka.transactions.sinks import Attempt, SinkBatch, SinkCoordinator
 from quorumlog.machine.cluster.answers import command_id
 from quorumlog.machine.cluster.commands import (
     Envelope,
@@ -26,6 +29,7 @@ from quorumlog.machine.cluster.commands import (
     encode,
 )
 from quorumlog.machine.cluster.machine import execute
+from quorumlog.machine.cluster.sinks import attempt_id
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState, PartitionGroup, Topic
 from quorumlog.machine.cluster.state import TopicPartition as Partition
 from quorumlog.model.block import HEADER, HEADER_SIZE
@@ -75,6 +79,9 @@ class World:
         self.nodes = [Node(self, number) for number in range(3)]
         self.sent, self.told, self.has_offsets = {}, {}, set()
         """By transaction: (partition, value) of its records, and whether it is known to commit."""
+        self.decisions, self.ended, self.of_tasks = {}, set(), set()
+        """By batch of a sink: what each decision has named, as numbers of transactions; and those
+        that are known to be committed; and the numbers of all transactions of tasks."""
         self.given = {}
         """Who was given which producer id and epoch."""
 
@@ -127,6 +134,7 @@ class Node:
             lambda seconds, call: world.after(seconds * 1_000, call),
             self.counters,
         )
+        self.sink_coordinator = SinkCoordinator(self, self.counters)
         self.gate = TransactionGate(self)
         self.markers = MarkerWriters(Marking(self))
 
@@ -159,6 +167,10 @@ class Node:
     @property
     def transactions(self):
         return self.view().transactions
+
+    @property
+    def sinks(self):
+        return self.view().sinks
 
     def view(self):
         return self.world.views[self.applied]
@@ -334,7 +346,7 @@ class Client:
             while self.world.is_stormy and await self.transact():
                 await self.world.wait(self.world.random.randint(0, 5))
 
-    async def ask(self, request):
+    async def ask(self, request, of="coordinator"):
         """Ask the coordinator until it answers something that is not to be tried again."""
         while True:
             node = self.world.nodes[self.world.term % len(self.world.nodes)]
@@ -342,7 +354,7 @@ class Client:
                 node = self.world.random.choice(self.world.nodes)
             found = ErrorCode.NOT_COORDINATOR
             if node.coordinator.is_current():
-                found = await request(node.coordinator)
+                found = await request(getattr(node, of))
             error = found if isinstance(found, ErrorCode) else getattr(found, "error", None)
             if error not in RETRIED:
                 return found
@@ -447,6 +459,99 @@ class Client:
         return await answered
 
 
+class Task(Client):
+    """A task of a sink, which leaves its transaction ongoing; it may go on late."""
+
+    def __init__(self, world, batch, name):
+        super().__init__(world, (batch, name, object()), attempt_id(batch.sink, name))
+        self.batch, self.attempt = batch, name
+
+    async def join(self):
+        """Return who has the id of this task; None: its batch is not to be written."""
+        found = await self.ask(lambda one: one.join(self.batch, self.id), of="sink_coordinator")
+        if found.error is not ErrorCode.NONE or found.last_batch >= self.batch.batch_id:
+            return None
+        return found
+
+    async def write(self):
+        """Return the number of the transaction, and what the driver is told; None: it failed."""
+        if await self.join() is None:
+            return None
+        self.producer = await self.begin()
+        await self.world.wait(self.world.random.choice((0, 0, 1, 30)))
+        found = await self.join()
+        if found is None:
+            return None
+        chance = self.world.random
+        self.world.numbers += 1
+        number = self.world.numbers
+        self.world.of_tasks.add(number)
+        self.world.sent[number], self.sequences = [], dict.fromkeys(range(PARTITIONS), 0)
+        wanted = chance.sample(range(PARTITIONS), 2)
+        places = [(TOPIC_ID, one) for one in wanted]
+        if await self.ask(lambda one: one.add(self.producer, places)) is not ErrorCode.NONE:
+            return None
+        for _ in range(chance.choice((1, 2, 4))):
+            if not await self.produce(number, chance.choice(wanted)):
+                return None
+        return number, Attempt(self.attempt, found.producer_id, found.epoch)
+
+
+class Query:
+    """A driver that has its batches written by tasks, and starts again where its checkpoint is."""
+
+    def __init__(self, world, sink):
+        self.world, self.sink = world, sink
+        self.asks = Client(world, sink, sink)
+        self.late = []
+
+    async def run(self):
+        runs, batch = itertools.count(), 0
+        while self.world.is_stormy:
+            run = f"run {next(runs)}"
+            while self.world.is_stormy:
+                asked = SinkBatch(self.sink, run, batch)
+                if not await self.write(asked):
+                    break
+                if self.world.random.random() < 0.1:
+                    break  # the driver dies before its checkpoint has the batch
+                batch += 1
+                await self.world.wait(self.world.random.randint(0, 5))
+        for task in self.late:
+            await task
+
+    async def write(self, batch):
+        """Return whether the batch is committed."""
+        chance, written = self.world.random, []
+        for part in range(2):
+            for attempt in range(3):
+                writing = asyncio.create_task(Task(self.world, batch, f"{part}.{attempt}").write())
+                if chance.random() < 0.2:
+                    self.late.append(writing)  # it is taken for dead
+                    continue
+                found = await writing
+                if found is not None:
+                    written.append(found)
+                    break
+        if chance.random() < 0.05:
+            return False  # the driver dies before its decision
+        commits = len(written) == 2
+        key = batch.sink, batch.batch_id
+        if commits:
+            numbers = [number for number, _ in written]
+            self.world.decisions.setdefault(key, []).append(numbers)
+        attempts = [one for _, one in written] if commits else []
+
+        async def end(one):
+            return await one.end(batch, attempts, commits=commits, is_last=False)
+
+        ended = await self.asks.ask(end, of="sink_coordinator")
+        is_done = ended.error is ErrorCode.NONE and ended.last_batch >= batch.batch_id
+        if is_done:
+            self.world.ended.add(key)
+        return is_done
+
+
 def disturb(world):
     """Have the coordinator, or the leader of a group, be another node."""
     chance = world.random.random()
@@ -461,6 +566,7 @@ def disturb(world):
 async def run(seed):
     world = World(seed)
     clients = [Client(world, number, f"id-{number % 3}") for number in range(4)]
+    clients += [Query(world, "query"), Query(world, "query:0")]
     tasks = [asyncio.create_task(client.run()) for client in clients]
     for step in range(STORM_STEPS + QUIET_STEPS):
         world.is_stormy = step < STORM_STEPS
@@ -487,6 +593,16 @@ def check(world):
         assert there in ([], records), f"a part of transaction {number}"
         if number in world.told:
             assert (there == records) is (world.told[number] or not records), number
+    for batch, decisions in world.decisions.items():
+        whole = [all(p in seen for n in one for p in world.sent[n]) for one in decisions]
+        some = {n for one in decisions for n in one if set(world.sent[n]) & seen}
+        assert sum(whole) == (batch in world.ended or bool(some)), f"batch {batch}: {whole}"
+        named = [set(one) for one, is_whole in zip(decisions, whole, strict=True) if is_whole]
+        assert some == set().union(*named), f"more than one decision of {batch}"
+    named = {n for decisions in world.decisions.values() for one in decisions for n in one}
+    for number in world.of_tasks - named:
+        assert not set(world.sent[number]) & seen, "what no decision has named"
+    assert world.ended, "some batches were committed"
     for group in world.groups.values():
         assert not group.base.transactions.has_ongoing
     assert not world.state.transactions.view().prepared

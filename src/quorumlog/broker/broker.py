@@ -13,6 +13,7 @@ from quorumlog.machine.base import StateMachine
 from quorumlog.machine.cluster.commands import AnyCommand, AnyResult
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 from quorumlog.machine.cluster.machine import ClusterMachine
+from quorumlog.machine.cluster.sinks import SinkRecord
 from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterView, Topic
 from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.model.codes import ResponseCode
@@ -324,6 +325,11 @@ class Broker:
     def consumer_groups(self) -> Mapping[str, ConsumerGroupRecord]:
         """The consumer groups as they were saved, as far as is known here."""
         return self._view.consumer_groups
+
+    @property
+    def sinks(self) -> Mapping[str, SinkRecord]:
+        """All sinks, by name."""
+        return self._view.sinks
 
     @property
     def transactions(self) -> TransactionView:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from quorumlog.broker.broker import GroupLeader
 from quorumlog.broker.commands import Done
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
+from quorumlog.machine.cluster.sinks import SinkRecord
 from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.node.replica.replica import Replica
 
@@ -202,6 +203,11 @@ class BrokerView(Protocol):
     @property
     def transactions(self) -> TransactionView:
         """All transactional ids."""
+        ...
+
+    @property
+    def sinks(self) -> Mapping[str, SinkRecord]:
+        """All sinks, by name."""
         ...
 
     async def until_committed(self, condition: Callable[[], bool], timeout_ms: int) -> bool:

@@ -18,6 +18,7 @@ from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
 from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
+from quorumlog.kafka.transactions.sinks import SinkCoordinator
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.executor import ThreadExecutor
@@ -63,6 +64,7 @@ class Services:
     policies: TopicPolicies
     coordinator: GroupCoordinator
     transactions: TransactionCoordinator
+    sinks: SinkCoordinator
     gate: TransactionGate
     answer_bytes_max: Callable[[], int]
     """Returns how many bytes an answer may have now, as others are not read yet."""

@@ -23,6 +23,7 @@ from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
 from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
+from quorumlog.kafka.transactions.sinks import SinkCoordinator
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.topic_configs import effective
 from quorumlog.node.executor import ThreadExecutor
@@ -97,6 +98,7 @@ class KafkaListener:
             transactions=TransactionCoordinator(
                 broker, producer_ids, now_ms, wall_ms, later, self.counters
             ),
+            sinks=SinkCoordinator(broker, self.counters),
             gate=TransactionGate(broker),
             answer_bytes_max=self._answer_bytes_max,
         )

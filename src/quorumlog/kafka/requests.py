@@ -24,7 +24,10 @@ Value = TypeVar("Value")
 
 
 class ApiKey(IntEnum):
-    """Kinds of requests that are spoken, with Kafka's numbers."""
+    """Kinds of requests that are spoken, with Kafka's numbers.
+
+    Those from 20,000 on are our own, far above what Kafka has: `kafka.schemas`.
+    """
 
     PRODUCE = 0
     FETCH = 1
@@ -65,6 +68,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    JOIN_SINK = 20_000
+    END_SINK_BATCH = 20_001
 
 
 class Versions(NamedTuple):
@@ -115,6 +120,8 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.LIST_TRANSACTIONS: Versions(0, 1, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Versions(0, 1, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1, 0),
+    ApiKey.JOIN_SINK: Versions(0, 0, 0),
+    ApiKey.END_SINK_BATCH: Versions(0, 0, 0),
 }
 
 

@@ -1,4 +1,4 @@
-"""The data source `quorumlog`.
+"""The data source `quorumlog`: groups, and topics.
 
 spark.read.format("quorumlog").option("servers", "h:p,h:p,h:p").option("group", "g").load()
 spark.readStream.format("quorumlog")…
@@ -20,7 +20,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.spark.sink.options import WriteOptions, check_columns, parse_write_options
+from quorumlog.spark.sink.options import (
+    WriteOptions,
+    check_columns,
+    parse_write_options,
+    writes_topics,
+)
 from quorumlog.spark.sink.writer import LogStreamWriter, LogWriter
 from quorumlog.spark.source.batch import FilteringLogReader, LogReader
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, check_cluster
@@ -78,7 +83,13 @@ class QuorumlogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a batch."""
-        options = self._write_options(schema, overwrite=overwrite)
+        _refuse(overwrite=overwrite)
+        if writes_topics(self.options, schema):
+            # it loads Kafka's clients, for which nobody else waits
+            from quorumlog.spark.sink.topics.writer import batch_writer  # noqa: PLC0415
+
+            return batch_writer(dict(self.options), schema)
+        options = self._write_options(schema)
         if options.identity is None:  # else it is a batch of a stream, which rides out an outage
             check_cluster(
                 options.servers, options.group, min(PLAN_TIMEOUT_MS, options.delivery_timeout_ms)
@@ -89,15 +100,14 @@ class QuorumlogSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return a writer of a streaming query's batches."""
-        options = self._write_options(schema, overwrite=overwrite)
-        return LogStreamWriter(options.for_stream())
+        _refuse(overwrite=overwrite)
+        if writes_topics(self.options, schema):
+            from quorumlog.spark.sink.topics.writer import stream_writer  # noqa: PLC0415
 
-    def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
-        if overwrite:
-            raise UnexpectedArgumentError(
-                "a log cannot be overwritten, only added to: use mode('append'), of a stream "
-                "outputMode('append') or 'update'"
-            )
+            return stream_writer(dict(self.options), schema)
+        return LogStreamWriter(self._write_options(schema).for_stream())
+
+    def _write_options(self, schema: StructType) -> WriteOptions:
         options = parse_write_options(dict(self.options))
         check_columns(schema, options)
         return options
@@ -117,3 +127,11 @@ def _topic_stream_reader(options: TopicOptions, columns: tuple[str, ...]) -> Dat
     from quorumlog.spark.topics.stream import TopicStreamReader  # noqa: PLC0415
 
     return TopicStreamReader(options, columns)
+
+
+def _refuse(*, overwrite: bool) -> None:
+    if overwrite:
+        raise UnexpectedArgumentError(
+            "a log cannot be overwritten, only added to: use mode('append'), of a stream "
+            "outputMode('append') or 'update'"
+        )

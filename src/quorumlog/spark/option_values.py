@@ -36,12 +36,14 @@ _DURATION_UNITS = {"": 1, "ms": 1} | {
 def unknown_option(given: str, names: Iterable[str], shown: Iterable[str]) -> str:
     """Return what to say of an option that is not known.
 
-    `names`: all that are known, one of which may be meant. `shown`: those that the user is told.
+    `names`: all that are known, one of which may be meant. `shown`: those that the user is told of
+    if none is alike.
     """
     by_lower = {name.lower(): name for name in names}
     near = get_close_matches(given.lower(), by_lower, n=1, cutoff=_ALIKE)
-    meant = f"; did you mean {by_lower[near[0]]!r}?" if near else ";"
-    return f"option {given!r} is not known{meant} there are {', '.join(shown)}"
+    if near:
+        return f"option {given!r} is not known; did you mean {by_lower[near[0]]!r}?"
+    return f"option {given!r} is not known; there are {', '.join(shown)}"
 
 
 class OptionValues:

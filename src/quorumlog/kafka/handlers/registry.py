@@ -45,6 +45,7 @@ from quorumlog.kafka.handlers.partitions import (
     handle_elect_leaders,
     handle_list_partition_reassignments,
 )
+from quorumlog.kafka.handlers.sinks import handle_end_sink_batch, handle_join_sink
 from quorumlog.kafka.handlers.topics import (
     handle_create_partitions,
     handle_create_topics,
@@ -103,4 +104,6 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
+    ApiKey.JOIN_SINK: handle_join_sink,
+    ApiKey.END_SINK_BATCH: handle_end_sink_batch,
 }

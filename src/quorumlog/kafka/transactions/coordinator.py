@@ -18,12 +18,14 @@ from quorumlog.machine.cluster.commands import (
     AddToTransaction,
     AddTransactionOffsets,
     DecideTransaction,
+    ForgetSinks,
     ForgetTransactions,
     GroupsChanged,
     InitTransaction,
     OffsetToCommit,
 )
 from quorumlog.machine.cluster.consumer_groups import Partition
+from quorumlog.machine.cluster.sinks import sink_of
 from quorumlog.machine.cluster.transactions import TransactionRecord
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
@@ -44,7 +46,7 @@ EXPIRE_EVERY_MS: Final = 3_600_000
 ABORTED_MAX: Final = 100
 """Transactions that took too long and are being aborted at a time."""
 FORGOTTEN_MAX: Final = 1_000
-"""Transactional ids that are forgotten with one command."""
+"""Transactional ids, or sinks, that are forgotten with one command."""
 EPOCH_MAX: Final = 32_765
 """The highest epoch that a producer gets: then it gets another id. One more is left to fence it."""
 NO_PRODUCER: Final = -1
@@ -407,15 +409,34 @@ class TransactionCoordinator:
         self._broker.order(command, SAVE_MS, done)
 
     def _expire(self) -> None:
+        """Forget ids and sinks that nobody has used for long.
+
+        Attempts of sinks lose nothing by it, and sinks that are over are needed no more: an hour
+        is enough for them, so that jobs that were killed do not fill the tables.
+        """
         expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
         before_ms = self.wall_ms() - expiration_ms
-        old = [
-            name
-            for name, record in self._broker.transactions.records.items()
-            if not record.is_open and record.changed_ms < before_ms
-        ]
-        if len(old) > FORGOTTEN_MAX:
-            self._expire_ms = self._now_ms()  # the others next time
-        if old:
-            command = ForgetTransactions(self._term, old[:FORGOTTEN_MAX], before_ms)
-            self._broker.order(command, SAVE_MS, lambda code, text, result: None)
+        soon_ms = max(before_ms, self.wall_ms() - EXPIRE_EVERY_MS)
+        ids, soon_ids = list[str](), list[str]()
+        for name, record in self._broker.transactions.records.items():
+            if not record.is_open and record.changed_ms < before_ms:
+                ids.append(name)
+            elif not record.is_open and record.changed_ms < soon_ms and sink_of(name) is not None:
+                soon_ids.append(name)
+        sinks, soon_sinks = list[str](), list[str]()
+        for name, sink in self._broker.sinks.items():
+            if sink.changed_ms < before_ms:
+                sinks.append(name)
+            elif sink.is_over and sink.changed_ms < soon_ms:
+                soon_sinks.append(name)
+        for command, old, since_ms in (
+            (ForgetTransactions, ids, before_ms),
+            (ForgetTransactions, soon_ids, soon_ms),
+            (ForgetSinks, sinks, before_ms),
+            (ForgetSinks, soon_sinks, soon_ms),
+        ):
+            if len(old) > FORGOTTEN_MAX:
+                self._expire_ms = self._now_ms()  # the others next time
+            if old:
+                found = command(self._term, old[:FORGOTTEN_MAX], since_ms)
+                self._broker.order(found, SAVE_MS, lambda code, text, result: None)

@@ -467,6 +467,59 @@ class MarkersWritten(Command, frozen=True, array_like=True, tag=True):
     ]
 
 
+# -- sinks --------------------------------------------------------------------------------------
+
+SinkName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_024)]
+RunId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+AttemptName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^:]*$")]
+
+
+class BeginSinkRun(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Another run of a sink begins: attempts of earlier ones can do nothing any more.
+
+    It is carried out only if the record of the sink still has the `version` by which it was judged;
+    0: there is none.
+    """
+
+    sink: SinkName
+    version: Number
+    run_id: RunId
+
+
+class EndSinkBatch(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """A batch of a sink is committed, or aborted, if `run_id` is its present run.
+
+    `attempts`: name, producer id and epoch of those whose transactions are committed. `is_last`:
+    nothing more is written by this sink, and the transactional ids of its attempts are forgotten.
+    """
+
+    sink: SinkName
+    run_id: RunId
+    batch_id: Number
+    commits: bool
+    attempts: Annotated[list[tuple[AttemptName, Number, Epoch]], Meta(max_length=ITEMS_MAX)]
+    is_last: bool = False
+
+
+class ForgetSinks(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Forget sinks of which nothing has changed since a time."""
+
+    sinks: Annotated[list[SinkName], Meta(max_length=ITEMS_MAX)]
+    unchanged_since_ms: Milliseconds
+
+
+class SinkBatchEnded(Result, frozen=True, array_like=True, tag=True):
+    """What became of a batch of a sink: the last one that was committed, and how many transactions
+    the command has committed and aborted.
+    """
+
+    code: ResponseCode
+    text: str = ""
+    last_batch: int = -1
+    committed: int = 0
+    aborted: int = 0
+
+
 # -- encoding -----------------------------------------------------------------------------------
 
 
@@ -503,9 +556,19 @@ AnyCommand: TypeAlias = (
     | DecideTransaction
     | ForgetTransactions
     | MarkersWritten
+    | BeginSinkRun
+    | EndSinkBatch
+    | ForgetSinks
 )
 AnyResult: TypeAlias = (
-    Registered | Changed | TopicsChanged | ConfigsAltered | ProducerIds | GroupsChanged | Refused
+    Registered
+    | Changed
+    | TopicsChanged
+    | ConfigsAltered
+    | ProducerIds
+    | GroupsChanged
+    | SinkBatchEnded
+    | Refused
 )
 
 

@@ -16,6 +16,7 @@ from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     AlterConfigs,
     AnyResult,
+    BeginSinkRun,
     Changed,
     CommitOffsets,
     CoordinatorCommand,
@@ -24,8 +25,10 @@ from quorumlog.machine.cluster.commands import (
     DecideTransaction,
     DeleteOffsets,
     DeleteTopics,
+    EndSinkBatch,
     Envelope,
     ForgetGroups,
+    ForgetSinks,
     ForgetTransactions,
     Forgotten,
     GroupsChanged,
@@ -40,6 +43,7 @@ from quorumlog.machine.cluster.commands import (
     ReplaceGroup,
     SaveConsumers,
     SaveGroup,
+    SinkBatchEnded,
     decode_envelope,
     encode,
 )
@@ -111,6 +115,18 @@ def _markers_written(state: ClusterState, command: MarkersWritten, at_ms: int) -
     return Changed(state.transactions.markers_written(command))
 
 
+def _begin_sink_run(state: ClusterState, command: BeginSinkRun, at_ms: int) -> GroupsChanged:
+    return state.sinks.begin_run(command, state.transactions, state.consumer_groups, at_ms)
+
+
+def _end_sink_batch(state: ClusterState, command: EndSinkBatch, at_ms: int) -> SinkBatchEnded:
+    return state.sinks.end_batch(command, state.transactions, state.consumer_groups, at_ms)
+
+
+def _forget_sinks(state: ClusterState, command: ForgetSinks, at_ms: int) -> GroupsChanged:
+    return state.sinks.forget(command)
+
+
 _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] = {
     RegisterBroker: brokers.register_broker,
     AddGroups: brokers.add_groups,
@@ -134,6 +150,9 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     DecideTransaction: _decide,
     ForgetTransactions: _forget_transactions,
     MarkersWritten: _markers_written,
+    BeginSinkRun: _begin_sink_run,
+    EndSinkBatch: _end_sink_batch,
+    ForgetSinks: _forget_sinks,
 }
 
 

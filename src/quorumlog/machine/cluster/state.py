@@ -1,5 +1,5 @@
-"""What `__cluster` holds: brokers, partition groups, topics, configs, consumer groups and
-transactions; as tables that change, and as a view that does not.
+"""What `__cluster` holds: brokers, partition groups, topics, configs, consumer groups,
+transactions and sinks; as tables that change, and as a view that does not.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from quorumlog.machine.cluster.consumer_groups import (
     ConsumerGroupRecord,
     ConsumerGroups,
 )
+from quorumlog.machine.cluster.sinks import SinkRecord, Sinks
 from quorumlog.machine.cluster.transactions import (
     TransactionRecord,
     Transactions,
@@ -115,6 +116,7 @@ class ClusterView:
     partition_count: int = 0
     consumer_groups: Mapping[str, ConsumerGroupRecord] = field(default_factory=dict)
     transactions: TransactionView = field(default_factory=TransactionView)
+    sinks: Mapping[str, SinkRecord] = field(default_factory=dict)
 
     def broker_of(self, node_id: str) -> BrokerRecord | None:
         """Return the broker that a node is, if it has registered."""
@@ -144,6 +146,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     sessions: list[tuple[bytes, int]] = []
     consumer_groups: list[ConsumerGroupRecord] = []
     transactions: list[TransactionRecord] = []
+    sinks: list[SinkRecord] = []
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -167,8 +170,9 @@ class ClusterState:
     answers: Answers = field(default_factory=Answers)
     consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     transactions: Transactions = field(default_factory=Transactions)
+    sinks: Sinks = field(default_factory=Sinks)
     changes: int = 0
-    """Commands that were carried out here about anything but consumer groups and transactions."""
+    """Commands that were carried out here about anything but what coordinators decide."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -225,6 +229,7 @@ class ClusterState:
             partition_count=self.partition_count,
             consumer_groups=dict(self.consumer_groups.records),
             transactions=self.transactions.view(),
+            sinks=self.sinks.view(),
         )
 
     def view_of_commits(self, before: ClusterView) -> ClusterView:
@@ -233,6 +238,7 @@ class ClusterState:
             before,
             consumer_groups=dict(self.consumer_groups.records),
             transactions=self.transactions.view(),
+            sinks=self.sinks.view(),
         )
 
     def encode(self) -> bytes:
@@ -248,6 +254,7 @@ class ClusterState:
             *self.answers.saved(),
             list(self.consumer_groups.records.values()),
             list(self.transactions.records.values()),
+            list(self.sinks.records.values()),
         )
         return msgspec.msgpack.encode(saved)
 
@@ -263,6 +270,7 @@ class ClusterState:
             next_producer_id=saved.next_producer_id,
             answers=Answers.restored(saved.results, saved.sessions),
             consumer_groups=ConsumerGroups.restored(saved.consumer_groups),
+            sinks=Sinks({one.name: one for one in saved.sinks}),
         )
         state.transactions = Transactions.restored(saved.transactions, state.consumer_groups)
         for group in saved.groups:

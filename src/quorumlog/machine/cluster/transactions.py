@@ -7,7 +7,7 @@ write the markers of a transaction that was decided, and say so.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -50,7 +50,8 @@ class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     another one. `number` counts its transactions. `decided_term`: of `__cluster`, in which the
     last one was decided. `started_ms` and `changed_ms`: when it began, and when the record was
     changed, in Unix time. `partitions`: those that it may have records in; without markers yet,
-    once it is decided. `offsets`: what is committed with it, by consumer group.
+    once it is decided. `offsets`: what is committed with it, by consumer group. `is_last`: the id
+    is forgotten once the transaction has ended everywhere.
     """
 
     transactional_id: str
@@ -67,6 +68,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int = 0
     partitions: tuple[Partition, ...] = ()
     offsets: Mapping[str, Mapping[Partition, CommittedOffset]] = {}
+    is_last: bool = False
 
     @property
     def is_prepared(self) -> bool:
@@ -82,6 +84,17 @@ class TransactionRecord(msgspec.Struct, frozen=True, array_like=True):
     def commits(self) -> bool:
         """Whether it was decided to be committed."""
         return self.state in ("PrepareCommit", "CompleteCommit")
+
+
+class Ending(NamedTuple):
+    """How transactions end: decided in which term of `__cluster`, and when, in Unix time.
+
+    `is_last`: their transactional ids are used no more.
+    """
+
+    term: int
+    at_ms: int
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,24 +279,40 @@ class Transactions:
             return before
         if before.state != "Ongoing":
             return _outdated(before)
-        for group, offsets in before.offsets.items():
-            groups.release(offsets.values())
-            if command.commits and offsets:
-                groups.put_offsets(group, offsets, at_ms)
-        after = msgspec.structs.replace(
-            before,
-            epoch=command.epoch,
-            state="PrepareCommit" if command.commits else "PrepareAbort",
-            version=before.version + 1,
-            decided_term=command.term,
-            changed_ms=at_ms,
-            offsets={},
-        )
+        ending = Ending(command.term, at_ms)
+        after = _decided(before, ending, groups, epoch=command.epoch, commits=command.commits)
         if command.epoch != before.epoch:
             last = (before.producer_id, before.epoch) if command.is_same else _NOBODY
             after = msgspec.structs.replace(after, last_producer_id=last[0], last_epoch=last[1])
         self._put(_completed(after))
         return _DONE
+
+    def end(
+        self, before: TransactionRecord, ending: Ending, groups: ConsumerGroups, *, commits: bool
+    ) -> None:
+        """End the transaction of a producer, which can write nothing more: its epoch is over.
+
+        One that has none, and could still begin one, cannot do that either.
+        """
+        if before.state == "Ongoing":
+            epoch = before.epoch + 1
+            after = _decided(before, ending, groups, epoch=epoch, commits=commits)
+        elif before.state == "Empty":
+            after = msgspec.structs.replace(
+                before,
+                epoch=before.epoch + 1,
+                state="CompleteAbort",
+                version=before.version + 1,
+                changed_ms=ending.at_ms,
+            )
+        elif ending.is_last:
+            after = msgspec.structs.replace(before, version=before.version + 1)
+        else:
+            return  # it was ended like this before
+        after = msgspec.structs.replace(
+            after, last_producer_id=-1, last_epoch=-1, is_last=ending.is_last
+        )
+        self._put(_completed(after))
 
     def markers_written(self, command: MarkersWritten) -> int:
         """Partitions have their markers. Return of how many transactions this is news."""
@@ -309,8 +338,7 @@ class Transactions:
             if found is None or found.is_open or found.changed_ms > since_ms:
                 codes.append(ResponseCode.CHANGE_IN_PROGRESS)
             else:
-                del self.records[name], self._ids[found.producer_id]
-                self._view = None
+                self._remove(found)
                 codes.append(ResponseCode.SUCCESS)
         return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
 
@@ -341,6 +369,11 @@ class Transactions:
             return _UNKNOWN
         return found if found.version == command.version else _outdated(found)
 
+    def _remove(self, record: TransactionRecord) -> None:
+        """Forget an id that has no transaction."""
+        del self.records[record.transactional_id], self._ids[record.producer_id]
+        self._view = None
+
     def _put(self, record: TransactionRecord) -> None:
         name = record.transactional_id
         before = self.records.get(name)
@@ -362,6 +395,8 @@ class Transactions:
         for group in record.offsets:
             self._pending[group] = self._pending.get(group, frozenset()) | {name}
         self._view = None
+        if record.is_last and not record.is_open:
+            self._remove(record)
 
     # -- as a whole ---------------------------------------------------------------------------
 
@@ -385,6 +420,30 @@ class Transactions:
                 for offset in offsets.values():
                     groups.keep_room(offset)
         return found
+
+
+def _decided(
+    before: TransactionRecord,
+    ending: Ending,
+    groups: ConsumerGroups,
+    *,
+    epoch: int,
+    commits: bool,
+) -> TransactionRecord:
+    """Return the record of a transaction that was ongoing and is decided, with its offsets."""
+    for group, offsets in before.offsets.items():
+        groups.release(offsets.values())
+        if commits and offsets:
+            groups.put_offsets(group, offsets, ending.at_ms)
+    return msgspec.structs.replace(
+        before,
+        epoch=epoch,
+        state="PrepareCommit" if commits else "PrepareAbort",
+        version=before.version + 1,
+        decided_term=ending.term,
+        changed_ms=ending.at_ms,
+        offsets={},
+    )
 
 
 def _completed(record: TransactionRecord) -> TransactionRecord:

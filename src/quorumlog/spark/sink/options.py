@@ -74,6 +74,14 @@ class WriteOptions:
         return self
 
 
+def writes_topics(raw: Mapping[str, str], schema: StructType) -> bool:
+    """Whether rows go to topics: the options say so, or the columns."""
+    names = {name.lower() for name in raw}
+    is_named = "topic" in names or any(name.startswith("kafka.") for name in names)
+    is_named = is_named or "bootstrap.servers" in names
+    return is_named or ("group" not in names and "topic" in schema.names)
+
+
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     """Return the options. Raises `UnexpectedArgumentError` naming the option and what it may be."""
     values = OptionValues(raw, KNOWN, {})

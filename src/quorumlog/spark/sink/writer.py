@@ -264,7 +264,7 @@ class LogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
-        partition = _task_context().partitionId()
+        partition = task_context().partitionId()
         return TaskWriter(self._options, self._context, partition).write(iterator)
 
     def commit(self, messages: Messages) -> None:
@@ -284,7 +284,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
-        task, context = _task_context(), None
+        task, context = task_context(), None
         if self._options.is_transactional:
             context = context_of(task.getLocalProperty)
         return TaskWriter(self._options, context, task.partitionId()).write(iterator)
@@ -315,7 +315,8 @@ def context_of(local_property: Callable[[str], str | None]) -> WriteContext:
     return WriteContext(found[QUERY_ID] or "", found[RUN_ID] or "", int(batch))
 
 
-def _task_context() -> TaskContext:
+def task_context() -> TaskContext:
+    """Return what Spark says of the task that this is."""
     context = TaskContext.get()
     if context is None:
         raise UnexpectedArgumentError("rows are written by Spark's tasks only")
