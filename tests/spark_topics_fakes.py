@@ -76,6 +76,9 @@ class FakeBrokers:
         if self.is_down:
             raise NetworkError("no broker answers")
 
+    def cluster_id(self):
+        return "cluster-of-test"
+
     def topics(self):
         self._called("topics")
         found = {}

@@ -30,6 +30,10 @@ class Brokers(Protocol):
     All methods ride out an outage for as long as they were given, then raise `NetworkError`.
     """
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster, which no other one has."""
+        ...
+
     def topics(self) -> dict[str, list[int]]:
         """Return all topics with their partitions, those of Kafka's own excepted."""
         ...

@@ -71,6 +71,7 @@ class RemoteBrokers:
         self._connections: dict[str, BrokerConnection] = {}
         self._addresses: dict[int, str] = {}
         self._leaders: dict[Part, int] = {}
+        self._cluster_id = ""
 
     def close(self) -> None:
         """Close all connections."""
@@ -79,6 +80,12 @@ class RemoteBrokers:
         self._connections.clear()
 
     # -- what there is -----------------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        """See `Brokers`."""
+        if not self._cluster_id:
+            self._riding_out(lambda: self._metadata(()))
+        return self._cluster_id
 
     def topics(self) -> dict[str, list[int]]:
         """See `Brokers`."""
@@ -101,6 +108,7 @@ class RemoteBrokers:
         }
         answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, values)
         self._addresses = {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
+        self._cluster_id = answer.cluster_id or ""
         found = {}
         for topic in answer.topics:
             if topic.error_code in _UNKNOWN:

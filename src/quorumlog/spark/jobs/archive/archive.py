@@ -18,19 +18,13 @@ from quorumlog.client.results import Isolation
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.jobs.archive.manifest import PartitionBy, load_manifest
 from quorumlog.spark.jobs.archive.parquet import COLUMNS
-from quorumlog.spark.jobs.archive.run import (
-    FILE_BYTES,
-    KEEP_REPLACED_S,
-    ArchiveOptions,
-    ArchiveResult,
-    ArchiveRun,
-)
+from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveResult, ArchiveRun
+from quorumlog.spark.jobs.archive.state import FILE_BYTES, FILE_BYTES_MIN, KEEP_REPLACED_S
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS, ClusterSource
 from quorumlog.spark.jobs.output_files import OutputFileSystem
 from quorumlog.spark.jobs.tasks import Progress, cores_of, no_progress, run_tasks
 from quorumlog.spark.source.schema import default_schema
 
-FILE_BYTES_MIN = 4096
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 

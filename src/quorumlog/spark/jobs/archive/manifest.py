@@ -1,23 +1,36 @@
-"""The manifest of an archive: which file holds which entries, and whose log it is.
+"""The manifest of an archive of a group: which file holds which entries, and whose log it is.
 
-`_manifest.json` in the archive's directory is the only truth about its content: a file that it does
-not name is no part of the archive. It is replaced as a whole by a rename, so readers see one state
-or the next. The ranges of its files and gaps follow each other without a hole; a range covers
-NOOPs and bookkeeping entries too, which are no rows.
+The ranges of its files and gaps follow each other without a hole; a range covers NOOPs and
+bookkeeping entries too, which are no rows.
 """
 
 from itertools import pairwise
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
-from quorumlog.client.results import Isolation
+from quorumlog.spark.jobs.archive.manifest_file import (
+    MANIFEST_NAME,
+    ArchiveOf,
+    BaseManifest,
+    Replaced,
+    read_manifest,
+    save_manifest,
+)
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.storage.files.os_files import FileSystem
 
-MANIFEST_NAME = "_manifest.json"
-"""Spark and Arrow ignore files whose names start with `_` or `.`."""
-FORMAT_VERSION = 1
+__all__ = [
+    "MANIFEST_NAME",
+    "ArchivedFile",
+    "Gap",
+    "Manifest",
+    "PartitionBy",
+    "Replaced",
+    "load_manifest",
+    "save_manifest",
+]
+
 PartitionBy: TypeAlias = Literal["range", "day"]
 
 
@@ -52,28 +65,18 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     day: str
 
 
-class Replaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A file whose rows are in a larger one since `at_s` (seconds since 1970).
+class Manifest(BaseManifest, frozen=True, kw_only=True):
+    """An archive of one group."""
 
-    It is kept for a while for those who read it just then.
-    """
-
-    path: str
-    at_s: int
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of one group. `archive_id` is random and its own."""
-
-    format_version: int
-    archive_id: str
-    cluster: str
+    OF: ClassVar[ArchiveOf] = "group"
     group: str
-    isolation: Isolation
     partition_by: PartitionBy
     files: tuple[ArchivedFile, ...] = ()
     gaps: tuple[Gap, ...] = ()
-    replaced: tuple[Replaced, ...] = ()
+
+    def parts_named(self) -> tuple[ArchivedFile, ...]:
+        """See `BaseManifest`."""
+        return self.files
 
     @property
     def parts(self) -> "list[ArchivedFile | Gap]":
@@ -114,9 +117,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 raise PipelineError(f"entry {after.first} does not follow entry {before.last}")
             if isinstance(before, ArchivedFile) and isinstance(after, ArchivedFile):
                 _check_joins(before, after)
-        paths = [file.path for file in self.files if file.path]
-        if len(set(paths)) != len(paths):
-            raise PipelineError("a file is named twice")
+        super().check()
 
 
 def _check_joins(before: ArchivedFile, after: ArchivedFile) -> None:
@@ -127,64 +128,9 @@ def _check_joins(before: ArchivedFile, after: ArchivedFile) -> None:
         )
 
 
-def manifest_path(directory: str) -> str:
-    """Return where the manifest of an archive is."""
-    return f"{directory}/{MANIFEST_NAME}"
-
-
-def load_manifest(files: FileSystem, directory: str) -> Manifest:
-    """Return the manifest of the archive in a directory.
-
-    Raises `PipelineError` when there is none, or one that cannot be right.
-    """
-    path = manifest_path(directory)
-    if not files.exists(path):
-        raise PipelineError(
-            f"{directory} holds no archive: there is no {MANIFEST_NAME}; "
-            "'quorumlog pipeline archive' makes one"
-        )
-    raw = bytes(_read(files, path))
-    try:
-        version = _VERSIONS.decode(raw).format_version
-        if version != FORMAT_VERSION:
-            raise PipelineError(
-                f"its format is {version}, this version of quorumlog knows {FORMAT_VERSION}"
-            )
-        manifest = _MANIFESTS.decode(raw)
-        manifest.check()
-    except (msgspec.MsgspecError, PipelineError) as error:
-        raise PipelineError(f"{path} cannot be used: {error}") from error
-    return manifest
-
-
-class _Versioned(msgspec.Struct, frozen=True):
-    format_version: int
-
-
-_VERSIONS: Final = msgspec.json.Decoder(_Versioned)
 _MANIFESTS: Final = msgspec.json.Decoder(Manifest)
 
 
-def _read(files: FileSystem, path: str) -> bytes:
-    file = files.open(path, writable=False)
-    try:
-        return file.read_at(file.size(), 0)
-    finally:
-        file.close()
-
-
-def save_manifest(files: FileSystem, directory: str, manifest: Manifest) -> None:
-    """Put a manifest in the place of the one before; it is durable on return."""
-    manifest.check()
-    path = manifest_path(directory)
-    temporary = f"{path}.tmp"
-    raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    files.remove(temporary)  # a longer one may be left of a crash
-    file = files.open(temporary, create=True)
-    try:
-        file.write_at([raw], 0)
-        file.sync()
-    finally:
-        file.close()
-    files.replace(temporary, path)
-    files.sync_directory(directory)
+def load_manifest(files: FileSystem, directory: str) -> Manifest:
+    """Return the manifest of the archive of a group. Raises what `read_manifest` raises."""
+    return read_manifest(files, directory, Manifest, _MANIFESTS)

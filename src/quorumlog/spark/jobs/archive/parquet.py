@@ -2,13 +2,14 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from quorumlog.spark.jobs.archive.manifest import ArchivedFile, Manifest
+from quorumlog.spark.jobs.archive.manifest_file import BaseManifest, ParquetPart
 from quorumlog.spark.jobs.output_files import TOKEN_BYTES, NewFile
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.source.schema import arrow_schema
@@ -20,63 +21,91 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 PAGE_BYTES = 4 * 1024 * 1024
 """Larger pages than usual compress faster and smaller: bodies are read whole, or not at all."""
 _NUMBER_DIGITS = 20
-_NAME = re.compile(r"\.?\d{20}-\d{20}-[0-9a-f]{8}\.parquet(\.tmp)?")
-_DAY = re.compile(r"day=\d{4}-\d\d-\d\d")
+_NAME = re.compile(r"\.?\d{5,20}-\d{20}-[0-9a-f]{8}\.parquet(\.tmp)?")
+_DIRECTORY = re.compile(r"(topic|day)=[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of an archive's files: those that are counted as `body_bytes`, and encodings.
+
+    `number` is the column by which rows are in order, `repeated` are those with few values,
+    `searched` those of which row groups say the least and the most.
+    """
+
+    schema: pa.Schema
+    bodies: tuple[str, ...]
+    number: str
+    repeated: tuple[str, ...]
+    searched: tuple[str, ...]
+
+
+GROUP_LAYOUT = Layout(
+    schema=arrow_schema(COLUMNS),
+    bodies=("body",),
+    number="index",
+    repeated=("term", "channel"),
+    searched=("index", "term", "channel"),
+)
 
 
 class ArchiveFileWriter:
-    """One file of rows of entries first … last; there is none if no row comes.
+    """One file of rows, in order; there is none if no row comes.
 
-    Its name states the range, and every attempt at the range uses another name: a task that is
-    repeated, or was thought dead, never touches a file that the manifest names.
+    `stem` is the beginning of its name. Every attempt at the same rows uses another name: a task
+    that is repeated, or was thought dead, never touches a file that the manifest names.
     """
 
-    def __init__(self, files: FileSystem, directory: str, first: int, last: int) -> None:
+    def __init__(self, files: FileSystem, directory: str, stem: str, layout: Layout) -> None:
         self._files = files
         self._directory = directory
-        token = files.random_bytes(TOKEN_BYTES).hex()
-        width = _NUMBER_DIGITS
-        self.name = f"{first:0{width}d}-{last:0{width}d}-{token}.parquet"
+        self._layout = layout
+        self.name = f"{stem}-{files.random_bytes(TOKEN_BYTES).hex()}.parquet"
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
         self._file: NewFile | None = None
         self._parquet: pq.ParquetWriter | None = None
+        self.waiting_bytes = 0
         self.rows = 0
         self.body_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take more rows, in the order of their indexes."""
+        """Take more rows, in their order."""
         if not batch.num_rows:
             return
         self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
+        self.waiting_bytes += batch.nbytes
         self.rows += batch.num_rows
-        self.body_bytes += pc.sum(pc.binary_length(batch.column("body"))).as_py()
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._write_row_group()
+        self.body_bytes += sum(
+            pc.sum(pc.binary_length(batch.column(name))).as_py() or 0
+            for name in self._layout.bodies
+        )
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.write_row_group()
 
-    def _write_row_group(self) -> None:
+    def write_row_group(self) -> None:
+        """Write the rows that wait for more, at least one."""
         table = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting, self.waiting_bytes = [], 0
         if self._file is None:
             self._file = NewFile(self._files, self._directory, self.name)
         if self._parquet is None:
+            layout = self._layout
             self._parquet = pq.ParquetWriter(
                 pa.PythonFile(self._file, mode="w"),
-                arrow_schema(COLUMNS),
+                layout.schema,
                 compression="zstd",
                 compression_level=1,
                 data_page_size=PAGE_BYTES,
-                use_dictionary=["term", "channel"],
-                column_encoding={"index": "DELTA_BINARY_PACKED"},
-                write_statistics=["index", "term", "channel"],
+                use_dictionary=list(layout.repeated),
+                column_encoding={layout.number: "DELTA_BINARY_PACKED"},
+                write_statistics=list(layout.searched),
             )
         self._parquet.write_table(table, row_group_size=table.num_rows)
 
     def finish(self) -> tuple[str, int, str]:
         """Publish it; return its name, size in bytes and SHA-256. Without rows: no name."""
         if self._waiting:
-            self._write_row_group()
+            self.write_row_group()
         if self._file is None or self._parquet is None:
             return "", 0, ""
         with self._file:
@@ -94,7 +123,7 @@ class ArchiveFileWriter:
 
 
 def row_groups(
-    files: FileSystem, directory: str, archived: ArchivedFile, columns: tuple[str, ...] = COLUMNS
+    files: FileSystem, directory: str, archived: ParquetPart, columns: tuple[str, ...] = COLUMNS
 ) -> Iterator[pa.Table]:
     """Yield the row groups of a file, after comparing it with the manifest.
 
@@ -120,17 +149,47 @@ def row_groups(
         yield parquet.read_row_group(number, columns=list(columns))
 
 
-def orphan_files(files: FileSystem, directory: str, manifest: Manifest) -> list[str]:
+def stem_of(first: int, last: int) -> str:
+    """Return the beginning of the name of a file with the entries first … last."""
+    return f"{first:0{_NUMBER_DIGITS}d}-{last:0{_NUMBER_DIGITS}d}"
+
+
+def merge_into(
+    writer: ArchiveFileWriter,
+    files: FileSystem,
+    directory: str,
+    merged: Sequence[ParquetPart],
+    columns: tuple[str, ...] = COLUMNS,
+) -> tuple[str, int, str]:
+    """Write the rows of files as one file, in order; return what `ArchiveFileWriter.finish` does.
+
+    Raises `PipelineError` when a file is damaged.
+    """
+    try:
+        for part in merged:
+            for table in row_groups(files, directory, part, columns):
+                for batch in table.to_batches():
+                    writer.write(batch)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def orphan_files(files: FileSystem, directory: str, manifest: BaseManifest) -> list[str]:
     """Return paths of files of failed attempts, which the manifest does not name.
 
     Only names that an archive gives are considered. Paths are relative to the directory.
     """
-    named = {file.path for file in manifest.files} | {file.path for file in manifest.replaced}
-    found = []
-    for name in files.names(directory):
+    named = {part.path for part in manifest.parts_named()}
+    named |= {file.path for file in manifest.replaced}
+    return [path for path in _parquet_files(files, directory, "") if path not in named]
+
+
+def _parquet_files(files: FileSystem, directory: str, within: str) -> Iterator[str]:
+    """Yield all files of an archive that lie in a directory of it, or below."""
+    for name in files.names(f"{directory}/{within}".rstrip("/")):
         if _NAME.fullmatch(name):
-            found.append(name)
-        elif _DAY.fullmatch(name):
-            within = files.names(f"{directory}/{name}")
-            found += [f"{name}/{inner}" for inner in within if _NAME.fullmatch(inner)]
-    return [path for path in found if path not in named]
+            yield within + name
+        elif _DIRECTORY.fullmatch(name):
+            yield from _parquet_files(files, directory, f"{within}{name}/")

@@ -1,33 +1,33 @@
-"""One run of an archive: what is missing is fetched round by round, small files are merged.
+"""One run of an archive of a group: what is missing is fetched round by round, small files merged.
 
-The order of steps is what makes it exactly once: files are durable under names of their own before
-the manifest names them, the manifest changes by one rename, and only what it does not name any more
-is removed. A run that is stopped at any point leaves a manifest that is true, and files that the
-next run removes.
+`ArchiveState` says in which order files and manifest change.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from quorumlog.model.errors import IndexRemovedError
 from quorumlog.spark.jobs.archive.manifest import (
-    FORMAT_VERSION,
     ArchivedFile,
     Gap,
     Manifest,
     PartitionBy,
-    Replaced,
     load_manifest,
-    manifest_path,
-    save_manifest,
 )
-from quorumlog.spark.jobs.archive.parquet import orphan_files
+from quorumlog.spark.jobs.archive.manifest_file import FORMAT_VERSION, manifest_path
+from quorumlog.spark.jobs.archive.state import (
+    ID_BYTES,
+    MERGE_COUNT_MIN,
+    SMALL_SHARE,
+    ArchiveState,
+    RunOptions,
+    locked,
+)
 from quorumlog.spark.jobs.archive.tasks import (
     FetchRange,
     MergeFiles,
@@ -45,31 +45,18 @@ from quorumlog.spark.jobs.tasks import (
 )
 from quorumlog.storage.files.os_files import FileSystem
 
-FILE_BYTES = 128 * 1024 * 1024
-"""Bytes of entries that go into one file, before compression."""
-SMALL_SHARE = 16
-"""Files with less than this part of it are small, and merged with their neighbours. Half of what
-`plan_ranges` cuts at the smallest: what has just been fetched is not written again."""
-MERGE_COUNT_MIN = 8
-"""So many small files are merged although they stay small together."""
-KEEP_REPLACED_S = 3600
-"""Files that were merged into others stay this long, for jobs that are reading them."""
-LOCK_NAME = "_lock"
-ID_BYTES = 8
 _OUTCOMES: Final = msgspec.json.Decoder(RangeOutcome)
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveOptions:
-    """How to archive; see `archive`. partition_by None: as the archive is, a new one by range."""
+class ArchiveOptions(RunOptions):
+    """How to archive a group; see `archive`.
+
+    partition_by None: as the archive is, a new one by range.
+    """
 
     partition_by: PartitionBy | None = None
     until: int | None = None
-    fail_on_data_loss: bool = True
-    compact: bool = True
-    file_bytes: int = FILE_BYTES
-    cores: int = 1
-    keep_replaced_s: int = KEEP_REPLACED_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +111,19 @@ class ArchiveRun:
         Raises `PipelineError`, `StoreLockedError` while another run is under way, or what fetching
         and writing raise; what was archived until then stays.
         """
-        self._files.make_directory(self._directory)
-        lock = self._files.lock(f"{self._directory}/{LOCK_NAME}")
-        try:
-            self._manifest = self._load()
-            before = self._manifest
+        with locked(self._files, self._directory):
+            before = self._load()
+            self._state = ArchiveState(self._files, self._directory, before, self._now_s)
             self._remove_orphans()
             self._fetch_all()
             if self._options.compact:
                 self._compact()
             self._remove_orphans()
             return self._result(before)
-        finally:
-            lock.release()
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self._state.manifest
 
     # -- what is there ------------------------------------------------------------------------
 
@@ -152,7 +139,7 @@ class ArchiveRun:
                 isolation=source.isolation,
                 partition_by=wanted or "range",
             )
-            save_manifest(self._files, self._directory, made)
+            ArchiveState(self._files, self._directory, made).save(made)
             return made
         found = load_manifest(self._files, self._directory)
         asked = (source.cluster(), source.group, source.isolation, wanted or found.partition_by)
@@ -170,19 +157,8 @@ class ArchiveRun:
             )
         return found
 
-    def _save(self, manifest: Manifest) -> None:
-        save_manifest(self._files, self._directory, manifest)
-        self._manifest = manifest
-
     def _remove_orphans(self) -> None:
-        """Remove what the manifest does not name, and what was replaced long enough ago."""
-        now = int(self._now_s())
-        keep_s = self._options.keep_replaced_s
-        kept = tuple(file for file in self._manifest.replaced if file.at_s + keep_s > now)
-        if kept != self._manifest.replaced:
-            self._save(msgspec.structs.replace(self._manifest, replaced=kept))
-        for path in orphan_files(self._files, self._directory, self._manifest):
-            self._files.remove(f"{self._directory}/{path}")
+        self._state.remove_orphans(self._options.keep_replaced_s)
 
     # -- fetching -----------------------------------------------------------------------------
 
@@ -241,13 +217,13 @@ class ArchiveRun:
                 "before they were archived; archive more often, or keep entries longer. To go on "
                 "with a gap: fail_on_data_loss=False (--allow-data-loss)"
             )
-        gap = Gap(first=first, last=last, day=self._day())
-        self._save(msgspec.structs.replace(self._manifest, gaps=(*self._manifest.gaps, gap)))
+        gap = Gap(first=first, last=last, day=self._state.day())
+        self._state.save(msgspec.structs.replace(self._manifest, gaps=(*self._manifest.gaps, gap)))
         return last + 1
 
     def _fetch_round(self, first: int, end: int) -> tuple[int, bool]:
         """Archive some ranges; return the next index, and whether retention was there first."""
-        options, day = self._options, self._day()
+        options, day = self._options, self._state.day()
         within = f"day={day}/" if self._manifest.partition_by == "day" else ""
         self._files.make_directory(f"{self._directory}/{within}".rstrip("/"))
         try:
@@ -272,7 +248,7 @@ class ArchiveRun:
         written = self._carry_out(tasks)
         if written:
             files = (*self._manifest.files, *written)
-            self._save(msgspec.structs.replace(self._manifest, files=files))
+            self._state.save(msgspec.structs.replace(self._manifest, files=files))
             self._fetched += written
             first = written[-1].last + 1
         return first, len(written) < len(tasks)
@@ -284,16 +260,9 @@ class ArchiveRun:
             file = _OUTCOMES.decode(raw).file
             if file is None:
                 break
-            if file.path and not self._files.exists(f"{self._directory}/{file.path}"):
-                raise PipelineError(
-                    f"a task wrote {self._directory}/{file.path}, but it is not there: driver and "
-                    "executors must see the same directory under this path"
-                )
             files.append(file)
+        self._state.check_is_there(files)
         return files
-
-    def _day(self) -> str:
-        return datetime.fromtimestamp(self._now_s(), UTC).date().isoformat()
 
     # -- merging ------------------------------------------------------------------------------
 
@@ -310,13 +279,11 @@ class ArchiveRun:
         made = self._carry_out(tasks)
         gone = {file.first: file for group in groups for file in group}
         kept = [file for file in self._manifest.files if file.first not in gone]
-        at_s = int(self._now_s())
-        replaced = [Replaced(path=file.path, at_s=at_s) for file in gone.values() if file.path]
-        self._save(
+        self._state.save(
             msgspec.structs.replace(
                 self._manifest,
                 files=tuple(sorted([*kept, *made], key=lambda file: file.first)),
-                replaced=(*self._manifest.replaced, *replaced),
+                replaced=self._state.replaced_with(gone.values()),
             )
         )
         self._merged_files = len(gone)

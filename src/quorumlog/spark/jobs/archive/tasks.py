@@ -1,14 +1,19 @@
 """What tasks do for an archive: fetch a range into a file, or merge small files into one."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
-import pyarrow as pa
 
 from quorumlog.model.errors import IndexRemovedError, check
 from quorumlog.spark.jobs.archive.manifest import ArchivedFile
-from quorumlog.spark.jobs.archive.parquet import COLUMNS, ArchiveFileWriter, row_groups
+from quorumlog.spark.jobs.archive.parquet import (
+    COLUMNS,
+    GROUP_LAYOUT,
+    ArchiveFileWriter,
+    merge_into,
+    stem_of,
+)
+from quorumlog.spark.jobs.archive.state import runs_to_merge
 from quorumlog.spark.jobs.history_check import HistoryCheck
 from quorumlog.spark.jobs.log_source import LogSource
 from quorumlog.spark.source.arrow import decode_block
@@ -40,9 +45,9 @@ class FetchRange:
 
     def __call__(self) -> bytes:
         """Return a `RangeOutcome`. Raises what fetching and writing raise."""
-        writer = ArchiveFileWriter(
-            self.files, f"{self.directory}/{self.within}".rstrip("/"), self.first, self.last
-        )
+        directory = f"{self.directory}/{self.within}".rstrip("/")
+        stem = stem_of(self.first, self.last)
+        writer = ArchiveFileWriter(self.files, directory, stem, GROUP_LAYOUT)
         try:
             file = self._write(writer)
         except IndexRemovedError:
@@ -101,16 +106,10 @@ class MergeFiles:
         """Return a `RangeOutcome`. Raises `PipelineError` when a file is damaged."""
         first, last = self.merged[0], self.merged[-1]
         within = next((_within(file.path) for file in self.merged if file.path), "")
-        writer = ArchiveFileWriter(
-            self.files, f"{self.directory}/{within}".rstrip("/"), first.first, last.last
-        )
-        try:
-            for batch in self._batches():
-                writer.write(batch)
-            name, size, sha256 = writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
+        directory = f"{self.directory}/{within}".rstrip("/")
+        stem = stem_of(first.first, last.last)
+        writer = ArchiveFileWriter(self.files, directory, stem, GROUP_LAYOUT)
+        name, size, sha256 = merge_into(writer, self.files, self.directory, self.merged)
         file = ArchivedFile(
             path=within + name if name else "",
             first=first.first,
@@ -127,11 +126,6 @@ class MergeFiles:
         )
         return msgspec.json.encode(RangeOutcome(file))
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        for file in self.merged:
-            for table in row_groups(self.files, self.directory, file):
-                yield from table.to_batches()
-
 
 def _within(path: str) -> str:
     """Return the directory part of a relative path, with its slash, or nothing."""
@@ -142,34 +136,14 @@ def _within(path: str) -> str:
 def groups_to_merge(
     files: tuple[ArchivedFile, ...], small_bytes: int, bytes_max: int, count_min: int
 ) -> list[tuple[ArchivedFile, ...]]:
-    """Return runs of neighbouring small files that are worth one larger file each.
+    """Return runs of neighbouring small files; see `runs_to_merge`.
 
-    Small are those below `small_bytes` of bodies. A run has at most `bytes_max` of them, and is
-    worth it when it has `count_min` files or is not small any more. Files in different directories,
-    and those with a gap between them, are no neighbours.
+    Files in different directories, and those with a gap between them, are no neighbours.
     """
-    runs: list[list[ArchivedFile]] = []
-    for file in files:
-        run = runs[-1] if runs else None
-        joins = (
-            run is not None
-            and max(file.body_bytes, run[-1].body_bytes) < small_bytes
-            and file.first == run[-1].last + 1
-            and (_same_directory(run, file))
-            and sum(part.body_bytes for part in run) + file.body_bytes <= bytes_max
-        )
-        if joins and run is not None:
-            run.append(file)
-        else:
-            runs.append([file])
-    return [
-        tuple(run)
-        for run in runs
-        if len(run) >= count_min
-        or (len(run) > 1 and sum(file.body_bytes for file in run) >= small_bytes)
-    ]
+    return runs_to_merge(files, _are_neighbours, small_bytes, bytes_max, count_min)
 
 
-def _same_directory(run: list[ArchivedFile], file: ArchivedFile) -> bool:
-    """Whether a file lies where those of a run lie; one without rows lies anywhere."""
-    return len({_within(part.path) for part in (*run, file) if part.path}) <= 1
+def _are_neighbours(run: list[ArchivedFile], file: ArchivedFile) -> bool:
+    """Whether a file follows a run, and lies where that lies; one without rows lies anywhere."""
+    paths = [part.path for part in (*run, file) if part.path]
+    return file.first == run[-1].last + 1 and len({_within(path) for path in paths}) <= 1
