@@ -166,7 +166,7 @@ def kafka_admin(
     from kafka import KafkaAdminClient  # noqa: PLC0415
     from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError  # noqa: PLC0415
 
-    found = _servers(directory, servers)
+    found = broker_addresses(directory, servers)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
     def make(connect_s: float, request_s: float) -> Any:
@@ -215,7 +215,12 @@ def in_words(name: str, text: str = "") -> str:
     return f"{code}: {said or meaning}"
 
 
-def _servers(directory: Path | None, servers: str | None) -> str:
+def broker_addresses(directory: Path | None, servers: str | None) -> str:
+    """Return the addresses of brokers that `--dir` or `--bootstrap-server` names.
+
+    Raises `typer.BadParameter` unless it is one of the two, `CommandError` if the cluster in the
+    directory has no brokers, `LocalClusterError` if no node of it runs.
+    """
     if (directory is None) == (servers is None):
         raise typer.BadParameter("give either --dir DIR or --bootstrap-server HOST:PORT,...")
     if directory is None:

@@ -1,12 +1,13 @@
-"""`quorumlog pipeline`: Spark jobs on a group's log."""
+"""`quorumlog pipeline`: Spark jobs on a group's log, and on topics."""
 
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from quorumlog.cli.kafka_admin import Bootstrap
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
@@ -18,10 +19,22 @@ from quorumlog.cli.pipeline_session import (
     spark_needed,
     spark_session,
 )
+from quorumlog.cli.pipeline_topics import (
+    Renames,
+    TopicPattern,
+    Topics,
+    archive_wanted_topics,
+    are_meant,
+    replay_wanted_topics,
+    wanted_topics,
+)
 from quorumlog.cli.progress import progress_bar
+from quorumlog.cli.target import Target
 from quorumlog.model.wording import counted, entries_text
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from quorumlog.spark.jobs.archive.run import ArchiveResult
     from quorumlog.spark.jobs.export.export import ExportResult
     from quorumlog.spark.jobs.replay.replay import ReplayResult
@@ -30,7 +43,7 @@ OUTAGE_SECONDS = 120.0
 MIB = 1024 * 1024
 
 app = typer.Typer(
-    help="Archive, replay, check, measure and export a group's log, with Spark.",
+    help="Archive, replay, check, measure and export a group's log or topics, with Spark.",
     no_args_is_help=True,
 )
 
@@ -50,6 +63,13 @@ PartitionBy = Annotated[
         "--partition-by",
         help="Files by index range, or in directories by the day they were archived (UTC).",
         show_default="as the archive is, a new one by range",
+    ),
+]
+AllowDataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--allow-data-loss",
+        help="Go on if retention removed entries first; the manifest records the gap.",
     ),
 ]
 Follow = Annotated[
@@ -80,6 +100,9 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
+    topic: Topics = None,
+    topic_pattern: TopicPattern = None,
+    bootstrap_server: Bootstrap = None,
     partition_by: PartitionBy = None,
     until: Annotated[
         int | None,
@@ -90,13 +113,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     follow: Follow = None,
     isolation: Isolation = "read_committed",
     read_from: ReadFrom = "leader",
-    allow_data_loss: Annotated[
-        bool,
-        typer.Option(
-            "--allow-data-loss",
-            help="Go on if retention removed entries first; the manifest records the gap.",
-        ),
-    ] = False,
+    allow_data_loss: AllowDataLoss = False,
     compact: Annotated[
         bool, typer.Option("--compact/--no-compact", help="Merge small files.")
     ] = True,
@@ -106,35 +123,55 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     timeout: Timeout = OUTAGE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Write a group's log to Parquet files, each entry exactly once.
+    """Write a group's log, or topics, to Parquet files, each entry exactly once.
 
     A later run goes on where the last one ended, however that was.
     """
+    options: dict[str, Any] = {
+        "isolation": isolation,
+        "fail_on_data_loss": not allow_data_loss,
+        "compact": compact,
+        "file_bytes": file_mib * MIB,
+        "timeout_ms": round(timeout * 1000),
+    }
+    of_group = (servers, group, partition_by, until, read_from == "any")
+    if are_meant(topic, topic_pattern, bootstrap_server, of_group):
+        wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
+        session = (master, remote)
+        archive_wanted_topics(wanted, archive_directory, session, follow, as_json, **options)
+        return
     with spark_needed():
-        from quorumlog.spark import archive  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark import archive  # noqa: F401, PLC0415  (slow to load)
     target = pipeline_target(directory, servers, group, timeout)
+    options |= {"partition_by": partition_by, "until": until, "leader_only": read_from == "leader"}
     with spark_session("quorumlog archive", master, remote) as spark:
-        while True:
-            with progress_bar(f"archiving {target.group}") as progress:
-                result = archive(
-                    spark,
-                    target.servers,
-                    target.group,
-                    archive_directory,
-                    partition_by=partition_by,
-                    until=until,
-                    isolation=isolation,
-                    leader_only=read_from == "leader",
-                    fail_on_data_loss=not allow_data_loss,
-                    compact=compact,
-                    file_bytes=file_mib * MIB,
-                    timeout_ms=target.timeout_ms,
-                    progress=progress,
-                )
-            _print_archived(result, as_json)
-            if follow is None:
-                return
-            time.sleep(follow)
+        _archive_group(spark, target, archive_directory, follow, as_json, **options)
+
+
+def _archive_group(
+    spark: "SparkSession",
+    target: Target,
+    archive_directory: Path,
+    follow: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    from quorumlog.spark import archive  # noqa: PLC0415  (slow to load)
+
+    while True:
+        with progress_bar(f"archiving {target.group}") as progress:
+            result = archive(
+                spark,
+                target.servers,
+                target.group,
+                archive_directory,
+                progress=progress,
+                **options,
+            )
+        _print_archived(result, as_json)
+        if follow is None:
+            return
+        time.sleep(follow)
 
 
 def _print_archived(result: "ArchiveResult", as_json: bool) -> None:
@@ -167,25 +204,38 @@ def _print_archived(result: "ArchiveResult", as_json: bool) -> None:
 
 
 @app.command(name="replay")
-def replay_command(
+def replay_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     archive_directory: Annotated[
         Path, typer.Argument(metavar="ARCHIVE", help="Directory of the archive.")
     ],
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
+    topic: Topics = None,
+    bootstrap_server: Bootstrap = None,
+    rename: Renames = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="Also into topics that others have written to.")
+    ] = False,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Also an archive in which entries are missing.")
     ] = False,
     timeout: Timeout = OUTAGE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Append an archive's entries to a group, in order, once; prove it by a digest.
+    """Append an archive's entries to a group, or to topics, in order, once; prove it.
 
-    The group is empty, or holds the first entries of the archive: a stopped replay goes on.
+    The group is empty, or holds the first entries of the archive: a stopped replay goes on. So are
+    the topics, or as an earlier run of the same replay left them.
     """
     with spark_needed():
         from quorumlog.spark import replay  # noqa: PLC0415  (slow to load)
+    named = topic or (",".join(rename) if rename else None)
+    if are_meant(named, None, bootstrap_server, (servers, group)) or append:
+        wanted = wanted_topics(directory, bootstrap_server, topic)
+        options = {"append": append, "allow_gaps": allow_gaps}
+        replay_wanted_topics(wanted, archive_directory, rename, timeout, as_json, **options)
+        return
     target = pipeline_target(directory, servers, group, timeout)
     with progress_bar(f"replaying to {target.group}") as progress:
         result = replay(

@@ -1,10 +1,12 @@
-"""`quorumlog pipeline audit` and `quorumlog pipeline stats`: read whole logs with Spark."""
+"""`quorumlog pipeline audit` and `quorumlog pipeline stats`: read whole logs, or topics."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from quorumlog.cli.kafka_admin import Bootstrap
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_session import (
@@ -14,6 +16,14 @@ from quorumlog.cli.pipeline_session import (
     pipeline_target,
     spark_needed,
     spark_session,
+)
+from quorumlog.cli.pipeline_topics import (
+    TopicPattern,
+    Topics,
+    are_meant,
+    audit_archived_topics,
+    stats_of_wanted_topics,
+    wanted_topics,
 )
 from quorumlog.cli.progress import progress_bar
 from quorumlog.cli.store import group_directory
@@ -34,17 +44,19 @@ DataPaths = Annotated[
 
 def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directories: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="DIR", help="The group's directory of each replica, ours or DLedger's."
         ),
-    ],
+    ] = None,
     archive: Annotated[
         Path | None,
         typer.Option(
             "--archive", metavar="ARCHIVE", help="Compare this archive, too.", show_default=False
         ),
     ] = None,
+    directory: FromDir = None,
+    bootstrap_server: Bootstrap = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -64,21 +76,22 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     remote: Remote = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the stores of all replicas of a group, entry by entry. Changes nothing.
+    """Compare the stores of all replicas of a group, entry by entry, or an archive with topics.
 
     Finds entries that are missing, differ or are damaged, breaks in the order of terms and indexes
     and in the chain of CRCs; with --archive also where archive and log differ. Exit status 1 if
     there is any. Needs no server; nodes may run meanwhile.
     """
+    if not directories:
+        of_group = (output, data, first or None, last)
+        _audit_topics(archive, directory, bootstrap_server, of_group, (master, remote), as_json)
+        return
+    if directory is not None or bootstrap_server is not None:
+        raise typer.BadParameter("give either directories of replicas, or a cluster with topics")
     with spark_needed():
         from quorumlog.spark import StoreDirectory, audit  # noqa: PLC0415  (slow to load)
     elsewhere = _elsewhere(data or [])
-    stores = [
-        StoreDirectory(
-            group_directory(path, anywhere=str(path) in elsewhere), elsewhere.pop(str(path), ())
-        )
-        for path in directories
-    ]
+    stores = [StoreDirectory(*_files_of(path, elsewhere)) for path in directories]
     for unknown in elsewhere:
         raise typer.BadParameter(f"--data names {unknown}, which is none of the directories")
     with (
@@ -98,8 +111,38 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         print_json(report.to_object())
     else:
         print_line(report.text())
-    if not report.is_clean:
+    _exit_if_found(is_clean=report.is_clean)
+
+
+def _exit_if_found(*, is_clean: bool) -> None:
+    if not is_clean:
         raise typer.Exit(EXIT_FOUND)
+
+
+def _files_of(path: Path, elsewhere: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    """Return a group's directory, and where its data files are, taken out of `elsewhere`."""
+    directory = group_directory(path, anywhere=str(path) in elsewhere)
+    return directory, elsewhere.pop(str(path), ())
+
+
+def _audit_topics(
+    archive: Path | None,
+    directory: Path | None,
+    bootstrap_server: str | None,
+    of_group: Sequence[Any],
+    session: tuple[str, str | None],
+    as_json: bool,
+) -> None:
+    """Compare an archive with topics; without a cluster to look at, say what is missing."""
+    if archive is None or (directory is None and bootstrap_server is None):
+        raise typer.BadParameter(
+            "give the directories of a group's replicas, or --archive of topics with "
+            "--bootstrap-server or --dir of their cluster"
+        )
+    are_meant(None, None, bootstrap_server or str(directory), of_group)
+    wanted = wanted_topics(directory, bootstrap_server)
+    report = audit_archived_topics(wanted, archive, session, as_json)
+    _exit_if_found(is_clean=report.is_clean)
 
 
 def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
@@ -112,6 +155,9 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directory: FromDir = None,
     servers: Servers = None,
     group: Group = None,
+    topic: Topics = None,
+    topic_pattern: TopicPattern = None,
+    bootstrap_server: Bootstrap = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw a picture (PNG).", show_default=False),
@@ -128,11 +174,15 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     timeout: Timeout = OUTAGE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Count what a log holds: entries, bytes, sizes, terms, rates; of a live group or a store.
+    """Count what a log holds: entries, bytes, sizes, terms, rates; of a group, a store or topics.
 
     Entries carry no time: rates over time are known only of a store whose data files tell when they
-    were written.
+    were written, and of topics.
     """
+    if are_meant(topic, topic_pattern, bootstrap_server, (store, servers, group, quick, data)):
+        wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
+        stats_of_wanted_topics(wanted, (master, remote), plot, timeout, as_json)
+        return
     with spark_needed():
         from quorumlog.spark import StoreDirectory, stats  # noqa: PLC0415  (slow to load)
         from quorumlog.spark.jobs.stats.plot import draw  # noqa: PLC0415

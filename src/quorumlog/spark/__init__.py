@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quorumlog.spark.data_source import QuorumlogSource
-    from quorumlog.spark.jobs.archive.archive import archive, read_archive
+    from quorumlog.spark.jobs.archive.archive import archive
+    from quorumlog.spark.jobs.archives import read_archive
     from quorumlog.spark.jobs.audit.audit import audit
     from quorumlog.spark.jobs.export.export import export
     from quorumlog.spark.jobs.replay.replay import replay
     from quorumlog.spark.jobs.stats.stats import stats
+    from quorumlog.spark.jobs.topics.archive import archive_topics
+    from quorumlog.spark.jobs.topics.audit import audit_topics
+    from quorumlog.spark.jobs.topics.replay import replay_topics
+    from quorumlog.spark.jobs.topics.stats import topic_stats
     from quorumlog.spark.runtime.session import session
     from quorumlog.spark.source.listener import LagListener, PositionListener
     from quorumlog.spark.store.source import QuorumlogStoreSource
@@ -26,12 +31,16 @@ _MODULES = {
     "QuorumlogStoreSource": ".store.source",
     "StoreDirectory": "..storage.offline.replica_files",
     "archive": ".jobs.archive.archive",
+    "archive_topics": ".jobs.topics.archive",
     "audit": ".jobs.audit.audit",
+    "audit_topics": ".jobs.topics.audit",
     "export": ".jobs.export.export",
-    "read_archive": ".jobs.archive.archive",
+    "read_archive": ".jobs.archives",
     "replay": ".jobs.replay.replay",
+    "replay_topics": ".jobs.topics.replay",
     "session": ".runtime.session",
     "stats": ".jobs.stats.stats",
+    "topic_stats": ".jobs.topics.stats",
 }
 
 __all__ = [
@@ -41,12 +50,16 @@ __all__ = [
     "QuorumlogStoreSource",
     "StoreDirectory",
     "archive",
+    "archive_topics",
     "audit",
+    "audit_topics",
     "export",
     "read_archive",
     "replay",
+    "replay_topics",
     "session",
     "stats",
+    "topic_stats",
 ]
 
 

@@ -9,6 +9,7 @@ any point and started again. What the archive holds is in its manifest (`archive
 
 import os
 import re
+from collections.abc import Sequence
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +100,7 @@ def read_archive(
     root = os.path.abspath(directory)
     manifest = load_manifest(OutputFileSystem(), root)
     paths = [
-        f"file://{root}/{file.path}"
+        file.path
         for file in manifest.files
         if file.path
         and (first is None or file.last >= first)
@@ -109,16 +110,22 @@ def read_archive(
     fields = [known[name] for name in COLUMNS]
     if manifest.partition_by == "day":
         fields.append(StructField("day", DateType()))
-    schema = StructType(fields)
-    if not paths:
-        return spark.createDataFrame([], schema)
-    frame = (
-        spark.read.schema(schema)
-        .option("basePath", f"file://{root}")
-        .parquet(*(_GLOB.sub(r"\\\1", path) for path in paths))
-    )
+    frame = parquet_frame(spark, root, paths, StructType(fields))
     if first is not None:
         frame = frame.where(f"index >= {first}")
     if last is not None:
         frame = frame.where(f"index <= {last}")
     return frame
+
+
+def parquet_frame(
+    spark: SparkSession, root: str, paths: Sequence[str], schema: StructType
+) -> DataFrame:
+    """Return the rows of files of an archive, with what the names of their directories say."""
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return (
+        spark.read.schema(schema)
+        .option("basePath", f"file://{root}")
+        .parquet(*(_GLOB.sub(r"\\\1", f"file://{root}/{path}") for path in paths))
+    )

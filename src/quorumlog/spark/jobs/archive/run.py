@@ -25,8 +25,8 @@ from quorumlog.spark.jobs.archive.state import (
     MERGE_COUNT_MIN,
     SMALL_SHARE,
     ArchiveState,
+    BaseRun,
     RunOptions,
-    locked,
 )
 from quorumlog.spark.jobs.archive.tasks import (
     FetchRange,
@@ -82,8 +82,10 @@ class ArchiveResult:
     merged_files: int
 
 
-class ArchiveRun:
-    """A run; `run` may be called once. `now_s` is the clock, in seconds since 1970."""
+class ArchiveRun(BaseRun[Manifest, ArchiveResult]):
+    """A run; see `BaseRun`."""
+
+    _options: ArchiveOptions
 
     def __init__(
         self,
@@ -95,35 +97,9 @@ class ArchiveRun:
         progress: Progress = no_progress,
         now_s: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(files, directory, options, run_tasks, progress, now_s)
         self._source = source
-        self._files = files
-        self._directory = directory
-        self._options = options
-        self._run_tasks = run_tasks
-        self._progress = progress
-        self._now_s = now_s
         self._fetched: list[ArchivedFile] = []
-        self._merged_files = 0
-
-    def run(self) -> ArchiveResult:
-        """Archive up to the end as it is now.
-
-        Raises `PipelineError`, `StoreLockedError` while another run is under way, or what fetching
-        and writing raise; what was archived until then stays.
-        """
-        with locked(self._files, self._directory):
-            before = self._load()
-            self._state = ArchiveState(self._files, self._directory, before, self._now_s)
-            self._remove_orphans()
-            self._fetch_all()
-            if self._options.compact:
-                self._compact()
-            self._remove_orphans()
-            return self._result(before)
-
-    @property
-    def _manifest(self) -> Manifest:
-        return self._state.manifest
 
     # -- what is there ------------------------------------------------------------------------
 
@@ -156,9 +132,6 @@ class ArchiveRun:
                 "directory, or continue as it was started"
             )
         return found
-
-    def _remove_orphans(self) -> None:
-        self._state.remove_orphans(self._options.keep_replaced_s)
 
     # -- fetching -----------------------------------------------------------------------------
 

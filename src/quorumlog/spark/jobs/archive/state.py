@@ -7,6 +7,7 @@ run removes.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from quorumlog.spark.jobs.archive.manifest_file import (
     save_manifest,
 )
 from quorumlog.spark.jobs.archive.parquet import orphan_files
-from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.jobs.tasks import PipelineError, Progress, RunTasks, no_progress
 from quorumlog.storage.files.os_files import FileSystem
 
 FILE_BYTES = 128 * 1024 * 1024
@@ -39,6 +40,7 @@ LOCK_NAME = "_lock"
 ID_BYTES = 8
 
 Part = TypeVar("Part", bound=ParquetPart)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,63 @@ class ArchiveState(Generic[Kept]):
     def day(self) -> str:
         """Return the present day (UTC)."""
         return datetime.fromtimestamp(self._now_s(), UTC).date().isoformat()
+
+
+class BaseRun(ABC, Generic[Kept, Result]):
+    """One run of an archive; `run` may be called once. `now_s`: seconds since 1970."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        options: RunOptions,
+        run_tasks: RunTasks,
+        progress: Progress = no_progress,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._options = options
+        self._run_tasks = run_tasks
+        self._progress = progress
+        self._now_s = now_s
+        self._merged_files = 0
+
+    def run(self) -> Result:
+        """Archive up to the end as it is now.
+
+        Raises `PipelineError`, `StoreLockedError` while another run is under way, or what fetching
+        and writing raise; what was archived until then stays.
+        """
+        with locked(self._files, self._directory):
+            before = self._load()
+            self._state = ArchiveState(self._files, self._directory, before, self._now_s)
+            self._state.remove_orphans(self._options.keep_replaced_s)
+            self._fetch_all()
+            if self._options.compact:
+                self._compact()
+            self._state.remove_orphans(self._options.keep_replaced_s)
+            return self._result(before)
+
+    @property
+    def _manifest(self) -> Kept:
+        return self._state.manifest
+
+    @abstractmethod
+    def _load(self) -> Kept:
+        """Return the manifest, made if this is the first run."""
+
+    @abstractmethod
+    def _fetch_all(self) -> None:
+        """Fetch what is missing, round by round."""
+
+    @abstractmethod
+    def _compact(self) -> None:
+        """Merge small files; the manifest changes when all new ones are there."""
+
+    @abstractmethod
+    def _result(self, before: Kept) -> Result:
+        """Return what the archive holds, and what was added to what it was before."""
 
 
 def runs_to_merge(

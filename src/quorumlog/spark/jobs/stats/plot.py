@@ -12,6 +12,7 @@ from quorumlog.spark.jobs.tasks import PipelineError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INCHES = (14.0, 4.4)
 DOTS_AN_INCH = 120
@@ -31,6 +32,20 @@ def draw(stats: LogStats, path: str | Path) -> None:
     """
     if not stats.entries:
         raise PipelineError(f"{stats.source} holds no entries, so there is nothing to draw")
+    figure, (sizes, amount, rate) = panels((1.0, 1.25, 1.0))
+    _draw_sizes(sizes, stats)
+    _draw_amount(amount, stats)
+    if stats.periods:
+        _draw_rate(rate, stats)
+    else:
+        _draw_terms(rate, stats)
+    held = f"{entries_text(stats.entries)}, {size_text(stats.bytes)}"
+    title = f"{shortened(stats.source)}: {held}, indexes {stats.first_index} to {stats.last_index}"
+    save(figure, title, path)
+
+
+def panels(width_ratios: Sequence[float]) -> tuple["Figure", "Sequence[Axes]"]:
+    """Return a figure with axes side by side. Raises `PipelineError` without matplotlib."""
     try:
         # an extra, and slow to load
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
@@ -39,24 +54,23 @@ def draw(stats: LogStats, path: str | Path) -> None:
         raise PipelineError("the plot needs matplotlib; pip install matplotlib") from error
     figure = Figure(figsize=INCHES)
     FigureCanvasAgg(figure)
-    sizes, amount, rate = figure.subplots(1, 3, width_ratios=(1.0, 1.25, 1.0))
-    _draw_sizes(sizes, stats)
-    _draw_amount(amount, stats)
-    if stats.periods:
-        _draw_rate(rate, stats)
-    else:
-        _draw_terms(rate, stats)
-    for axes in (sizes, amount, rate):
+    return figure, figure.subplots(1, len(width_ratios), width_ratios=width_ratios)
+
+
+def save(figure: "Figure", title: str, path: str | Path) -> None:
+    """Finish a figure, and write it as the path's ending says."""
+    for axes in figure.axes:
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    held = f"{entries_text(stats.entries)}, {size_text(stats.bytes)}"
-    name = stats.source
-    if len(name) > TITLE_CHARACTERS:
-        name = f"… {name[-TITLE_CHARACTERS:]}"
-    figure.suptitle(f"{name}: {held}, indexes {stats.first_index} to {stats.last_index}")
+    figure.suptitle(title)
     figure.tight_layout()
     figure.savefig(path, dpi=DOTS_AN_INCH)
+
+
+def shortened(name: str) -> str:
+    """Return a name as it fits into a title: its end, if it is long."""
+    return f"… {name[-TITLE_CHARACTERS:]}" if len(name) > TITLE_CHARACTERS else name
 
 
 def _draw_sizes(axes: "Axes", stats: LogStats) -> None:
@@ -66,7 +80,7 @@ def _draw_sizes(axes: "Axes", stats: LogStats) -> None:
     axes.set_xticks(
         list(places)[::every], [_short(one.low) for one in stats.sizes][::every], rotation=45
     )
-    _thousands(axes.yaxis)
+    thousands(axes.yaxis)
     axes.set_title("sizes of bodies")
     axes.set_xlabel("bytes, at least (and less than twice as many)")
     axes.set_ylabel("entries")
@@ -74,7 +88,7 @@ def _draw_sizes(axes: "Axes", stats: LogStats) -> None:
 
 def _draw_amount(axes: "Axes", stats: LogStats) -> None:
     """Draw bytes by index; the colour changes with the term."""
-    divisor, unit = _unit(max(one.bytes for one in stats.buckets))
+    divisor, unit = unit_of(max(one.bytes for one in stats.buckets))
     widths = [one.last - one.first + 1 for one in stats.buckets]
     term_of = _term_finder(stats.terms)
     numbers = [term_of(one.first) for one in stats.buckets]
@@ -101,7 +115,7 @@ def _draw_amount(axes: "Axes", stats: LogStats) -> None:
                 va="center",
                 fontsize="small",
             )
-    _thousands(axes.xaxis)
+    thousands(axes.xaxis)
     axes.tick_params(axis="x", rotation=30)
     size = widths[0]
     axes.set_title(f"amount by index ({counted(len(stats.terms), 'term')} in turn)")
@@ -121,19 +135,24 @@ def _term_finder(terms: Sequence[TermStats]) -> Any:
 
 def _draw_rate(axes: "Axes", stats: LogStats) -> None:
     edges = [stats.periods[0].from_ms, *(one.to_ms for one in stats.periods)]
-    dates: Any = import_module("matplotlib.dates")  # it has no types
     rates = [one.bytes / one.seconds for one in stats.periods]
-    divisor, unit = _unit(max(rates))
+    divisor, unit = unit_of(max(rates))
     rates = [rate / divisor for rate in rates]
     axes.stairs(rates, [edge / DAY_MS for edge in edges], fill=True, color=ORANGE)
-    axes.xaxis_date()
-    locator = dates.AutoDateLocator(maxticks=7)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    show_dates(axes)
     axes.set_ylim(0, max(rates) * 1.15)
     axes.set_title("rate, as the data files' times tell")
     axes.set_xlabel("written (UTC)")
     axes.set_ylabel(f"{unit}/s")
+
+
+def show_dates(axes: "Axes") -> None:
+    """Label the horizontal axis, which has days since 1970, with dates and times."""
+    dates: Any = import_module("matplotlib.dates")  # it has no types
+    axes.xaxis_date()
+    locator = dates.AutoDateLocator(maxticks=7)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
 
 
 def _draw_terms(axes: "Axes", stats: LogStats) -> None:
@@ -144,20 +163,21 @@ def _draw_terms(axes: "Axes", stats: LogStats) -> None:
     every = max(1, -(-len(shown) // TERMS_NAMED))
     names = [f"{one.term}\n{one.leader}" if one.leader else str(one.term) for one in shown]
     axes.set_xticks(range(0, len(shown), every), names[::every])
-    _thousands(axes.yaxis)
+    thousands(axes.yaxis)
     axes.set_title("entries by term" if len(shown) == len(stats.terms) else "newest terms")
     axes.set_xlabel("term, and its leader where that is known")
     axes.set_ylabel("entries")
 
 
-def _thousands(axis: Any) -> None:
+def thousands(axis: Any) -> None:
+    """Label an axis with whole numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
     axis.set_major_locator(MaxNLocator(6, integer=True))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _unit(largest: float) -> tuple[int, str]:
+def unit_of(largest: float) -> tuple[int, str]:
     """Return the divisor and name of the unit that suits a number of bytes."""
     for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if largest >= 1024**power:

@@ -1,1 +1,1 @@
-"""Jobs on topics: archive them, produce an archive again, count, and compare an archive with them."""
+"""Jobs on topics: archive, replay (produce an archive again), stats, and audit of an archive."""

@@ -9,7 +9,7 @@ from quorumlog.client.results import Isolation
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
-from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, Connect, brokers_for
+from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, Connect
 from quorumlog.spark.topics.options import TopicOptions, parse_topic_options
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import (
@@ -21,6 +21,7 @@ from quorumlog.spark.topics.planning import (
     cut,
     parts_to_read,
 )
+from quorumlog.spark.topics.remote_brokers import brokers_for
 from quorumlog.spark.topics.schema import COLUMNS
 from quorumlog.spark.topics.tasks import arrow_batches
 
@@ -35,6 +36,11 @@ class TopicSource:
 
     options: TopicOptions
     connect: Connect = brokers_for
+
+    @property
+    def isolation(self) -> Isolation:
+        """What is seen of transactions."""
+        return "read_committed" if self.options.reads_committed else "read_uncommitted"
 
     def brokers(self) -> Brokers:
         """Return this process's connections."""

@@ -1,0 +1,244 @@
+"""`quorumlog pipeline` on topics: archive, replay, stats and audit by Kafka's protocol."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.kafka_admin import broker_addresses
+from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
+from quorumlog.cli.options import pairs_of
+from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.pipeline_session import spark_needed, spark_session
+from quorumlog.cli.progress import progress_bar
+from quorumlog.model.wording import counted
+
+if TYPE_CHECKING:
+    from quorumlog.spark.jobs.topics.audit import TopicAudit
+    from quorumlog.spark.jobs.topics.replay import TopicReplayResult
+    from quorumlog.spark.jobs.topics.run import TopicArchiveResult
+
+Topics = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="NAME,...",
+        help="Topics, in the place of a group.",
+        show_default=False,
+    ),
+]
+TopicPattern = Annotated[
+    str | None,
+    typer.Option(
+        "--topic-pattern",
+        metavar="REGEX",
+        help="The topics whose whole names match.",
+        show_default=False,
+    ),
+]
+Renames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="OLD=NEW",
+        help="Of topics: another name for one; repeatable.",
+        show_default=False,
+    ),
+]
+
+
+class Wanted(NamedTuple):
+    """Which topics a command is about, as its options say; `servers` are its brokers' addresses."""
+
+    servers: str
+    names: str | None
+    pattern: str | None
+
+    @property
+    def text(self) -> str:
+        """The topics in words."""
+        return self.names or (f"topics {self.pattern}" if self.pattern else "all topics")
+
+
+def are_meant(
+    topics: str | None, pattern: str | None, bootstrap_server: str | None, of_group: Sequence[Any]
+) -> bool:
+    """Whether options are about topics; `of_group` are values of options that only groups have.
+
+    Raises `typer.BadParameter` if they are about both.
+    """
+    if topics is None and pattern is None and bootstrap_server is None:
+        return False
+    if any(value not in {None, False} for value in of_group):
+        raise typer.BadParameter(
+            "--topic, --topic-pattern and --bootstrap-server are for topics, and other options "
+            "that were given are for groups (--servers, --group) only"
+        )
+    return True
+
+
+def wanted_topics(
+    directory: Path | None,
+    bootstrap_server: str | None,
+    topics: str | None = None,
+    pattern: str | None = None,
+) -> Wanted:
+    """Return the topics, after a look whether brokers can be reached.
+
+    Raises `CommandError` if none can, `typer.BadParameter`.
+    """
+    if topics is not None and pattern is not None:
+        raise typer.BadParameter("give either --topic or --topic-pattern")
+    servers = broker_addresses(directory, bootstrap_server)
+    found = reach_of(servers)
+    if is_hopeless(found):
+        raise CommandError(words_of(found, ""))
+    return Wanted(servers, topics, pattern)
+
+
+def archive_wanted_topics(
+    wanted: Wanted,
+    archive: Path,
+    session: tuple[str, str | None],
+    follow: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Archive topics, again and again with `follow`; `session`: master and remote."""
+    if wanted.names is None and wanted.pattern is None:
+        raise typer.BadParameter("say which topics: --topic NAME,... or --topic-pattern REGEX")
+    with spark_needed():
+        from quorumlog.spark import archive_topics  # noqa: PLC0415  (slow to load)
+    with spark_session("quorumlog archive", *session) as spark:
+        while True:
+            with progress_bar(f"archiving {wanted.text}") as progress:
+                result = archive_topics(
+                    spark,
+                    wanted.servers,
+                    wanted.names,
+                    archive,
+                    pattern=wanted.pattern,
+                    progress=progress,
+                    **options,
+                )
+            _print_archived(result, as_json)
+            if follow is None:
+                return
+            time.sleep(follow)
+
+
+def _print_archived(result: "TopicArchiveResult", as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(result))
+        return
+    print_line(
+        f"{counted(result.new_rows, 'record')} added ({result.new_body_bytes} bytes, as Parquet "
+        f"{result.new_file_bytes})"
+    )
+    if result.merged_files:
+        print_line(f"{counted(result.merged_files, 'small file')} merged")
+    if result.new_lost_offsets:
+        print_line(f"{counted(result.new_lost_offsets, 'offset')} removed by retention first")
+    gaps = f", {counted(result.lost_offsets, 'offset')} missing" if result.lost_offsets else ""
+    print_line(
+        f"{result.directory} holds {counted(result.rows, 'record')} of "
+        f"{counted(result.topics, 'topic')}, {counted(result.partitions, 'partition')}, in "
+        f"{counted(result.files, 'file')}{gaps}"
+    )
+
+
+def replay_wanted_topics(
+    wanted: Wanted,
+    archive: Path,
+    renames: list[str] | None,
+    timeout: float,
+    as_json: bool,
+    **options: bool,
+) -> None:
+    """Produce an archive of topics again."""
+    with spark_needed():
+        from quorumlog.spark import replay_topics  # noqa: PLC0415  (slow to load)
+    names = pairs_of(renames, "flights=flights-again")
+    try:
+        with progress_bar(f"replaying {archive}") as progress:
+            result = replay_topics(
+                archive,
+                wanted.servers,
+                wanted.names,
+                names=names,
+                timeout_ms=round(timeout * 1000),
+                progress=progress,
+                **options,
+            )
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"this needs {error.name}, which is not installed; pip install 'quorumlog[spark]'"
+        ) from error
+    _print_replayed(result, as_json)
+
+
+def _print_replayed(result: "TopicReplayResult", as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(result))
+        return
+    were = "was" if result.found_records == 1 else "were"
+    print_line(
+        f"{counted(result.produced_records, 'record')} produced, {result.found_records:,} {were} "
+        "there already"
+    )
+    for topic, name in result.topics.items():
+        print_line(f"topic {name} has what {result.directory} holds of {topic}, as was read back")
+
+
+def stats_of_wanted_topics(
+    wanted: Wanted,
+    session: tuple[str, str | None],
+    plot: Path | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Count topics."""
+    with spark_needed():
+        from quorumlog.spark import topic_stats  # noqa: PLC0415  (slow to load)
+        from quorumlog.spark.jobs.topics.plot import draw_topics  # noqa: PLC0415
+    with (
+        spark_session("quorumlog stats", *session) as spark,
+        progress_bar("counting") as progress,
+    ):
+        found = topic_stats(
+            spark,
+            wanted.servers,
+            wanted.names,
+            pattern=wanted.pattern,
+            timeout_ms=round(timeout * 1000),
+            progress=progress,
+        )
+    if as_json:
+        print_json(found.to_object())
+    else:
+        print_line(found.text())
+    if plot is not None:
+        draw_topics(found, plot)
+
+
+def audit_archived_topics(
+    wanted: Wanted, archive: Path, session: tuple[str, str | None], as_json: bool
+) -> "TopicAudit":
+    """Compare an archive with its topics, print and return what was found."""
+    with spark_needed():
+        from quorumlog.spark import audit_topics  # noqa: PLC0415  (slow to load)
+    with (
+        spark_session("quorumlog audit", *session) as spark,
+        progress_bar("comparing") as progress,
+    ):
+        report = audit_topics(spark, archive, wanted.servers, progress=progress)
+    if as_json:
+        print_json(report.to_object())
+    else:
+        print_line(report.text())
+    return report

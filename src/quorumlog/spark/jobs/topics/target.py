@@ -1,0 +1,271 @@
+"""The topics that an archive is produced into, by librdkafka's transactional producer."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+from quorumlog.model.errors import NetworkError
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.topics.part import Part
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+REQUEST_S: Final = 10.0
+"""How long one call waits before it is repeated, as long as an outage is ridden out."""
+RETRY_S: Final = 0.1
+POLL_S: Final = 0.1
+BUFFERED_KIB: Final = 64 * 1024
+"""What waits in the producer at most, in KiB."""
+_LIBRDKAFKA: Final = {"log_level": 0}
+"""What librdkafka says of brokers that are gone is in the error, if there is one."""
+
+Value = TypeVar("Value")
+
+
+class Position(NamedTuple):
+    """How far a partition was replayed: the archive's offset to go on from.
+
+    `began`: the offset in the target that the first record has.
+    """
+
+    offset: int
+    began: int
+
+
+class Outgoing(NamedTuple):
+    """A record to produce; `time_ms` None: it gets the time at which it is produced."""
+
+    key: bytes | None
+    value: bytes | None
+    time_ms: int | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class TopicTarget(Protocol):
+    """Topics that are produced into, by one producer at a time."""
+
+    def take_over(self) -> None:
+        """Fence whoever replayed the same before; what that one did not commit never happened."""
+        ...
+
+    def make_topics(self, topics: Mapping[str, int]) -> None:
+        """Make topics with so many partitions, unless they are there with as many or more.
+
+        Raises `PipelineError` for one with fewer.
+        """
+        ...
+
+    def positions(self, parts: Sequence[Part]) -> dict[Part, Position | None]:
+        """Return how far partitions were replayed; None: not at all."""
+        ...
+
+    def claim(self, positions: Mapping[Part, Position]) -> None:
+        """Set the positions of partitions that were not replayed yet."""
+        ...
+
+    def produce(self, part: Part, records: Iterable[Outgoing], position: Position) -> None:
+        """Produce records in their order and move the position, both at once or not at all."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class ConfluentTarget:
+    """Topics of the cluster at `servers`; see `TopicTarget`.
+
+    `name` is both the transactional id and the consumer group whose offsets are the positions.
+    Outages are ridden out for `timeout_ms`; then all methods raise `NetworkError`.
+    """
+
+    def __init__(self, servers: str, name: str, timeout_ms: int) -> None:
+        from confluent_kafka import Consumer, Producer  # noqa: PLC0415  (an extra)
+
+        self._servers = servers
+        self._name = name
+        self._timeout_s = timeout_ms / 1_000
+        common: dict[str, Any] = {"bootstrap.servers": servers, **_LIBRDKAFKA}
+        settings = {
+            "transactional.id": name,
+            "linger.ms": 20,
+            "compression.type": "zstd",
+            "queue.buffering.max.kbytes": BUFFERED_KIB,
+        }
+        self._producer = Producer(common | settings)
+        self._consumer = Consumer(common | {"group.id": name, "enable.auto.commit": False})
+
+    def close(self) -> None:
+        """See `TopicTarget`."""
+        self._consumer.close()
+
+    def take_over(self) -> None:
+        """See `TopicTarget`."""
+        self._ridden_out(lambda: self._producer.init_transactions(REQUEST_S))
+
+    def make_topics(self, topics: Mapping[str, int]) -> None:
+        """See `TopicTarget`."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]  # noqa: PLC0415
+            AdminClient,
+            NewTopic,
+        )
+
+        admin = AdminClient({"bootstrap.servers": self._servers, **_LIBRDKAFKA})
+        there = self._ridden_out(lambda: admin.list_topics(timeout=REQUEST_S)).topics
+        for topic, partitions in topics.items():
+            found = len(there[topic].partitions) if topic in there else 0
+            if 0 < found < partitions:
+                raise PipelineError(
+                    f"topic {topic!r} has {found} partitions, the archive {partitions}; add some "
+                    f"('quorumlog topic alter {topic} --partitions {partitions}'), or replay into "
+                    "another topic"
+                )
+            if not found:
+                (made,) = admin.create_topics([NewTopic(topic, partitions)]).values()
+                self._ridden_out(partial(made.result, self._timeout_s))
+
+    def positions(self, parts: Sequence[Part]) -> dict[Part, Position | None]:
+        """See `TopicTarget`."""
+        from confluent_kafka import TopicPartition  # noqa: PLC0415
+
+        asked = [TopicPartition(*part) for part in parts]
+        found = self._ridden_out(lambda: self._consumer.committed(asked, REQUEST_S))
+        positions: dict[Part, Position | None] = {}
+        for one in found:
+            if one.error is not None:
+                raise NetworkError(f"{one.topic}-{one.partition}: {one.error}")
+            part = Part(one.topic, one.partition)
+            positions[part] = (
+                Position(one.offset, int(one.metadata or 0)) if one.offset >= 0 else None
+            )
+        return positions
+
+    def claim(self, positions: Mapping[Part, Position]) -> None:
+        """See `TopicTarget`."""
+        self._commit([], positions)
+
+    def produce(self, part: Part, records: Iterable[Outgoing], position: Position) -> None:
+        """See `TopicTarget`."""
+        self._commit([(part, record) for record in records], {part: position})
+
+    def _commit(
+        self, records: Sequence[tuple[Part, Outgoing]], positions: Mapping[Part, Position]
+    ) -> None:
+        ends_at = time.monotonic() + self._timeout_s
+        while not self._is_committed(records, positions, ends_at):
+            if time.monotonic() > ends_at:
+                raise NetworkError(
+                    f"{self._servers}: no transaction could be committed for {self._timeout_s:g} s"
+                )
+
+    def _is_committed(
+        self,
+        records: Sequence[tuple[Part, Outgoing]],
+        positions: Mapping[Part, Position],
+        ends_at: float,
+    ) -> bool:
+        """Try one transaction; return False if it was aborted and is to be tried again."""
+        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
+
+        producer = self._producer
+        at = [TopicPartition(*part, one.offset, str(one.began)) for part, one in positions.items()]
+        group = self._consumer.consumer_group_metadata()
+        try:
+            producer.begin_transaction()
+            for part, record in records:
+                self._send(producer, part, record, ends_at)
+            self._repeated(
+                lambda: producer.send_offsets_to_transaction(at, group, REQUEST_S), ends_at
+            )
+            self._repeated(lambda: producer.commit_transaction(REQUEST_S), ends_at)
+        except KafkaException as failed:
+            error = failed.args[0]
+            if error.fatal() or not error.txn_requires_abort():
+                raise self._failed(error) from failed
+            self._repeated(lambda: producer.abort_transaction(REQUEST_S), ends_at)
+            return False
+        return True
+
+    def _send(self, producer: "Producer", part: Part, record: Outgoing, ends_at: float) -> None:
+        while True:
+            try:
+                producer.produce(
+                    part.topic,
+                    record.value,
+                    record.key,
+                    part.partition,
+                    timestamp=record.time_ms or 0,
+                    headers=list(record.headers),
+                )
+            except BufferError:  # until some are acknowledged
+                producer.poll(POLL_S)
+                if time.monotonic() > ends_at:
+                    raise NetworkError(
+                        f"{self._servers}: nothing was acknowledged for {self._timeout_s:g} s"
+                    ) from None
+            else:
+                return
+
+    def _ridden_out(self, act: Callable[[], Value]) -> Value:
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        try:
+            return self._repeated(act, time.monotonic() + self._timeout_s)
+        except KafkaException as failed:
+            raise self._failed(failed.args[0]) from failed
+
+    def _repeated(self, act: Callable[[], Value], ends_at: float) -> Value:
+        """Return what `act` returns, repeated while brokers cannot answer."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        while True:
+            try:
+                return act()
+            except KafkaException as failed:
+                error = failed.args[0]
+                is_over = error.fatal() or error.txn_requires_abort()
+                if is_over or not _passes(error) or time.monotonic() > ends_at:
+                    raise
+                time.sleep(RETRY_S)
+
+    def _failed(self, error: Any) -> Exception:
+        from confluent_kafka import KafkaError  # noqa: PLC0415
+
+        fenced = {
+            KafkaError._FENCED,
+            KafkaError.PRODUCER_FENCED,
+            KafkaError.INVALID_PRODUCER_EPOCH,
+        }
+        if error.code() in fenced:
+            return PipelineError(
+                f"another replay of this archive, {self._name}, has taken over; let it end, or run "
+                "this one again when it has"
+            )
+        if _passes(error):
+            return NetworkError(
+                f"the brokers at {self._servers} could not answer for {self._timeout_s:g} s: "
+                f"{error.str()}"
+            )
+        return PipelineError(f"the brokers at {self._servers} refused it: {error.str()}")
+
+
+def _passes(error: Any) -> bool:
+    from confluent_kafka import KafkaError  # noqa: PLC0415
+
+    passing = {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+    return bool(error.retriable()) or error.code() in passing

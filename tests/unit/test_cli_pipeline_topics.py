@@ -1,0 +1,158 @@
+"""`quorumlog pipeline` on topics without Spark or brokers: what is asked, and printed."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from quorumlog.cli import pipeline_topics
+from quorumlog.cli.kafka_reach import Found, Reach
+from quorumlog.cli.main import main
+from quorumlog.spark.jobs.audit.report import Finding
+from quorumlog.spark.jobs.topics.audit import PartitionFacts, TopicAudit
+from quorumlog.spark.jobs.topics.replay import TopicReplayResult
+from quorumlog.spark.jobs.topics.run import TopicArchiveResult
+from quorumlog.spark.jobs.topics.stats import PartitionStats, TopicPeriod, TopicStats
+
+AT = ("--bootstrap-server", "h:9092")
+ARCHIVED = TopicArchiveResult("/a", 2, 5, 90, 7, 10, 55, 5_000, 900, 10, 8)
+REPLAYED = TopicReplayResult("/a", {"a": "b"}, 3, 90, 20, 70)
+FACTS = PartitionFacts("a", 0, 0, 89, 5, 100, 5, 89, 85)
+CLEAN = TopicAudit("/a", [FACTS])
+FOUND = TopicAudit(
+    "/a", [FACTS], {"archive-missing": 2}, [Finding("archive-missing", 7, 8, "a-0", "it is")], 1
+)
+COUNTED = TopicStats(
+    "topics at h:9092",
+    *(9, 70),
+    [PartitionStats("a", 0, 0, 10, 9, 20, 50, 1, 2, 30, 4, 1_000, 4_000, 3.0)],
+    [TopicPeriod("a", 0, 2_000, 9, 70)],
+)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command; return status, output, error and what its job was called with."""
+    calls = []
+
+    def recorder(result):
+        def record(*arguments, **options):
+            options.pop("progress", None)
+            calls.append((arguments, options))
+            return result
+
+        return record
+
+    @contextmanager
+    def no_session(app_name, master, remote):
+        calls.append((app_name, remote or master))
+        yield "spark"
+
+    monkeypatch.setattr(pipeline_topics, "spark_session", no_session)
+    monkeypatch.setattr(
+        pipeline_topics,
+        "reach_of",
+        lambda servers: [
+            Found(servers, Reach.REFUSED if "nobody" in servers else Reach.TAKEN, "refused")
+        ],
+    )
+
+    def run(*arguments, audit=CLEAN):
+        monkeypatch.setattr("quorumlog.spark.archive_topics", recorder(ARCHIVED))
+        monkeypatch.setattr("quorumlog.spark.replay_topics", recorder(REPLAYED))
+        monkeypatch.setattr("quorumlog.spark.topic_stats", recorder(COUNTED))
+        monkeypatch.setattr("quorumlog.spark.audit_topics", recorder(audit))
+        calls.clear()
+        status = main(["pipeline", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err, calls
+
+    return run
+
+
+def test_archive_asks_for_what_the_options_say(run):
+    status, out, err, calls = run(
+        *("archive", "/a", *AT, "-t", "a,b", "--isolation", "read_uncommitted", "--timeout", 7),
+        *("--allow-data-loss", "--no-compact", "--file-mib", 2, "--master", "local[3]"),
+    )
+    assert (status, err) == (0, "")
+    assert calls[0] == ("quorumlog archive", "local[3]")
+    (spark, servers, topics, directory), options = calls[1]
+    assert (spark, servers, topics, str(directory)) == ("spark", "h:9092", "a,b", "/a")
+    assert options == {
+        "pattern": None,
+        "isolation": "read_uncommitted",
+        "fail_on_data_loss": False,
+        "compact": False,
+        "file_bytes": 2 << 20,
+        "timeout_ms": 7_000,
+    }
+    assert "55 records added (5000 bytes, as Parquet 900)" in out
+    assert "/a holds 90 records of 2 topics, 5 partitions, in 7 files, 10 offsets missing" in out
+
+
+def test_replay_stats_and_audit_ask_for_what_the_options_say(run):
+    status, out, _, calls = run("replay", "/a", *AT, "--rename", "a=b", "--append")
+    ((arguments, options),) = calls
+    assert (status, *map(str, arguments)) == (0, "/a", "h:9092", "None")
+    assert options == {
+        "names": {"a": "b"},
+        "append": True,
+        "allow_gaps": False,
+        "timeout_ms": 120_000,
+    }
+    assert "70 records produced, 20 were there already" in out
+    assert "topic b has what /a holds of a" in out
+    status, out, _, calls = run("stats", *AT, "--topic-pattern", "a.*")
+    assert (status, calls[1][0], calls[1][1]["pattern"]) == (0, ("spark", "h:9092", None), "a.*")
+    assert "a: at most 9 records in 2 s, from 1970-01-01 00:00:00 on" in out
+    status, out, _, calls = run("audit", "--archive", "/a", *AT)
+    assert (status, calls[1][0][2]) == (0, "h:9092")
+    assert "85 records compared: no difference" in out
+
+
+def test_an_audit_that_finds_something_ends_with_1(run):
+    status, out, _, _ = run("audit", "--archive", "/a", *AT, audit=FOUND)
+    assert status == 1
+    assert "archive-missing: 2 records (in the topic, and not in the archive)" in out
+    status, out, _, _ = run("audit", "--archive", "/a", *AT, "--json", audit=FOUND)
+    assert (status, json.loads(out)["findings"][0]["first"]) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("archive", "/a", "-t", "a"),
+        ("archive", "/a", *AT),
+        ("archive", "/a", *AT, "-t", "a", "--topic-pattern", "b"),
+        ("archive", "/a", *AT, "-t", "a", "--servers", "h:1"),
+        ("archive", "/a", *AT, "-t", "a", "--partition-by", "day"),
+        ("archive", "/a", "--bootstrap-server", "nowhere", "-t", "a"),
+        ("replay", "/a", *AT, "--group", "g"),
+        ("replay", "/a", *AT, "--rename", "ab"),
+        ("replay", "/a", "--append"),
+        ("stats", "/store", *AT),
+        ("audit",),
+        ("audit", *AT),
+        ("audit", "--archive", "/a"),
+        ("audit", "--archive", "/a", *AT, "--to", 5),
+        ("audit", "/store", *AT),
+    ],
+)
+def test_a_wrong_command_line_is_status_2(run, arguments):
+    status, out, err, calls = run(*arguments)
+    assert (status, out, calls) == (2, "", [])
+    assert err
+
+
+def test_brokers_that_cannot_be_reached_are_reported_before_spark_is_started(run):
+    for name in ("archive", "replay"):
+        status, _, err, calls = run(name, "/a", "--bootstrap-server", "nobody:1", "-t", "a")
+        assert (status, calls) == (1, [])
+        assert "no broker answers at nobody:1" in err
+
+
+def test_json_is_one_object(run):
+    assert json.loads(run("archive", "/a", *AT, "-t", "a", "--json")[1])["rows"] == 90
+    assert json.loads(run("replay", "/a", *AT, "--json")[1])["topics"] == {"a": "b"}
+    assert json.loads(run("stats", *AT, "--json")[1])["records"] == 9

@@ -1,0 +1,201 @@
+"""An archive of topics without Spark: brokers in memory, files on disk, tasks run on the spot."""
+
+import pytest
+
+from pipeline_access import run_here
+from quorumlog.model.errors import StoreLockedError
+from quorumlog.spark.jobs.archive.archive import read_archive as read_group_archive
+from quorumlog.spark.jobs.archive.state import locked
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.jobs.topics.manifest import load_topic_manifest
+from quorumlog.spark.topics.errors import UnknownTopicError
+from quorumlog.spark.topics.part import Part
+from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, filled
+from topic_archives import (
+    DAY_1,
+    DAY_MS,
+    FILES,
+    NOON_MS,
+    archived,
+    parquet_files,
+    rows_at,
+    rows_in,
+    source_of,
+    split_in,
+)
+
+A0, A1, B0 = Part("a", 0), Part("a", 1), Part("b", 0)
+
+
+def manifest_of(directory):
+    return load_topic_manifest(FILES, str(directory))
+
+
+def test_each_record_is_there_once_however_often_it_is_archived(tmp_path):
+    brokers = FakeBrokers(a=[filled(50), filled(30)], b=[filled(20)], c=[filled(9)])
+    source = split_in(source_of(brokers, "a,b"), 7)
+    first = archived(source, tmp_path)
+    assert (first.new_rows, first.partitions, first.topics) == (100, 3, 2)
+    assert archived(source, tmp_path).new_rows == 0
+    brokers.content[A0].append(5_000, 5_001)
+    assert archived(source, tmp_path).new_rows == 2
+    assert rows_in(tmp_path) == rows_at(source)
+    assert archived(source_of(brokers), tmp_path).new_rows == 9, "another topic joins them"
+    assert rows_in(tmp_path) == rows_at(source_of(brokers))
+
+
+def test_files_lie_where_the_day_of_their_timestamps_says(tmp_path):
+    times = [NOON_MS, NOON_MS + DAY_MS, NOON_MS + 1, -1, NOON_MS + DAY_MS + 1, 1 << 62]
+    brokers = FakeBrokers(a=[FakePartition().append(*times).append(NOON_MS + 2)])
+    archived(source_of(brokers), tmp_path)
+    found = {file.day: file for file in manifest_of(tmp_path).files}
+    assert {day: (file.first, file.last, file.rows) for day, file in found.items()} == {
+        "2026-03-01": (0, 6, 3),
+        "2026-03-02": (1, 4, 2),
+        "1969-12-31": (3, 3, 1),
+        "__HIVE_DEFAULT_PARTITION__": (5, 5, 1),
+    }
+    assert (found["2026-03-02"].min_ms, found["2026-03-02"].max_ms) == (times[1], times[4])
+    assert parquet_files(tmp_path) == sorted(file.path for file in found.values())
+    assert all(path.startswith("topic=a/day=") for path in parquet_files(tmp_path))
+    assert [row["offset"] for row in rows_in(tmp_path)[A0]] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_range_of_many_days_is_written_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("quorumlog.spark.jobs.topics.files.DAYS_OPEN_MAX", 3)
+    times = [NOON_MS + number % 5 * DAY_MS for number in range(40)]
+    partition = FakePartition()
+    for number, time in enumerate(times):
+        partition.append(time, codec=number % 2)  # read one by one, as their codecs change
+    source = source_of(FakeBrokers(a=[partition]))
+    archived(source, tmp_path, compact=False)
+    assert rows_in(tmp_path) == rows_at(source)
+    assert len(manifest_of(tmp_path).files) > 5
+    archived(source, tmp_path, file_bytes=1 << 20, keep_replaced_s=0)
+    assert len(manifest_of(tmp_path).files) == len(parquet_files(tmp_path)) == 5
+    assert rows_in(tmp_path) == rows_at(source)
+
+
+def test_what_was_aborted_or_marks_an_end_is_no_record_and_is_covered(tmp_path):
+    options = {"is_transactional": True, "producer_id": PRODUCER, "epoch": 0, "sequence": 0}
+    partition = FakePartition().append(1, 2, **options).mark(commits=True)
+    partition.append(3, 4, **options).mark(commits=False, first=3)
+    partition.append(5, **options | {"producer_id": PRODUCER + 1})
+    partition.stable = 6
+    brokers = FakeBrokers(a=[partition])
+    source = source_of(brokers)
+    assert archived(source, tmp_path).rows == 2
+    (coverage,) = manifest_of(tmp_path).partitions
+    assert (coverage.first, coverage.beyond, coverage.rows) == (0, 6, 2)
+    partition.mark(commits=True, producer=PRODUCER + 1).stable = None
+    assert archived(source, tmp_path).new_rows == 1
+    assert [row["offset"] for row in rows_in(tmp_path)[A0]] == [0, 1, 6]
+
+
+def test_records_that_retention_took_first_are_an_error_or_a_gap(tmp_path):
+    partition = filled(30)
+    partition.purge_before(10)
+    brokers = FakeBrokers(a=[partition])
+    source = source_of(brokers)
+    archived(source, tmp_path)
+    assert manifest_of(tmp_path).gaps == (), "an archive begins where the partition begins"
+    for _ in range(4):
+        partition.append(*range(2_000, 2_010))
+    partition.purge_before(50)
+    with pytest.raises(PipelineError, match="offsets 30 to 49 of partition a-0 were removed"):
+        archived(source, tmp_path)
+    result = archived(source, tmp_path, fail_on_data_loss=False)
+    assert (result.new_rows, result.new_lost_offsets, result.lost_offsets) == (20, 20, 20)
+    (gap,) = manifest_of(tmp_path).gaps
+    assert (gap.first, gap.last, gap.day) == (30, 49, "2026-03-01")
+
+
+def test_retention_during_a_run_leaves_what_was_read_before(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)])
+    source = split_in(source_of(brokers), 10)
+
+    def retention(number):
+        if number == 3:
+            brokers.content[A0].purge_before(30)
+
+    brokers.before_fetch = retention
+    result = archived(source, tmp_path, fail_on_data_loss=False)
+    assert (result.rows, result.lost_offsets) == (30, 10)
+    (gap,) = manifest_of(tmp_path).gaps
+    assert (gap.first, gap.last) == (20, 29)
+    assert len(parquet_files(tmp_path)) == result.files
+
+
+def test_a_topic_that_was_made_again_is_refused(tmp_path):
+    brokers = FakeBrokers(a=[filled(20)])
+    source = source_of(brokers)
+    archived(source, tmp_path)
+    brokers.content[A0] = filled(10)
+    with pytest.raises(PipelineError, match="holds offsets up to 19, and the partition ends at 9"):
+        archived(source, tmp_path)
+    brokers.content[A0] = filled(30, value=b"of another topic")
+    with pytest.raises(PipelineError, match="records at offset 19 differ; was the topic deleted"):
+        archived(source, tmp_path)
+    brokers.content[A0] = filled(30)
+    assert archived(source, tmp_path).new_rows == 10
+
+
+def test_an_archive_goes_on_as_it_was_started(tmp_path):
+    brokers = FakeBrokers(a=[filled(5)])
+    archived(source_of(brokers), tmp_path)
+    with pytest.raises(PipelineError, match=r"read_committed, not of .* read_uncommitted"):
+        archived(source_of(brokers, isolation="read_uncommitted"), tmp_path)
+    brokers.cluster_id = lambda: "another"
+    with pytest.raises(PipelineError, match="of cluster cluster-of-test"):
+        archived(source_of(brokers), tmp_path)
+    with pytest.raises(PipelineError, match="is an archive of topics, not a group"):
+        read_group_archive(None, tmp_path)
+    brokers = FakeBrokers(a=[filled(5)])
+    with pytest.raises(UnknownTopicError, match="no topic 'b'"):
+        archived(source_of(brokers, "b"), tmp_path)
+    with locked(FILES, str(tmp_path)), pytest.raises(StoreLockedError):
+        archived(source_of(brokers), tmp_path)
+
+
+def test_small_files_of_a_day_become_one_and_others_stay(tmp_path):
+    brokers = FakeBrokers(a=[FakePartition(), FakePartition()])
+    source = source_of(brokers)
+    for number in range(8):
+        brokers.content[A0].append(NOON_MS + number, NOON_MS + DAY_MS)
+        brokers.content[A1].append(NOON_MS)
+        result = archived(source, tmp_path, DAY_1 + number, keep_replaced_s=3)
+    assert result.merged_files == 24
+    assert [file.rows for file in manifest_of(tmp_path).files] == [8, 8, 8]
+    assert len(parquet_files(tmp_path)) == 27
+    archived(source, tmp_path, DAY_1 + 60, keep_replaced_s=3)
+    assert len(parquet_files(tmp_path)) == 3
+    assert rows_in(tmp_path) == rows_at(source)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    archived(source_of(FakeBrokers(a=[filled(5)])), tmp_path)
+    (path,) = tmp_path.rglob("*.parquet")
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(PipelineError, match=f"{path.name} is damaged"):
+        rows_in(tmp_path)
+
+
+def test_a_manifest_that_cannot_be_true_is_refused(tmp_path):
+    archived(source_of(FakeBrokers(a=[filled(5)])), tmp_path)
+    path = tmp_path / "_manifest.json"
+    text = path.read_text()
+    for old, new, reason in (
+        ('"beyond": 5', '"beyond": 4', "were not read"),
+        ('"rows": 5', '"rows": 6', "were read"),
+        ('"partition": 0', '"partition": 1', "were not read"),
+    ):
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(PipelineError, match=f"cannot be used: .*{reason}"):
+            manifest_of(tmp_path)
+
+
+def test_a_task_that_is_repeated_adds_nothing(tmp_path):
+    brokers = FakeBrokers(a=[filled(20)])
+    source = source_of(brokers)
+    result = archived(source, tmp_path, run=lambda tasks: run_here(tasks) and run_here(tasks))
+    assert (result.rows, len(parquet_files(tmp_path))) == (20, result.files)
