@@ -299,10 +299,12 @@ def test_a_cluster_that_has_no_sinks_says_so(cluster, monkeypatch):
 
 def test_a_topic_is_created_if_the_cluster_does_that_and_else_the_error_says_what_to_do(cluster):
     made, missing = f"made-{next(NUMBERS)}", f"missing-{next(NUMBERS)}"
-    row = pa.record_batch({"value": pa.array([b"x"]), "partition": pa.array([0], pa.int32())})
+    row = pa.record_batch({"value": pa.array([b"x"])})
     plain = {"deliveryGuarantee": "at-least-once"}
     TopicTaskWriter(options_of(cluster, topic=made, **plain), None, 0).write(iter([row]))
-    assert values_of(cluster.bootstrap_servers, [made], 1) == [b"x"]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    partitions = len(admin.list_topics(made, 60).topics[made].partitions)
+    assert values_of(cluster.bootstrap_servers, [made], partitions) == [b"x"]
     creates_topics(cluster, "false")
     try:
         with pytest.raises(UnexpectedArgumentError, match="does not create topics by itself"):
@@ -312,8 +314,14 @@ def test_a_topic_is_created_if_the_cluster_does_that_and_else_the_error_says_wha
 
 
 def creates_topics(cluster, value):
+    """Set whether topics are created by themselves, and wait until all brokers know."""
+    name = "auto.create.topics.enable"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    change = ConfigEntry("auto.create.topics.enable", value)
+    change = ConfigEntry(name, value)
     change.incremental_operation = AlterConfigOpType.SET
     broker = ConfigResource(ConfigResource.Type.BROKER, "0", incremental_configs=[change])
     admin.incremental_alter_configs([broker])[broker].result(60)
+    for number in range(len(cluster.node_ids)):
+        asked, deadline = ConfigResource(ConfigResource.Type.BROKER, str(number)), time.monotonic()
+        while admin.describe_configs([asked])[asked].result(60)[name].value != value:
+            assert time.monotonic() < deadline + 60
