@@ -13,6 +13,7 @@ import quorumlog.spark
 from kafka_nodes import kafka_nodes
 from quorumlog.client import SyncClient, SyncProducer
 from quorumlog.spark import LagListener
+from topic_rows import read_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -80,6 +81,29 @@ def test_a_topic_is_read_as_a_batch_and_as_a_stream_that_goes_on(run, tmp_path):
             assert [int(cell) for cell in totals[1:3]] == [numbers.stop, 2 * numbers.stop]
             texts = [row for row in cells if len(row) == 5 and row[3].strip().isdecimal()]
             assert len(texts) == min(20, len(numbers))  # what is shown of a batch
+
+
+def test_windows_of_a_topic_are_counted_once_in_another(run, tmp_path):
+    minute_ms = 60_000
+
+    def produced(minutes):
+        producer = Producer({"bootstrap.servers": nodes.servers})
+        for minute in minutes:
+            for _ in range(minute + 1):
+                producer.produce("flights", b"x", b"JFK", timestamp=minute * minute_ms + 1)
+        assert producer.flush(60) == 0
+
+    with kafka_nodes(tmp_path) as nodes:
+        for minutes in (range(5), range(5, 9)):
+            produced(minutes)
+            checkpoint = str(tmp_path / "checkpoint")
+            run("spark_topic_windows.py", nodes.servers, "flights", "counts", checkpoint)
+        partitions = len(nodes.nodes[0].broker.topics["counts"].partitions)
+        rows = read_rows(nodes.servers, ["counts"], partitions)
+    found = [json.loads(row.value()) for row in rows if row.key() == b"JFK"]
+    # the last windows wait for newer records
+    assert sorted(row["count"] for row in found) == list(range(1, 1 + len(found)))
+    assert 5 <= len(found) <= 7
 
 
 def test_a_stream_continues_and_writes_each_entry_once(run, cluster, tmp_path):
