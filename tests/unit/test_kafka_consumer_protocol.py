@@ -9,7 +9,7 @@ import pytest
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups import consumer_protocol
-from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup, ProtocolGroupState
+from quorumlog.kafka.groups.consumer_protocol import PATTERNS_MAX, ProtocolGroup, ProtocolGroupState
 from quorumlog.kafka.groups.consumers import AWAY, JOINING, LEAVING, ConsumerHeartbeat
 from quorumlog.kafka.groups.coordinator import SAVE_AGAIN_MS, GroupCoordinator
 from quorumlog.kafka.groups.group import ConsumerGroup
@@ -309,6 +309,15 @@ def test_b4_a_regular_expression_subscribes_to_topics_of_now_and_later(world):
     refused = world.join("m2", pattern="(")
     assert refused.error is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "missing )" in refused.text
+
+
+def test_c4_a_group_has_few_different_regular_expressions(world):
+    for number in range(PATTERNS_MAX):
+        assert world.join(f"m{number}", pattern=f"a{number}").error is ErrorCode.NONE
+    refused = world.join("more", pattern="b")
+    assert refused.error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "at most 10 different regular expressions" in refused.text
+    assert world.join("same", pattern="a0").error is ErrorCode.NONE
 
 
 def test_b4_a_large_group_is_not_assigned_again_at_each_heartbeat(world):

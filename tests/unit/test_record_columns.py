@@ -70,6 +70,23 @@ def test_long_records_and_far_timestamps_are_read():
     assert [one[1:] for one in read(built([(0, records)]))] == records
 
 
+def test_a_record_with_many_headers_is_read_soon():
+    headers = [(f"h{number}", None if number % 3 else b"x" * number) for number in range(500)]
+    records = [(1, None, b"a", headers), (2, None, b"b", []), (3, b"k", None, headers[:65])]
+    assert [one[1:] for one in read(built([(0, records)]))] == records
+
+
+def test_c3_a_record_does_not_reach_into_the_next_batch():
+    data = built([(0, [(1, None, b"0123456789", [])])] * 2)
+    first = bytearray(data[: len(data) // 2])
+    place = HEADER_SIZE + 5  # the size of the value, after those of the record and of the key
+    assert first[place] == 20
+    first[HEADER_SIZE] += 40
+    first[place] += 40
+    with pytest.raises(RecordBatchError, match="has no end"):
+        read(memoryview(first + bytearray(data[len(first) :])))
+
+
 def test_a_leaders_time_is_that_of_all_records():
     data = built([(0, [(5, None, b"a", []), (9, None, b"b", [])])])
     set_log_append_time(data, 77)

@@ -23,7 +23,7 @@ from quorumlog.model.errors import (
 from quorumlog.records.batch import RecordBatchError
 from quorumlog.spark.source.offsets import DataLossError
 from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS
-from quorumlog.spark.topics import planning
+from quorumlog.spark.topics import planning, stream
 from quorumlog.spark.topics.batch import FilteringTopicReader, TopicReader
 from quorumlog.spark.topics.errors import UnknownTopicError
 from quorumlog.spark.topics.options import parse_topic_options
@@ -31,6 +31,12 @@ from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import OffsetRanges
 from quorumlog.spark.topics.stream import TopicStreamReader
 from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, filled, rows_of
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(stream, "AGAIN_S", 0)
+
 
 ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
@@ -428,6 +434,22 @@ def test_what_was_lost_since_the_last_batch_is_an_error_or_skipped(change, text,
         return
     query.batch()
     assert query.offset == (left or {})
+
+
+def test_an_old_leader_that_does_not_know_the_end_is_asked_again():
+    partition = filled(10)
+    brokers = FakeBrokers(t=[partition])
+    query = Query(brokers, at(10))
+    partition.stable = 4
+    asked = brokers.partitions
+
+    def partitions(topics):
+        if brokers.calls["offsets"] > 2:
+            partition.stable = None  # by now the new leader is known
+        return asked(topics)
+
+    brokers.partitions = partitions
+    assert query.latest() == at(10)
 
 
 def test_a_batch_that_is_planned_again_after_a_loss_says_what_is_missing():

@@ -33,8 +33,12 @@ STRETCH_BYTES: Final = 8 * 1024 * 1024
 _VARINT_BYTES_MAX: Final = 10
 _NULL: Final = -1
 _ATTRIBUTES_SIZE: Final = 1
+_HEADERS_AT_ONCE: Final = 64
+"""Headers of a record that are found for all records at once; further ones one by one."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+_Placed: TypeAlias = tuple[int, int, BatchHeader]
+"""Where the records of a batch start in a buffer and end, and its header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,14 @@ class RecordColumns:
             found.append((keys, values))
             number += 1
             left = left[counts[left] > number]
+            if number == _HEADERS_AT_ONCE:
+                break
+        for row in left.tolist():  # seldom any
+            texts = _headers_of(
+                self.data, int(places[row]), int(self._ends[row]), counts[row] - number
+            )
+            rows.append(np.full(len(texts[0].starts), row))
+            found.append(texts)
         if not found:
             none = np.empty(0, np.int64)
             return HeaderColumns(counts, Texts(none, none), Texts(none, none))
@@ -129,7 +141,7 @@ def record_columns(
 
     Raises `RecordBatchError` if the records of a batch cannot be read.
     """
-    together: list[tuple[int, BatchHeader]] = []
+    together: list[_Placed] = []
     parts: list[memoryview] = []
     size, is_packed = 0, False
     for start, header in batches:
@@ -142,9 +154,9 @@ def record_columns(
         if packed:
             records = unpacked(_codec(header), records, UNPACKED_MAX)
             parts.append(records)
-            together.append((size, header))
+            together.append((size, size + len(records), header))
         else:
-            together.append((start + HEADER_SIZE, header))
+            together.append((start + HEADER_SIZE, start + header.size_bytes, header))
         if header.count * RECORD_BYTES_MIN > len(records):
             raise _of(header, f"{header.count} records in {len(records)} bytes")
         size += len(records)
@@ -163,15 +175,15 @@ def _of(header: BatchHeader, text: str) -> RecordBatchError:
     return unreadable(f"batch at offset {header.base_offset}: {text}")
 
 
-def _columns(buffer: Buffer, batches: list[tuple[int, BatchHeader]]) -> RecordColumns:
-    """Return the records of batches; with each is where its records start in the buffer."""
+def _columns(buffer: Buffer, batches: list[_Placed]) -> RecordColumns:
+    """Return the records of batches in a buffer."""
     starts: list[int] = []
-    for start, header in batches:
+    for start, _, header in batches:
         try:
             _walk(buffer, start, header.count, starts)
         except IndexError:
             raise _of(header, "a record ends outside its batch") from None
-    counts = [header.count for _, header in batches]
+    counts = [header.count for _, _, header in batches]
 
     def of_batch(values: Iterable[int]) -> Int64s:
         return np.repeat(np.fromiter(values, np.int64, len(batches)), counts)
@@ -180,24 +192,25 @@ def _columns(buffer: Buffer, batches: list[tuple[int, BatchHeader]]) -> RecordCo
     at = np.array(starts, np.int64)
     sizes, places = _varints(data, at)
     ends = places + sizes
-    base_offsets = of_batch(header.base_offset for _, header in batches)
+    base_offsets = of_batch(header.base_offset for _, _, header in batches)
     beyond = np.append(at[1:], ends[-1:])
-    if not (sizes > 0).all() or not (ends <= beyond).all() or int(ends.max(initial=0)) > len(data):
+    batch_ends = of_batch(end for _, end, _ in batches)
+    if not ((sizes > 0) & (ends <= beyond) & (ends <= batch_ends)).all():
         raise unreadable(f"a record in or after the batch at offset {base_offsets[0]} has no end")
     time_deltas, places = _varints(data, places + _ATTRIBUTES_SIZE)
     offset_deltas, places = _varints(data, places)
     offsets = base_offsets + offset_deltas
     _check(places <= ends, offsets, "ends before its fields do")
-    deltas_max = of_batch(header.last_offset_delta for _, header in batches)
+    deltas_max = of_batch(header.last_offset_delta for _, _, header in batches)
     _check((offset_deltas >= 0) & (offset_deltas <= deltas_max), offsets, "is of another batch")
     keys, places = _texts(data, places, ends, _NULL)
     values, places = _texts(data, places, ends, _NULL)
     header_counts, places = _varints(data, places)
     # each header has two bytes or more
     _check((header_counts >= 0) & (header_counts <= ends - places), offsets, "has no such headers")
-    stamped = of_batch(header.is_log_append_time for _, header in batches).astype(np.bool_)
-    newest = of_batch(header.max_timestamp for _, header in batches)
-    first = of_batch(header.first_timestamp for _, header in batches)
+    stamped = of_batch(header.is_log_append_time for _, _, header in batches).astype(np.bool_)
+    newest = of_batch(header.max_timestamp for _, _, header in batches)
+    first = of_batch(header.first_timestamp for _, _, header in batches)
     return RecordColumns(
         data,
         offsets,
@@ -261,6 +274,28 @@ def _texts(data: Bytes, places: Int64s, ends: Int64s, least: int) -> tuple[Texts
     if not ((sizes >= least) & (sizes <= ends - starts)).all():
         raise unreadable("a key, value or header ends outside its record")
     return Texts(starts, sizes), starts + np.maximum(sizes, 0)
+
+
+def _headers_of(data: Bytes, place: int, end: int, count: int) -> tuple[Texts, Texts]:
+    """Return keys and values of so many headers from a place in a record on, one by one."""
+    bounds: list[int] = []
+    record, begin = data[place:end].tobytes(), place
+    for number in range(2 * int(count)):
+        raw, shift, byte = 0, 0, 0x80
+        while byte >= 0x80:
+            if place >= end or shift >= 7 * _VARINT_BYTES_MAX:
+                raise unreadable("a header ends outside its record")
+            byte = record[place - begin]
+            raw |= (byte & 0x7F) << shift
+            shift += 7
+            place += 1
+        size = (raw >> 1) ^ -(raw & 1)
+        if not (_NULL if number % 2 else 0) <= size <= end - place:
+            raise unreadable("a header ends outside its record")
+        bounds += (place, size)
+        place += max(size, 0)
+    pairs = np.array(bounds, np.int64).reshape(-1, 2, 2)
+    return Texts(pairs[:, 0, 0], pairs[:, 0, 1]), Texts(pairs[:, 1, 0], pairs[:, 1, 1])
 
 
 def _check(fits: npt.NDArray[np.bool_], offsets: Int64s, text: str) -> None:

@@ -27,6 +27,9 @@ from quorumlog.kafka.groups.reconciliation import Held, next_held
 from quorumlog.kafka.groups.target_assignment import TargetAssignment, TopicStore
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 
+PATTERNS_MAX: Final = 10
+"""Different regular expressions that the members of a group may have: a new one is tried on the
+names of all topics, in the event loop."""
 SAID_MAX: Final = 512 * 1024
 """Bytes of what the members of a group are subscribed to: with what they have, which is at most
 all partitions of a cluster, it is saved as one command if need be."""
@@ -105,10 +108,17 @@ class ProtocolGroup:
                 f"there is no assignor {asked.assignor!r}, but {', '.join(self.settings.assignors)}"
             )
             return HeartbeatAnswer(ErrorCode.UNSUPPORTED_ASSIGNOR, text=text)
-        problem = self._store.patterns.problem_of(asked.pattern) if asked.pattern else ""
+        problem = self._problem_of_pattern(asked.pattern) if asked.pattern else ""
         if problem:
             return HeartbeatAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, text=problem)
         return None
+
+    def _problem_of_pattern(self, pattern: str) -> str:
+        """Return what is wrong with a regular expression; empty: nothing."""
+        others = {one.subscription.pattern for one in self.members} - {"", pattern}
+        if len(others) >= PATTERNS_MAX:
+            return f"a group has at most {PATTERNS_MAX} different regular expressions"
+        return self._store.patterns.problem_of(pattern)
 
     def _known(self, asked: ConsumerHeartbeat) -> Consumer | HeartbeatAnswer:
         """Return the member that has this epoch, or had it before.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -189,6 +189,16 @@ def first_kept(losses: DataLossPolicy, part: Part, first: int, beyond: int, begi
         f"retention before they were read; the first kept is {begin}"
     )
     return kept
+
+
+def remaining(one: OffsetRange, bounds: Bounds) -> OffsetRange:
+    """Return what is left of a range whose first offset is not there any more.
+
+    That is nothing if the partition ends before it: its topic was made again.
+    """
+    if bounds.beyond <= one.first:
+        return replace(one, first=one.beyond)
+    return replace(one, first=min(one.beyond, max(bounds.begin, one.first + 1)))
 
 
 def cut(ranges: Iterable[OffsetRange], options: TopicOptions) -> list[InputPartition]:

@@ -42,13 +42,13 @@ _UNKNOWN: Final = {
 Value = TypeVar("Value")
 
 
-_known: OrderedDict[tuple[str, int, str], "RemoteBrokers"] = OrderedDict()
+_known: OrderedDict[tuple[str, int, str, int], "RemoteBrokers"] = OrderedDict()
 _lock = threading.Lock()  # guards the table
 
 
 def brokers_for(servers: str, timeout_ms: int, client_id: str) -> "RemoteBrokers":
-    """Return this process's connections to a cluster: kept between tasks and plans."""
-    key = (servers, timeout_ms, client_id)
+    """Return this thread's connections to a cluster: kept between tasks and plans."""
+    key = (servers, timeout_ms, client_id, threading.get_ident())
     with _lock:
         found = _known.pop(key, None) or RemoteBrokers(servers, timeout_ms, client_id)
         _known[key] = found

@@ -3,8 +3,10 @@
 Only Spark's checkpoint says how far the stream has come.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -42,6 +44,10 @@ from quorumlog.spark.topics.planning import (
 from quorumlog.spark.topics.remote_brokers import brokers_for
 from quorumlog.spark.topics.tasks import read_few, read_ranges
 from quorumlog.spark.worker import freeze_gc
+
+AGAIN_MAX: Final = 10
+AGAIN_S: Final = 0.3
+"""How often, and after which pauses, an end is asked for again that is before what was read."""
 
 
 class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
@@ -167,18 +173,31 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         wanted = self._wanted(brokers, start_offset)
         if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
             return self._bounds
-        self._bounds = self._bounds_of_those_there(brokers, wanted)
+        self._bounds = self._bounds_of_those_there(brokers, wanted, start_offset)
         self._bounds_for, self._bounds_at = wanted, self._now_ms()
         return self._bounds
 
-    def _bounds_of_those_there(self, brokers: Brokers, parts: Iterable[Part]) -> dict[Part, Bounds]:
-        """Return what can be read of partitions; those of topics that are gone are left out."""
-        left = set(parts)
+    def _bounds_of_those_there(
+        self, brokers: Brokers, parts: Iterable[Part], known: Offset
+    ) -> dict[Part, Bounds]:
+        """Return what can be read of partitions; those of topics that are gone are left out.
+
+        A partition that ends before an offset that is `known` is asked for again a few times: for
+        a moment a broker may take itself for the leader that it was.
+        """
+        left, tries = set(parts), AGAIN_MAX
         while True:
             try:
-                return bounds_of(brokers, left, reads_committed=self._options.reads_committed)
+                found = bounds_of(brokers, left, reads_committed=self._options.reads_committed)
             except UnknownTopicError as error:
                 left = {part for part in left if part.topic != error.topic}
+                continue
+            is_behind = any(at.beyond < known.get(part, 0) for part, at in found.items())
+            if not is_behind or not tries:
+                return found
+            tries -= 1
+            time.sleep(AGAIN_S)
+            brokers.partitions(sorted({part.topic for part in left}))  # who leads them now
 
     def _wanted(self, brokers: Brokers, start_offset: Offset) -> frozenset[Part]:
         """Return the partitions to read, new ones too; whether they are there is asked seldom."""
@@ -255,7 +274,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
             for part, beyond in end_offset.items()
             if part in start_offset and start_offset[part] < beyond
         }
-        bounds = self._bounds_of_those_there(brokers, wanted)
+        bounds = self._bounds_of_those_there(brokers, wanted, end_offset)
         ranges = [self._kept(one, bounds.get(part)) for part, one in wanted.items()]
         tasks = cut(ranges, self._options)
         total = sum(one.count for one in ranges)

@@ -31,7 +31,7 @@ from quorumlog.spark.jobs.topics.manifest import Coverage, TopicFile, load_topic
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError
 from quorumlog.spark.topics.part import Part
-from quorumlog.spark.topics.planning import Bounds, OffsetRange
+from quorumlog.spark.topics.planning import Bounds, OffsetRange, remaining
 from quorumlog.storage.files.os_files import FileSystem
 
 if TYPE_CHECKING:
@@ -307,8 +307,6 @@ class CompareRange:
                             comparison.take(rows)
                     left = OffsetRange(left.part, beyond, left.beyond)
             except OffsetOutOfRangeError:  # retention removes what is being compared
-                begin = self.source.bounds([left.part])[left.part].begin
-                begin = max(begin, left.first + 1)
-                comparison.skip(begin)
-                left = OffsetRange(left.part, begin, left.beyond)
+                left = remaining(left, self.source.bounds([left.part])[left.part])
+                comparison.skip(left.first)
         comparison.end()

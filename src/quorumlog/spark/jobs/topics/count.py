@@ -14,7 +14,7 @@ from quorumlog.spark.jobs.topics.files import offsets_in
 from quorumlog.spark.jobs.topics.source import TopicSource
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError
 from quorumlog.spark.topics.part import Part
-from quorumlog.spark.topics.planning import OffsetRange
+from quorumlog.spark.topics.planning import OffsetRange, remaining
 
 PERIODS_MAX: Final = 240
 """Periods of time in which records are counted; they become twice as long before there are more."""
@@ -171,6 +171,5 @@ class CountRanges:
                                 counts.take(rows)
                         left = OffsetRange(one.part, beyond, one.beyond)
                 except OffsetOutOfRangeError:
-                    begin = self.source.bounds([one.part])[one.part].begin
-                    left = OffsetRange(one.part, max(begin, left.first + 1), one.beyond)
+                    left = remaining(left, self.source.bounds([one.part])[one.part])
             yield counts

@@ -17,6 +17,8 @@ REQUEST_S: Final = 10.0
 RETRY_S: Final = 0.1
 POLL_S: Final = 0.1
 BUFFERED_KIB: Final = 64 * 1024
+TRANSACTION_MS_MAX: Final = 15 * 60_000
+"""What clusters allow unless `transaction.max.timeout.ms` says otherwise."""
 """What waits in the producer at most, in KiB."""
 _LIBRDKAFKA: Final = {"log_level": 0}
 """What librdkafka says of brokers that are gone is in the error, if there is one."""
@@ -90,6 +92,7 @@ class ConfluentTarget:
         common: dict[str, Any] = {"bootstrap.servers": servers, **_LIBRDKAFKA}
         settings = {
             "transactional.id": name,
+            "transaction.timeout.ms": min(timeout_ms, TRANSACTION_MS_MAX),
             "linger.ms": 20,
             "compression.type": "zstd",
             "queue.buffering.max.kbytes": BUFFERED_KIB,
@@ -123,8 +126,7 @@ class ConfluentTarget:
                     "another topic"
                 )
             if not found:
-                (made,) = admin.create_topics([NewTopic(topic, partitions)]).values()
-                self._ridden_out(partial(made.result, self._timeout_s))
+                self._ridden_out(partial(_make_topic, admin, NewTopic(topic, partitions)))
 
     def positions(self, parts: Sequence[Part]) -> dict[Part, Position | None]:
         """See `TopicTarget`."""
@@ -240,8 +242,8 @@ class ConfluentTarget:
         }
         if error.code() in fenced:
             return PipelineError(
-                f"another replay of this archive, {self._name}, has taken over; let it end, or run "
-                "this one again when it has"
+                f"another replay of this archive, {self._name}, has taken over, or this one was "
+                f"cut off for longer than {self._timeout_s:g} s; run it again once no other runs"
             )
         if _passes(error):
             return NetworkError(
@@ -249,6 +251,18 @@ class ConfluentTarget:
                 f"{error.str()}"
             )
         return PipelineError(f"the brokers at {self._servers} refused it: {error.str()}")
+
+
+def _make_topic(admin: Any, topic: Any) -> None:
+    """Make a topic; one that is there was made by a request whose answer got lost."""
+    from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
+
+    (made,) = admin.create_topics([topic], operation_timeout=REQUEST_S).values()
+    try:
+        made.result()
+    except KafkaException as failed:
+        if failed.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
 
 
 def _passes(error: Any) -> bool:

@@ -5,6 +5,7 @@ again: none has an effect twice.
 """
 
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Self
@@ -92,7 +93,9 @@ class _Connection:
         self._socket = socket.create_connection(address, min(timeout_s, CONNECT_S))
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            found = self.ask(ApiVersionsRequest(version=0), ApiVersionsResponse, timeout_s)
+            found = self.ask(
+                ApiVersionsRequest(version=0), ApiVersionsResponse, min(timeout_s, CONNECT_S)
+            )
         except BaseException:
             self.close()
             raise
@@ -112,7 +115,11 @@ class _Connection:
         size = int.from_bytes(self._receive(4), "big")
         if not 4 <= size <= ANSWER_BYTES_MAX:
             raise ValueError(f"an answer of {size} bytes")
-        found = response.decode(self._receive(size), version=request.API_VERSION, header=True)
+        answer = self._receive(size)
+        try:
+            found = response.decode(answer, version=request.API_VERSION, header=True)
+        except (struct.error, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"an answer that cannot be read: {error}") from None
         if found.header.correlation_id != self._number:
             raise ValueError("an answer to another request")
         return found
@@ -243,7 +250,7 @@ class SinkCoordinator:
 def _coordinator_by(connection: _Connection, left_s: float) -> tuple[str, int]:
     """Return the coordinator of transactions that a broker knows. Raises `OSError` if none."""
     asked = FindCoordinatorRequest("", _OF_TRANSACTIONS, version=2)
-    found = connection.ask(asked, FindCoordinatorResponse, min(left_s, ANSWER_S))
+    found = connection.ask(asked, FindCoordinatorResponse, min(left_s, CONNECT_S))
     if found.error_code:
         raise ConnectionError(found.error_message or _name(found.error_code))
     return found.host, found.port
