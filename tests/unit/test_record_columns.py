@@ -140,7 +140,7 @@ def test_c3_damaged_records_are_refused_or_read_within_their_bounds(codec, monke
 def test_c3_a_batch_cannot_claim_more_records_than_it_has_bytes_for():
     data = built([(0, [(1, None, b"a", [])])])
     data[57:61] = (1 << 30).to_bytes(4, "big")
-    with pytest.raises(RecordBatchError, match="batch at offset 0: 1073741824 records in"):
+    with pytest.raises(RecordBatchError, match="batch at offset 0: 1,073,741,824 records in"):
         read(data)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quorumlog.model.block import Buffer, Int64s
+from quorumlog.model.wording import counted
 from quorumlog.records.batch import (
     HEADER_SIZE,
     RECORD_BYTES_MIN,
@@ -158,7 +159,7 @@ def record_columns(
         else:
             together.append((start + HEADER_SIZE, start + header.size_bytes, header))
         if header.count * RECORD_BYTES_MIN > len(records):
-            raise _of(header, f"{header.count} records in {len(records)} bytes")
+            raise _of(header, f"{counted(header.count, 'record')} in {len(records)} bytes")
         size += len(records)
     if together:
         yield _columns(b"".join(parts) if is_packed else data, together)

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.archive.manifest_file import ArchiveOf, BaseManifest, read_manifest
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.topics.part import Part
@@ -137,7 +138,8 @@ class TopicManifest(BaseManifest, frozen=True, kw_only=True):
         for part, count in rows.items():
             if count != coverage[part].rows:
                 raise PipelineError(
-                    f"the files of {part} have {count} records, and {coverage[part].rows} were read"
+                    f"the files of {part} have {counted(count, 'record')}, and "
+                    f"{coverage[part].rows:,} were read"
                 )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from quorumlog.model.errors import NetworkError
+from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.topics.part import Part
 
@@ -121,9 +122,9 @@ class ConfluentTarget:
             found = len(there[topic].partitions) if topic in there else 0
             if 0 < found < partitions:
                 raise PipelineError(
-                    f"topic {topic!r} has {found} partitions, the archive {partitions}; add some "
-                    f"('quorumlog topic alter {topic} --partitions {partitions}'), or replay into "
-                    "another topic"
+                    f"topic {topic!r} has {counted(found, 'partition')}, the archive {partitions}; "
+                    f"add some ('quorumlog topic alter {topic} --partitions {partitions}'), or "
+                    "replay into another topic"
                 )
             if not found:
                 self._ridden_out(partial(_make_topic, admin, NewTopic(topic, partitions)))
