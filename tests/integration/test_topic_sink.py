@@ -237,13 +237,13 @@ def test_the_coordinator_is_killed_between_the_tasks_and_the_decision_or_at_it(
 
 
 def test_a_batch_that_takes_longer_than_its_transactions_is_refused(cluster, topics):
-    options = options_of(cluster, transactionTimeoutMs="1s")
+    options = options_of(cluster, transactionTimeoutMs="5s")
     batch = SinkBatch(a_sink(), "run 1", 0)
     message = write(options, batch, topics, "late")
     deadline = time.monotonic() + 30
     while "ongoing" in ids_of(cluster)[attempt_id(batch.sink, "0.0")]:
         assert time.monotonic() < deadline
-    with pytest.raises(TransactionAbortedError, match="transactionTimeoutMs, which is 1000"):
+    with pytest.raises(TransactionAbortedError, match="transactionTimeoutMs, which is 5000"):
         commit(options, [message])
     assert values_of(cluster.bootstrap_servers, topics, PARTITIONS) == []
 
