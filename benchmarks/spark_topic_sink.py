@@ -3,7 +3,7 @@
     python benchmarks/spark_topic_sink.py [ROWS] [BYTES]           # default 2000000 100
 
 Three nodes and Spark (local[2]) on this machine. In turn, several times: a program in Python that
-produces so many rows to a topic of four partitions with acks=all, idempotent, with the settings of
+produces these rows to a topic of four partitions with acks=all, idempotent, with the settings of
 the sink; and a batch write of as many rows by Spark, exactly once, from the start of the job to its
 end. Both include making the rows.
 """

@@ -26,7 +26,7 @@ def source_of(brokers, topics=None, isolation="read_committed"):
 
 
 def split_in(source, records):
-    """Return a source whose tasks read so many records, so that a partition has several."""
+    """Return a source whose tasks read few records, so that a partition has several."""
     return TopicSource(replace(source.options, max_records_per_partition=records), source.connect)
 
 

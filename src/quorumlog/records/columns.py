@@ -278,7 +278,7 @@ def _texts(data: Bytes, places: Int64s, ends: Int64s, least: int) -> tuple[Texts
 
 
 def _headers_of(data: Bytes, place: int, end: int, count: int) -> tuple[Texts, Texts]:
-    """Return keys and values of so many headers from a place in a record on, one by one."""
+    """Return keys and values of `count` headers from a place in a record on, one by one."""
     bounds: list[int] = []
     record, begin = data[place:end].tobytes(), place
     for number in range(2 * int(count)):

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
-from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.config import parse_address
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 
 T = TypeVar("T")
 
@@ -90,6 +91,18 @@ class OptionValues:
         if not value:
             raise UnexpectedArgumentError(f"option {name!r} is missing: {self._known[name]}")
         return value
+
+    def addresses(self, name: str) -> str:
+        """Return host:port of one or more servers, joined by commas; there must be one."""
+        addresses = [each.strip() for each in self.required(name).split(",") if each.strip()]
+        try:
+            for address in addresses:
+                parse_address(address)
+        except ConfigError:
+            raise self.wrong(name) from None
+        if not addresses:
+            raise self.wrong(name)
+        return ",".join(addresses)
 
     def number(self, name: str) -> int | None:
         """Return a whole number above 0, or None if it is not given."""

@@ -20,7 +20,7 @@ from quorumlog.model.config import check_name
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.sessions.transaction_table import TIMEOUT_MS_MAX
 from quorumlog.spark.option_values import OptionValues
-from quorumlog.spark.source.options import channel_of, servers_of
+from quorumlog.spark.source.options import channel_of
 
 KNOWN = {
     "servers": "host:port,host:port: some of the cluster's nodes (required)",
@@ -66,12 +66,17 @@ class WriteOptions:
 
     def for_stream(self) -> "WriteOptions":
         """Return these, or raise `UnexpectedArgumentError` for what only a batch write has."""
-        if self.identity is not None:
-            raise UnexpectedArgumentError(
-                "options transactionalId and batchId are for a batch write: a stream has a name "
-                "of its own; leave them out"
-            )
+        check_stream(self.identity)
         return self
+
+
+def check_stream(identity: tuple[str, int] | None) -> None:
+    """Raise `UnexpectedArgumentError` if a stream has the identity of a batch write."""
+    if identity is not None:
+        raise UnexpectedArgumentError(
+            "options transactionalId and batchId are for a batch write: a stream has a name "
+            "of its own; leave them out"
+        )
 
 
 def writes_topics(raw: Mapping[str, str], schema: StructType) -> bool:
@@ -106,7 +111,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
             "options transactionalId and batchId are for deliveryGuarantee=exactly-once"
         )
     return WriteOptions(
-        servers=servers_of(values),
+        servers=values.addresses("servers"),
         group=group,
         channel=channel_of(values),
         is_transactional=is_transactional,

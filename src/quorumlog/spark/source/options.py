@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from quorumlog.client import Isolation
-from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.spark.option_values import OptionValues
@@ -148,7 +148,7 @@ def parse_options(raw: Mapping[str, str]) -> ReadOptions:
             f"option minEntriesPerTrigger={least} is above maxEntriesPerTrigger={most}"
         )
     return ReadOptions(
-        servers=servers_of(values),
+        servers=values.addresses("servers"),
         groups=groups,
         group_pattern=pattern,
         starting=_positions(values, "startingIndex", groups),
@@ -190,19 +190,6 @@ def channel_of(values: OptionValues) -> int | None:
             f"option channel={text}: a channel is between 0 and {SYSTEM_CHANNEL - 1}"
         )
     return int(text)
-
-
-def servers_of(values: OptionValues) -> str:
-    """Return the addresses, joined by commas."""
-    addresses = [each.strip() for each in values.required("servers").split(",") if each.strip()]
-    try:
-        for address in addresses:
-            parse_address(address)
-    except ConfigError:
-        raise values.wrong("servers") from None
-    if not addresses:
-        raise values.wrong("servers")
-    return ",".join(addresses)
 
 
 def _groups(values: OptionValues) -> tuple[tuple[str, ...], str | None]:

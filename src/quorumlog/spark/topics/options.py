@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from quorumlog.model.config import parse_address
-from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.option_values import OptionValues
 from quorumlog.spark.topics.part import EARLIEST, LATEST, Part
 
@@ -42,7 +41,7 @@ KNOWN: Final = {
     ),
     "endingOffsetsByTimestamp": "of a batch: the same for each partition, as JSON",
     "maxOffsetsPerTrigger": "of a stream: the most offsets of a batch (default: no limit)",
-    "minOffsetsPerTrigger": "of a stream: wait until so many offsets are there (default: 1)",
+    "minOffsetsPerTrigger": "of a stream: wait until this many offsets are there (default: 1)",
     "maxTriggerDelay": "of a stream: how long minOffsetsPerTrigger waits, as in 10s (default 15m)",
     "minPartitions": "the least number of Spark's partitions (default: as the records need)",
     "maxRecordsPerPartition": "the most offsets of one of Spark's partitions (default 1000000)",
@@ -192,7 +191,7 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicOptions:
         )
     values.choice("kafka.security.protocol", {"plaintext": None})
     return TopicOptions(
-        servers=bootstrap_servers(values),
+        servers=values.addresses("kafka.bootstrap.servers"),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -217,20 +216,6 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicOptions:
         client_id=values.text("kafka.client.id")[:_NAME_LENGTH_MAX] or "quorumlog-spark",
         given=frozenset(name for name in KNOWN if values.is_given(name)),
     )
-
-
-def bootstrap_servers(values: OptionValues) -> str:
-    """Return the addresses of brokers, joined by commas."""
-    name = "kafka.bootstrap.servers"
-    addresses = [each.strip() for each in values.required(name).split(",") if each.strip()]
-    try:
-        for address in addresses:
-            parse_address(address)
-    except ConfigError:
-        raise values.wrong(name) from None
-    if not addresses:
-        raise values.wrong(name)
-    return ",".join(addresses)
 
 
 def _subscription(

@@ -33,7 +33,7 @@ SMALL_SHARE = 16
 """Files with less than this part of it are small, and merged with their neighbours. Half of what
 `plan_ranges` cuts at the smallest: what has just been fetched is not written again."""
 MERGE_COUNT_MIN = 8
-"""So many small files are merged although they stay small together."""
+"""This number of small files are merged although they stay small together."""
 KEEP_REPLACED_S = 3600
 """Files that were merged into others stay this long, for jobs that are reading them."""
 LOCK_NAME = "_lock"

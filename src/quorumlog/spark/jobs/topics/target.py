@@ -54,7 +54,7 @@ class TopicTarget(Protocol):
         ...
 
     def make_topics(self, topics: Mapping[str, int]) -> None:
-        """Make topics with so many partitions, unless they are there with as many or more.
+        """Make topics with these numbers of partitions, unless they are there with as many or more.
 
         Raises `PipelineError` for one with fewer.
         """

@@ -16,9 +16,9 @@ from pyspark.sql.types import (
 )
 
 from quorumlog.machine.cluster.topics import problem_of_name
-from quorumlog.model.config import parse_address
-from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.option_values import OptionValues, unknown_option
+from quorumlog.spark.sink.options import check_stream
 
 SERVERS: Final = "kafka.bootstrap.servers"
 TIMEOUT_MS: Final = 900_000
@@ -121,11 +121,7 @@ class TopicWriteOptions:
 
     def for_stream(self) -> "TopicWriteOptions":
         """Return these, or raise `UnexpectedArgumentError` for what only a batch write has."""
-        if self.identity is not None:
-            raise UnexpectedArgumentError(
-                "options transactionalId and batchId are for a batch write: a stream has a name "
-                "of its own; leave them out"
-            )
+        check_stream(self.identity)
         return self
 
 
@@ -151,7 +147,7 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicWriteOptions:
             "option kafka.acks must be all for deliveryGuarantee=exactly-once; leave it out"
         )
     options = TopicWriteOptions(
-        servers=_servers(values),
+        servers=values.addresses(SERVERS),
         topic=topic,
         is_transactional=is_transactional,
         transaction_timeout_ms=timeout_ms,
@@ -173,18 +169,6 @@ def _refuse(raw: Mapping[str, str]) -> None:
         if lower.startswith("kafka.") and lower not in names:
             known = (*_KAFKA, SERVERS)
             raise UnexpectedArgumentError(unknown_option(given, names.values(), sorted(known)))
-
-
-def _servers(values: OptionValues) -> str:
-    addresses = [each.strip() for each in values.required(SERVERS).split(",") if each.strip()]
-    try:
-        for address in addresses:
-            parse_address(address)
-    except ConfigError:
-        raise values.wrong(SERVERS) from None
-    if not addresses:
-        raise values.wrong(SERVERS)
-    return ",".join(addresses)
 
 
 def _identity(values: OptionValues, topic: str | None) -> tuple[str, int] | None:
