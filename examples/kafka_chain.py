@@ -3,9 +3,8 @@
     python examples/kafka_chain.py 127.0.0.1:9092,127.0.0.1:9093 orders invoices [NAME]
 
 What is consumed, what is produced from it, and the offsets that say so are in one transaction. Kill
-it at any time, and start it again: each order has one invoice for whoever reads committed records.
-Of two with the same NAME the later one goes on, and the earlier one is fenced and ends. It ends by
-itself once the orders that there were are done.
+it at any time and start it again: each order has one invoice for whoever reads committed records. A
+later one of the same NAME fences an earlier one. It ends when the orders that there were are done.
 """
 
 import json
@@ -16,7 +15,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 if len(sys.argv) not in (4, 5):
     raise SystemExit(__doc__)
 servers, orders, invoices, name = [*sys.argv[1:], "chain"][:4]
-AT_ONCE = 500
 
 consumer = Consumer(
     {
@@ -31,37 +29,32 @@ consumer = Consumer(
 consumer.subscribe([orders])
 producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
 producer.init_transactions()  # fences whoever had this name, and waits for what that one began
-
 done, ended = 0, set()
 while not ended or len(ended) < len(consumer.assignment()):
-    messages = consumer.consume(AT_ONCE, timeout=1)
     records = []
-    for message in messages:
-        error = message.error()
-        if error is None:
+    for message in consumer.consume(500, timeout=1):
+        if not message.error():
             records.append(message)
             ended.discard(message.partition())
-        elif error.code() == KafkaError._PARTITION_EOF:
+        elif message.error().code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
         else:
-            raise KafkaException(error)
+            raise KafkaException(message.error())
     if not records:
         continue
     producer.begin_transaction()
     for record in records:
         order = json.loads(record.value())
         invoice = {"order": order["id"], "total": order["count"] * order["price"]}
-        producer.produce(invoices, json.dumps(invoice).encode(), key=record.key())
-    producer.send_offsets_to_transaction(
-        consumer.position(consumer.assignment()), consumer.consumer_group_metadata()
-    )
+        producer.produce(invoices, json.dumps(invoice), key=record.key())
+    positions = consumer.position(consumer.assignment())
+    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
     try:
         producer.commit_transaction()
     except KafkaException as failed:
-        if not failed.args[0].txn_requires_abort():
-            raise  # fenced, for example: another one goes on
-        producer.abort_transaction()
-        raise SystemExit("a transaction was aborted; start again to go on") from failed
+        if failed.args[0].txn_requires_abort():
+            producer.abort_transaction()
+        raise SystemExit(f"not committed, start again to go on: {failed}") from failed
     done += len(records)
 consumer.close()
 print(f"{done} orders done")

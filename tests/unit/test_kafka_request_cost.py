@@ -29,6 +29,8 @@ from quorumlog.transport.stream import StreamConnection
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60
 REPEATS = 6
+QUIET_S = 0.02
+CALLS_WHEN_QUIET_MAX = 100
 TOGETHER = 33
 CALLS_PER_PRODUCE_MAX = 175
 CALLS_PER_COMMIT_MAX = 170
@@ -140,6 +142,14 @@ class Client:
         await asyncio.sleep(0)  # what is put off until the end of the turn is done
         return self._errors() == errors
 
+    async def _quiet(self) -> None:
+        """Wait until the node does nothing by itself, such as saving its tables."""
+        while True:
+            with counted() as calls:
+                await asyncio.sleep(QUIET_S)
+            if calls.count <= CALLS_WHEN_QUIET_MAX:
+                return
+
     def _errors(self) -> int:
         found = self._listener.counters.requests
         return sum(count for (_, error), count in found.items() if error != ErrorCode.NONE.name)
@@ -149,6 +159,7 @@ class Client:
         found = []
         async with asyncio.timeout(WITHIN_S):
             while len(found) < REPEATS:
+                await self._quiet()
                 before()
                 with counted() as calls:
                     is_right = await self._ask(requests)
