@@ -366,6 +366,9 @@ def test_b5_offsets_are_committed_while_members_join_and_not_before_they_are_ass
 
 def test_b5_without_members_anybody_may_commit(consumers):
     assert consumers.group.may_commit("", None, -1, 0) is ErrorCode.NONE
+    assert consumers.group.may_commit("id-of-before-joining", None, -1, 0) is ErrorCode.NONE
+    consumers.stable("a")
+    assert consumers.group.may_commit("", None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # -- static members -------------------------------------------------------------------------------

@@ -272,6 +272,7 @@ def test_b4_offsets_are_committed_with_the_present_epoch_alone(world):
     assert fetch("m2", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     world.beat("m1", LEAVING)
     assert world.group.may_commit("", None, -1, 0) is ErrorCode.NONE
+    assert world.group.may_commit("id-of-before-joining", None, -1, 0) is ErrorCode.NONE
 
 
 # -- subscriptions and topics ---------------------------------------------------------------------

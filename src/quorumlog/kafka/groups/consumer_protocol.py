@@ -263,10 +263,11 @@ class ProtocolGroup:
     ) -> ErrorCode:
         """Return why offsets must not be committed; NONE: they may be.
 
-        Who is no member may as long as there are none.
+        Who names no epoch may as long as there are no members, whatever its id: clients that have
+        one before they join say it.
         """
-        if epoch < 0 and not member_id and instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID if len(self.members) else ErrorCode.NONE
+        if epoch < 0 and not len(self.members):
+            return ErrorCode.NONE
         error = self._fault_of(member_id, instance_id)
         if error is ErrorCode.NONE and self.members.by_id[member_id].held.epoch != epoch:
             return ErrorCode.STALE_MEMBER_EPOCH

@@ -369,12 +369,12 @@ class ConsumerGroup:
     ) -> ErrorCode:
         """Return why offsets must not be committed; NONE: they may be.
 
-        Who is no member may as long as there are none. While the members join again, they commit
-        what they have done so far; once there is a new generation, its partitions may be others'.
+        Who names no generation may as long as there are no members, whatever its id: clients that
+        have one before they join say it. While the members join again, they commit what they have
+        done so far; once there is a new generation, its partitions may be others'.
         """
-        if generation < 0 and not member_id and instance_id is None:
-            is_free = not self.members.by_id
-            return ErrorCode.NONE if is_free else ErrorCode.UNKNOWN_MEMBER_ID
+        if generation < 0 and not self.members.by_id:
+            return ErrorCode.NONE
         error = self._fault_of(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
             self.members.by_id[member_id].seen_ms = now_ms
