@@ -104,7 +104,7 @@ class FakeBrokers:
             for part, time in times.items()
         }
 
-    def batches(self, part, first, beyond, *, reads_committed, bytes_max):
+    def batches(self, part, first, beyond, *, reads_committed, bytes_max, local_reads):
         while first < beyond:
             self._called("fetch")
             if self.before_fetch is not None:

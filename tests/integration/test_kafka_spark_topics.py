@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.kafka.requests import ApiKey
 from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
 from quorumlog.spark.source.offsets import DataLossError
@@ -17,6 +18,7 @@ from quorumlog.spark.topics.errors import UnknownTopicError
 from quorumlog.spark.topics.options import parse_topic_options
 from quorumlog.spark.topics.part import LATEST, Part
 from quorumlog.spark.topics.remote_brokers import RemoteBrokers
+from quorumlog.storage.files.os_files import boot_id
 from spark_topics_fakes import rows_of
 
 NUMBERS = itertools.count()
@@ -57,6 +59,16 @@ def reader_of(cluster, topic, **options):
     return TopicReader(parse_topic_options(named).for_batch(), ("partition", "value"))
 
 
+def located_in(cluster, topic):
+    """Return how many batches the leaders have located for readers on this machine."""
+    leaders = {cluster.leader_of(topic, number) for number in range(PARTITIONS)}
+    return sum(
+        replica.partitions.locations.entries_located
+        for one in leaders
+        for replica in one.node.replicas.values()
+    )
+
+
 def numbers_of(rows):
     """Return the numbers that were produced, sorted; those of a partition came in order."""
     by_partition = [[int(row["value"]) for row in rows if row["partition"] == n] for n in range(3)]
@@ -67,8 +79,14 @@ def numbers_of(rows):
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_b13_what_a_client_produced_is_read(cluster, topic, codec):
     produce(cluster, topic, range(RECORDS), **{"compression.type": codec, "linger.ms": 20})
-    reader = reader_of(cluster, topic)
-    assert numbers_of(rows_of(reader, reader.partitions())) == list(range(RECORDS))
+    before = located_in(cluster, topic)
+    for options in ({}, {"localReads": "false"}):
+        reader = reader_of(cluster, topic, **options)
+        assert numbers_of(rows_of(reader, reader.partitions())) == list(range(RECORDS))
+        if not options:
+            located = located_in(cluster, topic)
+            assert located >= before + PARTITIONS
+    assert located_in(cluster, topic) == located
 
 
 def test_b13_a_read_ends_before_a_transaction_that_is_ongoing(cluster, topic):
@@ -84,8 +102,51 @@ def test_b13_a_read_ends_before_a_transaction_that_is_ongoing(cluster, topic):
     parts = {Part(topic, number): LATEST for number in range(PARTITIONS)}
     while set(reads.offsets(parts, reads_committed=True).values()) != {31}:
         pass
-    rows = rows_of(reader, reader.partitions())
-    assert numbers_of(rows) == [*range(30), *range(60, 90)]
+    for kept in ("true", "false"):
+        reader = reader_of(cluster, topic, localReads=kept)
+        rows = rows_of(reader, reader.partitions())
+        assert numbers_of(rows) == [*range(30), *range(60, 90)]
+
+
+def test_records_are_sent_by_a_broker_whose_files_are_not_here(cluster, topic, monkeypatch):
+    produce(cluster, topic, range(30))
+    reader = reader_of(cluster, topic)
+    tasks, before = reader.partitions(), located_in(cluster, topic)
+    monkeypatch.setattr("quorumlog.spark.topics.local_reads.boot_id", lambda: "another machine")
+    asked = []
+    locate = RemoteBrokers._ask
+
+    def ask(self, address, key, *args):
+        asked.append((address, key))
+        return locate(self, address, key, *args)
+
+    monkeypatch.setattr(RemoteBrokers, "_ask", ask)
+    for _ in range(2):
+        assert numbers_of(rows_of(reader, tasks)) == list(range(30))
+    assert located_in(cluster, topic) == before
+    asked = [address for address, key in asked if key == ApiKey.LOCATE_BATCHES]
+    assert sorted(asked) == sorted(set(asked)), "each broker once"
+
+
+def test_what_is_to_be_repaired_is_not_located(cluster, topic):
+    """A read through the leader has damage repaired, a read of its files does not."""
+    produce(cluster, topic, range(30))
+    leader, part = cluster.leader_of(topic), Part(topic, 0)
+    reads = RemoteBrokers(cluster.servers, SECONDS * 1_000, "test")
+
+    def located(machine=None, first=0):
+        return reads._locate(part, True, machine or boot_id(), first, 10)
+
+    assert located().next_offset >= 10
+    assert located(first=10_000) is None, "there is no such offset"
+    broker = leader.broker
+    replica = broker.replica(broker.topics[topic].partitions[0].group)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(replica.log, "damaged", [(0, 0)])
+        assert located() is None
+    assert located("another machine") is None
+    assert located() is None, "the broker is known to be elsewhere"
+    reads.close()
 
 
 def test_records_that_are_deleted_while_they_are_read_are_a_loss(cluster, topic, monkeypatch):
@@ -106,7 +167,7 @@ def test_records_that_are_deleted_while_they_are_read_are_a_loss(cluster, topic,
 def test_a_read_that_was_given_up_leaves_no_answer_to_others(cluster, topic, monkeypatch):
     monkeypatch.setattr("quorumlog.spark.topics.tasks.FETCH_BYTES", SMALL_FETCH)
     produce(cluster, topic, range(RECORDS), **{"batch.size": 2_000})
-    reader = reader_of(cluster, topic)
+    reader = reader_of(cluster, topic, localReads="false")
     (task,) = reader.partitions()
     for _ in range(3):
         given_up = reader.read(task)

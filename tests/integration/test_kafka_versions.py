@@ -45,7 +45,7 @@ VARIES = {
 TOPIC_ID = UUID(int=7)
 PRODUCED = batch_of([1_000])
 READ = batch_of([1_000, 3_000, 2_000])
-OWN = (ApiKey.JOIN_SINK, ApiKey.END_SINK_BATCH)
+OWN = (ApiKey.JOIN_SINK, ApiKey.END_SINK_BATCH, ApiKey.LOCATE_BATCHES)
 """Requests that Kafka does not have, nor kio."""
 KEYS = [ApiKey(key) for key in SPOKEN if key not in OWN]
 UNSUPPORTED_VERSION = 35

@@ -201,7 +201,11 @@ def test_b13_a_stream_says_how_far_it_lags_and_rides_out_a_dead_leader(
 def test_b13_a_task_goes_on_at_the_next_leader(brokers, topic, admin, monkeypatch):
     monkeypatch.setattr("quorumlog.spark.topics.tasks.FETCH_BYTES", 2_000)
     produce(brokers, topic, range(3_000), **{"batch.size": 2_000})
-    options = {"kafka.bootstrap.servers": brokers.bootstrap_servers, "subscribe": topic}
+    options = {
+        "kafka.bootstrap.servers": brokers.bootstrap_servers,
+        "subscribe": topic,
+        "localReads": "false",
+    }
     reader = TopicReader(parse_topic_options(options).for_batch(), ("key",))
     (task,) = reader.partitions()
     batches = reader.read(task)

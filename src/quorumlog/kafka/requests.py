@@ -70,6 +70,7 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     JOIN_SINK = 20_000
     END_SINK_BATCH = 20_001
+    LOCATE_BATCHES = 20_002
 
 
 class Versions(NamedTuple):
@@ -122,6 +123,7 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1, 0),
     ApiKey.JOIN_SINK: Versions(0, 0, 0),
     ApiKey.END_SINK_BATCH: Versions(0, 0, 0),
+    ApiKey.LOCATE_BATCHES: Versions(0, 0, 0),
 }
 
 

@@ -233,7 +233,8 @@ def _add_counters(page: _Page, labels: tuple[str, ...], replica: Replica) -> Non
         "service_append_bytes": counters.append_bytes,
         "service_fetch_entries": fetches.entries_served,
         "service_fetch_bytes": fetches.bytes_served,
-        "service_located_entries": fetches.entries_located,
+        "service_located_entries": fetches.entries_located
+        + replica.partitions.locations.entries_located,
         "replica_role_changes": counters.role_changes,
         "replica_alarms": counters.alarms,
         "peer_link_pushes_sent": counters.pushes_sent,

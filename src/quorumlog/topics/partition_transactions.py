@@ -149,16 +149,21 @@ class PartitionTransactions:
 
         The range is from `start` to before `end`; in the order of first offsets.
         """
-        aborted, found = self._aborted.get(channel), list[tuple[int, int]]()
+        aborted = self.aborted_transactions(channel, start, end)
+        return [(one.producer_id, one.first_offset) for one in aborted]
+
+    def aborted_transactions(self, channel: int, start: int, end: int) -> list[AbortedTransaction]:
+        """Return aborted transactions with records in a range, as `aborted_within` does."""
+        aborted, found = self._aborted.get(channel), list[AbortedTransaction]()
         if not aborted:
             return found
         first = bisect_left(aborted, start, key=lambda one: one.last_offset)
         for one in islice(aborted, first, None):
             if one.first_offset < end:
-                found.append((one.producer_id, one.first_offset))
+                found.append(one)
             if one.stable_offset >= end:
                 break
-        found.sort(key=lambda pair: pair[1])
+        found.sort(key=lambda one: one.first_offset)
         return found
 
     # -- kept -------------------------------------------------------------------------------

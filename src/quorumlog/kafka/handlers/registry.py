@@ -28,6 +28,7 @@ from quorumlog.kafka.handlers.groups import (
     handle_list_groups,
     handle_sync_group,
 )
+from quorumlog.kafka.handlers.locations import handle_locate_batches
 from quorumlog.kafka.handlers.metadata import (
     handle_describe_cluster,
     handle_find_coordinator,
@@ -106,4 +107,5 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
     ApiKey.JOIN_SINK: handle_join_sink,
     ApiKey.END_SINK_BATCH: handle_end_sink_batch,
+    ApiKey.LOCATE_BATCHES: handle_locate_batches,
 }

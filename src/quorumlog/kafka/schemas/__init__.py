@@ -2,9 +2,11 @@
 
 The files are named like the messages, as kafka-python looks for them.
 
-Two requests are not Kafka's, but about sinks (`machine.cluster.sinks`): with JoinSink a task asks
-whether its batch is still to be written, and who its producer is; EndSinkBatch commits or aborts a
-batch, with all that its attempts have written. The coordinator of transactions answers them.
+Three requests are not Kafka's. Two are about sinks (`machine.cluster.sinks`): with JoinSink a task
+asks whether its batch is still to be written, and who its producer is; EndSinkBatch commits or
+aborts a batch, with all that its attempts have written. The coordinator of transactions answers
+them. With LocateBatches a reader asks the leader of a partition where batches are in files of its
+machine.
 """
 
 from typing import Any
@@ -25,6 +27,8 @@ JoinSinkRequest = _message("JoinSinkRequest")
 JoinSinkResponse = _message("JoinSinkResponse")
 EndSinkBatchRequest = _message("EndSinkBatchRequest")
 EndSinkBatchResponse = _message("EndSinkBatchResponse")
+LocateBatchesRequest = _message("LocateBatchesRequest")
+LocateBatchesResponse = _message("LocateBatchesResponse")
 
 __all__ = [
     "ConsumerGroupDescribeRequest",
@@ -35,4 +39,6 @@ __all__ = [
     "EndSinkBatchResponse",
     "JoinSinkRequest",
     "JoinSinkResponse",
+    "LocateBatchesRequest",
+    "LocateBatchesResponse",
 ]

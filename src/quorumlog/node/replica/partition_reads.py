@@ -172,7 +172,7 @@ class PartitionReads:
             known, offset = partitions.get(read.channel), read.offset
             if known is None or not known.log_start <= offset <= known.next_offset:
                 return 0
-            end = self._end(read, known)
+            end = self.end(read)
             if offset < end:
                 if wanted <= 1:
                     return 0
@@ -181,11 +181,16 @@ class PartitionReads:
                     return 0
         return wanted
 
-    def _end(self, read: PartitionRead, partition: Partition) -> int:
-        """Return the offset at which a read ends in any case."""
+    def fault(self, read: PartitionRead) -> tuple[ResponseCode, str] | None:
+        """Return why an offset cannot be read, or None: it can, now or once there are records."""
+        checked = _checked(read, self.partition(read.channel))
+        return None if checked.code is ResponseCode.SUCCESS else (checked.code, checked.text)
+
+    def end(self, read: PartitionRead) -> int:
+        """Return the offset at which a read of a partition that is there ends in any case."""
         if read.reads_committed:
             return self._tables.partitions.stable_offset(read.channel)
-        return partition.next_offset
+        return self._readable[read.channel].next_offset
 
     def _available(self, read: PartitionRead, end: int, wanted: int) -> int:
         """Return how many bytes a read would give, counted no further than to `wanted`.

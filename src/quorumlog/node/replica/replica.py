@@ -140,7 +140,8 @@ class Replica:
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
         self.transactions = OpenTransactions(context, tables, requests, self.appends.propose)
         group_time = GroupTime(context, tables, self.appends.propose)
-        self.partitions = Partitions(context, tables, self.appends.propose, group_time)
+        propose, location = self.appends.propose, opened.location
+        self.partitions = Partitions(context, tables, propose, group_time, location)
         retention = Retention(context, state, tables, space, group_time)
         sealer = BatchSealer(context, tables, opened.batches)
         self.maintenance = Maintenance(context, space, retention, sealer)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from quorumlog.client import FetchedBlock
-from quorumlog.model.block import block_from_index_records, headers, position_of
-from quorumlog.model.codes import Magic
+from quorumlog.model.block import block_from_index_records, headers
 from quorumlog.model.errors import (
     IndexOutOfRangeError,
     IndexRemovedError,
@@ -18,10 +17,9 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.messages.client import StoreLocation
-from quorumlog.storage.entries.disk_reader import DiskReader
+from quorumlog.spark.source.located_files import located_files
 from quorumlog.storage.files.location import is_here
-from quorumlog.storage.files.os_files import OsFileSystem, boot_id
-from quorumlog.storage.offline.store_files import open_files
+from quorumlog.storage.files.os_files import boot_id
 
 logger = logging.getLogger(__name__)
 
@@ -70,21 +68,12 @@ def read_located(
     Raises `IndexRemovedError` if they were removed meanwhile, `StorageError` when the files cannot
     be read, `CorruptionError` for a damaged entry.
     """
-    directory, _, *data_directories = (path for path, _, _ in location.directories)
-    store = open_files(OsFileSystem(), directory, data_directories)
-    try:
-        log_start = store.metadata.log_start
-        index, last = located.first_index, located.first_index + located.count - 1
-        if log_start is None:
-            raise StorageError(f"{directory}: it is not recorded where the log starts")
-        if index <= log_start.before_begin_index:
-            raise IndexRemovedError(f"{directory} now starts after entry {index}")
-        reader = DiskReader(store.data, store.index, log_start)
+    index, last = located.first_index, located.first_index + located.count - 1
+    with located_files(location) as files:
+        files.require(index)
         while index <= last:
-            run = reader.read(index, last, READ_BYTES)
+            run = files.read(index, last, READ_BYTES)
             data, records = run.data, run.records
-            if position_of(records) % store.data.file_size == 0:
-                data = _kept(data, index)
             if headers_only:
                 table = headers(block_from_index_records(data, records))
                 data, records = memoryview(table.tobytes()), NOTHING
@@ -100,21 +89,6 @@ def read_located(
                 is_checked=True,
             )
             index = run.last_index + 1
-    finally:
-        store.close()
-
-
-def _kept(data: memoryview, index: int) -> memoryview:
-    """Return a copy of what was read at the start of a file.
-
-    When a log's first entries are removed, a blank is written over the start of the file in which
-    the log then starts: the only place where entries that were read once may change. Raises
-    `IndexRemovedError` if that has happened.
-    """
-    kept = memoryview(bytes(data))
-    if int.from_bytes(kept[:4], "big", signed=True) == Magic.BLANK:
-        raise IndexRemovedError(f"entry {index} was removed while it was read")
-    return kept
 
 
 def is_over(rejected_range: tuple[int, int], first: int, last: int) -> bool:

@@ -16,12 +16,14 @@ class FetchedBatches:
     """Record batches of a partition. `aborted`: producer id and first offset of transactions.
 
     `batches` are where each starts in `data`, and its header. `next_offset` comes after them.
+    `is_checked`: their bytes are known to be those that the leader checked when it took them.
     """
 
     data: memoryview
     batches: Sequence[tuple[int, BatchHeader]]
     aborted: Sequence[tuple[int, int]]
     next_offset: int
+    is_checked: bool = False
 
 
 class Brokers(Protocol):
@@ -53,11 +55,19 @@ class Brokers(Protocol):
         ...
 
     def batches(
-        self, part: Part, first: int, beyond: int, *, reads_committed: bool, bytes_max: int
+        self,
+        part: Part,
+        first: int,
+        beyond: int,
+        *,
+        reads_committed: bool,
+        bytes_max: int,
+        local_reads: bool,
     ) -> Iterator[FetchedBatches]:
         """Yield the batches with offsets from `first` on, up to `beyond`.
 
-        The first one may begin before, and the last one end after. Raises `OffsetOutOfRangeError`
+        The first one may begin before, and the last one end after. `local_reads`: what the leader
+        has in files of this machine is read there. Raises `OffsetOutOfRangeError`
         if they are not there, `UnknownTopicError`.
         """
         ...

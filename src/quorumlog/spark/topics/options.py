@@ -53,6 +53,10 @@ KNOWN: Final = {
     "isolationLevel": (
         "read_committed (default): of transactions only what was committed; or read_uncommitted"
     ),
+    "localReads": (
+        "true (default): what the leader has in files that this machine can read is read there; "
+        "false: all is sent by the brokers"
+    ),
     "pushDownPredicate": (
         "of a batch: false (default): Spark checks conditions itself, on all records; true: those "
         "on partition, offset and timestamp narrow what is fetched, for a frame that is read with "
@@ -148,6 +152,7 @@ class TopicOptions:
     fail_on_data_loss: bool
     include_headers: bool
     reads_committed: bool
+    local_reads: bool
     pushes_conditions: bool
     checks_crcs: bool
     fetch_timeout_ms: int
@@ -210,6 +215,7 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicOptions:
         reads_committed=values.choice(
             "isolationLevel", {"read_committed": True, "read_uncommitted": False}
         ),
+        local_reads=values.choice("localReads", {"true": True, "false": False}),
         pushes_conditions=values.choice("pushDownPredicate", _BOOLEAN),
         checks_crcs=values.choice("verifyCrc", {"all": True, "none": False}),
         fetch_timeout_ms=values.duration_ms("fetchTimeoutMs") or 120_000,

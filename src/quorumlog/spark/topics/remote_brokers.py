@@ -7,17 +7,21 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from quorumlog.kafka.codec import Message
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.model.messages.client import StoreLocation
 from quorumlog.records.batch import BatchHeader
 from quorumlog.records.columns import whole_batches
 from quorumlog.spark.topics.brokers import FetchedBatches
 from quorumlog.spark.topics.connection import BrokerConnection, FetchAnswer
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError, PassingError, UnknownTopicError
+from quorumlog.spark.topics.local_reads import AbortedRange, LocatedBatches, local_batches
 from quorumlog.spark.topics.part import Part
 
 logger = logging.getLogger(__name__)
@@ -33,6 +37,7 @@ BROKERS_MAX: Final = 64
 """Clusters to which a process keeps connections."""
 _METADATA_VERSION: Final = 9
 _LIST_OFFSETS_VERSION: Final = 5
+_LOCATE_VERSION: Final = 0
 _UNKNOWN: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -71,6 +76,8 @@ class RemoteBrokers:
         self._connections: dict[str, BrokerConnection] = {}
         self._addresses: dict[int, str] = {}
         self._leaders: dict[Part, int] = {}
+        self._elsewhere: set[str] = set()
+        """Brokers whose files are on other machines, by address."""
         self._cluster_id = ""
 
     def close(self) -> None:
@@ -170,9 +177,56 @@ class RemoteBrokers:
     # -- records -----------------------------------------------------------------------------
 
     def batches(
-        self, part: Part, first: int, beyond: int, *, reads_committed: bool, bytes_max: int
+        self,
+        part: Part,
+        first: int,
+        beyond: int,
+        *,
+        reads_committed: bool,
+        bytes_max: int,
+        local_reads: bool,
     ) -> Iterator[FetchedBatches]:
-        """See `Brokers`. The next answer is on its way while one is used."""
+        """See `Brokers`."""
+        if local_reads:
+            locate = partial(self._locate, part, reads_committed)
+            for found in local_batches(locate, part, first, beyond):
+                yield found
+                first = found.next_offset
+        yield from self._sent(part, first, beyond, reads_committed, bytes_max)
+
+    def _locate(
+        self, part: Part, reads_committed: bool, machine: str, first: int, beyond: int
+    ) -> LocatedBatches | None:
+        """Return where the leader has batches in files; None if it does not say.
+
+        A fetch then says what is wrong, if something is. Brokers that do not know the request, as
+        they are of an older version, close the connection.
+        """
+        values = {
+            "machine": machine,
+            "topic": part.topic,
+            "partition": part.partition,
+            "isolation_level": int(reads_committed),
+            "first_offset": first,
+            "end_offset": beyond,
+        }
+        try:
+            address = self._leader(part, {part: None})
+            if address in self._elsewhere:
+                return None
+            answer = self._ask(address, ApiKey.LOCATE_BATCHES, _LOCATE_VERSION, values)
+        except PassingError:
+            return None
+        if answer.error_code:
+            return None
+        if not answer.is_same_machine:
+            self._elsewhere.add(address)
+        return located_of(answer, machine, first) if answer.directories else None
+
+    def _sent(
+        self, part: Part, first: int, beyond: int, reads_committed: bool, bytes_max: int
+    ) -> Iterator[FetchedBatches]:
+        """Yield batches as they are fetched. The next answer is on its way while one is used."""
         fetching = _Fetching(self, part, first, reads_committed, bytes_max)
         offset, ends_at = first, time.monotonic() + self._timeout_s
         try:
@@ -354,6 +408,26 @@ class _Fetching:
         elif self._idle is not None:
             self._brokers.take_back(self._idle)
         self._asked = self._idle = None
+
+
+def located_of(answer: Message, machine: str, first: int) -> LocatedBatches:
+    """Return what an answer to LocateBatches says. Raises `RemoteProtocolError` if it cannot be."""
+    offsets, indexes = answer.base_offsets, answer.indexes
+    rising = all(one < two for rows in (offsets, indexes) for one, two in pairwise(rows))
+    if not (rising and 0 < len(offsets) == len(indexes) and offsets[0] <= first):
+        raise RemoteProtocolError(f"asked where offset {first} is, a broker named other batches")
+    if answer.next_offset <= max(first, offsets[-1]):
+        raise RemoteProtocolError(f"batches from {first} on cannot end at {answer.next_offset}")
+    return LocatedBatches(
+        StoreLocation(machine, [(one.path, one.device, one.inode) for one in answer.directories]),
+        offsets,
+        indexes,
+        answer.next_offset,
+        [
+            AbortedRange(one.producer_id, one.first_offset, one.last_offset)
+            for one in answer.aborted_transactions
+        ],
+    )
 
 
 def _failed(part: Part, code: int) -> PassingError:

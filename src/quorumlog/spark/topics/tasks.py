@@ -43,6 +43,7 @@ def read_ranges(
                 one.beyond,
                 reads_committed=options.reads_committed,
                 bytes_max=FETCH_BYTES,
+                local_reads=options.local_reads,
             )
             try:
                 for found in fetched:
@@ -70,6 +71,7 @@ def read_few(
             one.beyond,
             reads_committed=options.reads_committed,
             bytes_max=INLINE_BYTES,
+            local_reads=False,  # not worth opening files for
         )
         found = next(iter(fetched))
         if found.next_offset < one.beyond:
@@ -96,7 +98,7 @@ def arrow_batches(
     fetched: FetchedBatches, one: OffsetRange, options: TopicOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of fetched batches that are in a range, as the options want them."""
-    if options.checks_crcs:
+    if options.checks_crcs and not fetched.is_checked:
         for start, header in fetched.batches:
             _check_crc(fetched.data, start, header, one.part)
     wanted = [

@@ -76,6 +76,7 @@ class TopicSource:
             one.beyond,
             reads_committed=self.options.reads_committed,
             bytes_max=FETCH_BYTES,
+            local_reads=self.options.local_reads,
         )
         for found in fetched:
             rows = list(arrow_batches(found, one, self.options, columns))
