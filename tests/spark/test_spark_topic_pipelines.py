@@ -9,6 +9,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyiceberg.catalog.sql import SqlCatalog
 
 from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster
@@ -92,6 +93,20 @@ def test_an_archive_has_the_rows_of_the_source_by_topic_and_day(spark, servers, 
     assert days == {"2026-03-01": RECORDS // 2 + 10, "2026-03-02": RECORDS // 2 + 10}
     assert read_archive(spark, archived, topics="007").where("day = '2026-03-01'").count() == 1_500
     assert (archived / "topic=007" / "day=2026-03-02").is_dir()
+
+
+def test_an_iceberg_table_has_the_rows_of_the_source_once(spark, servers, tmp_path, capsys):
+    directory, uri = tmp_path / "a [b]", f"sqlite:///{tmp_path}/catalog.db"
+    command = (
+        *("pipeline", "archive", str(directory), "--bootstrap-server", servers, "-t", "landed"),
+        *("--iceberg-table", "lake.landed", "--iceberg-catalog", uri),
+    )
+    assert (main(command), main(command)) == (0, 0)
+    assert "20 records added" in capsys.readouterr().out
+    frame = SqlCatalog("default", uri=uri).load_table("lake.landed").scan().to_arrow()
+    found = frame.select(["partition", "offset", "value"]).to_pylist()
+    live = read_live(spark, servers, "landed").select("partition", "offset", "value").collect()
+    assert sorted(map(str, found)) == sorted(str(row.asDict()) for row in live)
 
 
 def test_what_comes_later_is_added_once_and_an_audit_finds_what_is_amiss(spark, servers, tmp_path):

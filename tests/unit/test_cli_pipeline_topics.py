@@ -10,12 +10,14 @@ from quorumlog.cli.kafka_reach import Found, Reach
 from quorumlog.cli.main import main
 from quorumlog.spark.jobs.audit.report import Finding
 from quorumlog.spark.jobs.topics.audit import PartitionFacts, TopicAudit
+from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveResult
 from quorumlog.spark.jobs.topics.replay import TopicReplayResult
 from quorumlog.spark.jobs.topics.run import TopicArchiveResult
 from quorumlog.spark.jobs.topics.stats import PartitionStats, TopicPeriod, TopicStats
 
 AT = ("--bootstrap-server", "h:9092")
 ARCHIVED = TopicArchiveResult("/a", 2, 5, 90, 7, 10, 55, 5_000, 900, 10, 8)
+APPENDED = IcebergArchiveResult("lake.a", "/a", 2, 5, 90, 1, 1, 55, 7, 5_000, 900, 1)
 REPLAYED = TopicReplayResult("/a", {"a": "b"}, 3, 90, 20, 70)
 FACTS = PartitionFacts("a", 0, 0, 89, 5, 100, 5, 89, 85)
 CLEAN = TopicAudit("/a", [FACTS])
@@ -59,6 +61,7 @@ def run(monkeypatch, capsys):
 
     def run(*arguments, audit=CLEAN):
         monkeypatch.setattr("quorumlog.spark.archive_topics", recorder(ARCHIVED))
+        monkeypatch.setattr("quorumlog.spark.archive_topics_to_iceberg", recorder(APPENDED))
         monkeypatch.setattr("quorumlog.spark.replay_topics", recorder(REPLAYED))
         monkeypatch.setattr("quorumlog.spark.topic_stats", recorder(COUNTED))
         monkeypatch.setattr("quorumlog.spark.audit_topics", recorder(audit))
@@ -89,6 +92,20 @@ def test_archive_asks_for_what_the_options_say(run):
     }
     assert "55 records added (5000 bytes, as Parquet 900)" in out
     assert "/a holds 90 records of 2 topics, 5 partitions, in 7 files, 10 offsets missing" in out
+
+
+def test_archive_asks_for_a_table_of_iceberg(run):
+    table = ("--iceberg-table", "lake.a", "--iceberg-catalog", "sqlite:////c.db")
+    status, out, err, calls = run("archive", "/a", *AT, "-t", "a", *table)
+    assert (status, err) == (0, "")
+    (_, servers, topics, directory), options = calls[1]
+    assert (servers, topics, str(directory)) == ("h:9092", "a", "/a")
+    assert (options["table"], options["catalog"]) == ("lake.a", "sqlite:////c.db")
+    assert not {"catalog_name", "compact"} & options.keys()
+    assert "55 records added (5000 bytes, as Parquet 900)\n1 offset removed by retention" in out
+    assert "table lake.a has got 90 records of 2 topics, 5 partitions, 1 offset missing" in out
+    named = run("archive", "/a", *AT, "-t", "a", *table, "--iceberg-catalog-name", "c", "--json")
+    assert (json.loads(named[1])["table"], named[3][1][1]["catalog_name"]) == ("lake.a", "c")
 
 
 def test_replay_stats_and_audit_ask_for_what_the_options_say(run):
@@ -128,6 +145,9 @@ def test_an_audit_that_finds_something_ends_with_1(run):
         ("archive", "/a", *AT, "-t", "a", "--servers", "h:1"),
         ("archive", "/a", *AT, "-t", "a", "--partition-by", "day"),
         ("archive", "/a", "--bootstrap-server", "nowhere", "-t", "a"),
+        ("archive", "/a", *AT, "-t", "a", "--iceberg-table", "lake.a"),
+        ("archive", "/a", *AT, "-t", "a", "--iceberg-catalog-name", "c"),
+        ("archive", "/a", "--iceberg-table", "lake.a", "--iceberg-catalog", "sqlite://"),
         ("replay", "/a", *AT, "--group", "g"),
         ("replay", "/a", *AT, "--rename", "ab"),
         ("replay", "/a", "--append"),

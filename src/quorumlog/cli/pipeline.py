@@ -20,11 +20,15 @@ from quorumlog.cli.pipeline_session import (
     spark_session,
 )
 from quorumlog.cli.pipeline_topics import (
+    IcebergCatalog,
+    IcebergCatalogName,
+    IcebergTable,
     Renames,
     TopicPattern,
     Topics,
     archive_wanted_topics,
     are_meant,
+    iceberg_options,
     replay_wanted_topics,
     wanted_topics,
 )
@@ -118,6 +122,9 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         bool, typer.Option("--compact/--no-compact", help="Merge small files.")
     ] = True,
     file_mib: FileMib = 128,
+    iceberg_table: IcebergTable = None,
+    iceberg_catalog: IcebergCatalog = None,
+    iceberg_catalog_name: IcebergCatalogName = None,
     master: Master = LOCAL_MASTER,
     remote: Remote = None,
     timeout: Timeout = OUTAGE_SECONDS,
@@ -125,8 +132,10 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 ) -> None:
     """Write a group's log, or topics, to Parquet files, each entry exactly once.
 
-    A later run goes on where the last one ended, however that was.
+    A later run goes on where the last one ended, however that was. With --iceberg-table, topics
+    become an Apache Iceberg table, which lies in ARCHIVE.
     """
+    iceberg = iceberg_options(iceberg_table, iceberg_catalog, iceberg_catalog_name)
     options: dict[str, Any] = {
         "isolation": isolation,
         "fail_on_data_loss": not allow_data_loss,
@@ -138,8 +147,13 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     if are_meant(topic, topic_pattern, bootstrap_server, of_group):
         wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
         session = (master, remote)
+        if iceberg:
+            options = {**options, **iceberg}
+            del options["compact"]  # engines do that
         archive_wanted_topics(wanted, archive_directory, session, follow, as_json, **options)
         return
+    if iceberg:
+        raise typer.BadParameter("--iceberg-table is for topics: say which, with --topic")
     with spark_needed():
         from quorumlog.spark import archive  # noqa: F401, PLC0415  (slow to load)
     target = pipeline_target(directory, servers, group, timeout)

@@ -1,7 +1,7 @@
 """`quorumlog pipeline` on topics: archive, replay, stats and audit by Kafka's protocol."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -19,6 +19,7 @@ from quorumlog.model.wording import counted
 
 if TYPE_CHECKING:
     from quorumlog.spark.jobs.topics.audit import TopicAudit
+    from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveResult
     from quorumlog.spark.jobs.topics.replay import TopicReplayResult
     from quorumlog.spark.jobs.topics.run import TopicArchiveResult
 
@@ -48,6 +49,33 @@ Renames = Annotated[
         metavar="OLD=NEW",
         help="Of topics: another name for one; repeatable.",
         show_default=False,
+    ),
+]
+IcebergTable = Annotated[
+    str | None,
+    typer.Option(
+        "--iceberg-table",
+        metavar="NAMESPACE.NAME",
+        help="Of topics: append to this Apache Iceberg table.",
+        show_default=False,
+    ),
+]
+IcebergCatalog = Annotated[
+    str | None,
+    typer.Option(
+        "--iceberg-catalog",
+        metavar="URI",
+        help="The SQL catalog of the table, such as sqlite:////archive/catalog.db.",
+        show_default=False,
+    ),
+]
+IcebergCatalogName = Annotated[
+    str | None,
+    typer.Option(
+        "--iceberg-catalog-name",
+        metavar="NAME",
+        help="The name under which the catalog's database keeps its tables.",
+        show_default="default",
     ),
 ]
 
@@ -101,6 +129,23 @@ def wanted_topics(
     return Wanted(servers, topics, pattern)
 
 
+def iceberg_options(
+    table: str | None, catalog: str | None, catalog_name: str | None
+) -> dict[str, str]:
+    """Return what a function is told of an Iceberg table; nothing if none is meant.
+
+    Raises `typer.BadParameter` if something of it is missing.
+    """
+    if table is None and catalog is None and catalog_name is None:
+        return {}
+    if table is None or catalog is None:
+        raise typer.BadParameter(
+            "an Iceberg table needs both --iceberg-table and --iceberg-catalog"
+        )
+    named = {} if catalog_name is None else {"catalog_name": catalog_name}
+    return {"table": table, "catalog": catalog, **named}
+
+
 def archive_wanted_topics(
     wanted: Wanted,
     archive: Path,
@@ -109,15 +154,23 @@ def archive_wanted_topics(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Archive topics, again and again with `follow`; `session`: master and remote."""
+    """Archive topics, again and again with `follow`; `session`: master and remote.
+
+    They become a table if `options` name one.
+    """
     if wanted.names is None and wanted.pattern is None:
         raise typer.BadParameter("say which topics: --topic NAME,... or --topic-pattern REGEX")
+    is_table = "table" in options
     with spark_needed():
-        from quorumlog.spark import archive_topics  # noqa: PLC0415  (slow to load)
+        import quorumlog.spark as jobs  # noqa: PLC0415  (slow to load)
+
+        archive_into: Callable[..., Any] = (
+            jobs.archive_topics_to_iceberg if is_table else jobs.archive_topics
+        )
     with spark_session("quorumlog archive", *session) as spark:
         while True:
             with progress_bar(f"archiving {wanted.text}") as progress:
-                result = archive_topics(
+                result = archive_into(
                     spark,
                     wanted.servers,
                     wanted.names,
@@ -126,30 +179,50 @@ def archive_wanted_topics(
                     progress=progress,
                     **options,
                 )
-            _print_archived(result, as_json)
+            if as_json:
+                print_json(asdict(result))
+            elif is_table:
+                _print_appended(result)
+            else:
+                _print_archived(result)
             if follow is None:
                 return
             time.sleep(follow)
 
 
-def _print_archived(result: "TopicArchiveResult", as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(result))
-        return
+def _print_archived(result: "TopicArchiveResult") -> None:
+    _print_added(result)
+    if result.merged_files:
+        print_line(f"{counted(result.merged_files, 'small file')} merged")
+    print_line(
+        f"{result.directory} holds {_held(result)}, in {counted(result.files, 'file')}"
+        f"{_gaps(result)}"
+    )
+
+
+def _print_appended(result: "IcebergArchiveResult") -> None:
+    _print_added(result)
+    print_line(f"table {result.table} has got {_held(result)}{_gaps(result)}")
+
+
+def _print_added(result: "TopicArchiveResult | IcebergArchiveResult") -> None:
     print_line(
         f"{counted(result.new_rows, 'record')} added ({result.new_body_bytes} bytes, as Parquet "
         f"{result.new_file_bytes})"
     )
-    if result.merged_files:
-        print_line(f"{counted(result.merged_files, 'small file')} merged")
     if result.new_lost_offsets:
         print_line(f"{counted(result.new_lost_offsets, 'offset')} removed by retention first")
-    gaps = f", {counted(result.lost_offsets, 'offset')} missing" if result.lost_offsets else ""
-    print_line(
-        f"{result.directory} holds {counted(result.rows, 'record')} of "
-        f"{counted(result.topics, 'topic')}, {counted(result.partitions, 'partition')}, in "
-        f"{counted(result.files, 'file')}{gaps}"
+
+
+def _held(result: "TopicArchiveResult | IcebergArchiveResult") -> str:
+    return (
+        f"{counted(result.rows, 'record')} of {counted(result.topics, 'topic')}, "
+        f"{counted(result.partitions, 'partition')}"
     )
+
+
+def _gaps(result: "TopicArchiveResult | IcebergArchiveResult") -> str:
+    return f", {counted(result.lost_offsets, 'offset')} missing" if result.lost_offsets else ""
 
 
 def replay_wanted_topics(

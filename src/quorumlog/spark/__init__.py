@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.spark.jobs.stats.stats import stats
     from quorumlog.spark.jobs.topics.archive import archive_topics
     from quorumlog.spark.jobs.topics.audit import audit_topics
+    from quorumlog.spark.jobs.topics.iceberg.archive import archive_topics_to_iceberg
     from quorumlog.spark.jobs.topics.replay import replay_topics
     from quorumlog.spark.jobs.topics.stats import topic_stats
     from quorumlog.spark.runtime.session import session
@@ -32,6 +33,7 @@ _MODULES = {
     "StoreDirectory": "..storage.offline.replica_files",
     "archive": ".jobs.archive.archive",
     "archive_topics": ".jobs.topics.archive",
+    "archive_topics_to_iceberg": ".jobs.topics.iceberg.archive",
     "audit": ".jobs.audit.audit",
     "audit_topics": ".jobs.topics.audit",
     "export": ".jobs.export.export",
@@ -51,6 +53,7 @@ __all__ = [
     "StoreDirectory",
     "archive",
     "archive_topics",
+    "archive_topics_to_iceberg",
     "audit",
     "audit_topics",
     "export",

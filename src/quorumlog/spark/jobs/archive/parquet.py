@@ -84,7 +84,7 @@ class ArchiveFileWriter:
 
     def write_row_group(self) -> None:
         """Write the rows that wait for more, at least one."""
-        table = pa.Table.from_batches(self._waiting)
+        table = pa.Table.from_batches(self._waiting).cast(self._layout.schema)
         self._waiting, self.waiting_bytes = [], 0
         if self._file is None:
             self._file = NewFile(self._files, self._directory, self.name)
@@ -177,19 +177,19 @@ def merge_into(
 
 
 def orphan_files(files: FileSystem, directory: str, manifest: BaseManifest) -> list[str]:
-    """Return paths of files of failed attempts, which the manifest does not name.
+    """Return paths of files of failed attempts, which the manifest does not name."""
+    named = {part.path for part in manifest.parts_named()}
+    named |= {file.path for file in manifest.replaced}
+    return [path for path in archive_files(files, directory) if path not in named]
+
+
+def archive_files(files: FileSystem, directory: str, within: str = "") -> Iterator[str]:
+    """Yield all files of an archive that lie in its directory or below, or `within` it.
 
     Only names that an archive gives are considered. Paths are relative to the directory.
     """
-    named = {part.path for part in manifest.parts_named()}
-    named |= {file.path for file in manifest.replaced}
-    return [path for path in _parquet_files(files, directory, "") if path not in named]
-
-
-def _parquet_files(files: FileSystem, directory: str, within: str) -> Iterator[str]:
-    """Yield all files of an archive that lie in a directory of it, or below."""
     for name in files.names(f"{directory}/{within}".rstrip("/")):
         if _NAME.fullmatch(name):
             yield within + name
         elif _DIRECTORY.fullmatch(name):
-            yield from _parquet_files(files, directory, f"{within}{name}/")
+            yield from archive_files(files, directory, f"{within}{name}/")

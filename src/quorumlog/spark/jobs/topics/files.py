@@ -28,7 +28,25 @@ from quorumlog.storage.files.os_files import FileSystem
 
 FILE_COLUMNS: Final = RECORD_COLUMNS
 """The columns in a file; topic and day are in the names of its directories."""
-TOPIC_LAYOUT: Final = Layout(
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout(Layout):
+    """The columns of an archive's files of records.
+
+    Timestamps of no calendar, before the year 1 or after 9999, have no day; with `calendar_only`
+    they are null.
+    """
+
+    calendar_only: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.schema.names)
+
+
+TOPIC_LAYOUT: Final = TopicLayout(
     schema=arrow_schema(FILE_COLUMNS, COLUMNS),
     bodies=("key", "value"),
     number="offset",
@@ -68,17 +86,27 @@ class DayFiles:
     `directory` is that of the archive. A file ends at about `file_bytes` of keys and values.
     """
 
-    def __init__(self, files: FileSystem, directory: str, part: Part, file_bytes: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        part: Part,
+        file_bytes: int,
+        layout: TopicLayout = TOPIC_LAYOUT,
+    ) -> None:
         self._files = files
         self._directory = directory
         self._part = part
         self._file_bytes = file_bytes
+        self._layout = layout
         self._open: dict[str, _OpenFile] = {}
         self._done: list[TopicFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take more records."""
-        for day, found in _by_day(rows):
+        for day, of_day in _by_day(rows):
+            is_null = day == NO_DAY and self._layout.calendar_only
+            found = _without_timestamps(of_day) if is_null else of_day
             file = self._open.pop(day, None) or self._opened(day, found)
             self._open[day] = file  # the last one is the one used last
             file.write(found)
@@ -95,7 +123,7 @@ class DayFiles:
         directory = f"{self._directory}/{_within(self._part.topic, day)}"
         self._files.make_directory(directory.rstrip("/"))
         stem = topic_stem(self._part, first)
-        return _OpenFile(ArchiveFileWriter(self._files, directory, stem, TOPIC_LAYOUT), first)
+        return _OpenFile(ArchiveFileWriter(self._files, directory, stem, self._layout), first)
 
     def _end(self, day: str) -> None:
         file = self._open[day]
@@ -150,6 +178,12 @@ def _by_day(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     for day in found.tolist():
         text = NO_DAY if day == _DAYLESS else str(np.datetime64(day, "D"))
         yield text, rows if len(found) == 1 else rows.filter(pa.array(days == day))
+
+
+def _without_timestamps(rows: pa.RecordBatch) -> pa.RecordBatch:
+    place = rows.schema.get_field_index("timestamp")
+    field = rows.schema.field(place)
+    return rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
 
 
 def last_record(rows: pa.RecordBatch) -> LastRecord:

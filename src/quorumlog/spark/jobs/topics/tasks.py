@@ -11,6 +11,7 @@ from quorumlog.spark.jobs.topics.files import (
     FILE_COLUMNS,
     TOPIC_LAYOUT,
     DayFiles,
+    TopicLayout,
     last_record,
     topic_stem,
 )
@@ -55,17 +56,18 @@ class FetchRanges:
     directory: str
     ranges: tuple[OffsetRange, ...]
     file_bytes: int
+    layout: TopicLayout = TOPIC_LAYOUT
 
     def __call__(self) -> bytes:
         """Return `FetchedRange`s. Raises what fetching and writing raise."""
         return msgspec.json.encode([self._fetched(one) for one in self.ranges])
 
     def _fetched(self, one: OffsetRange) -> FetchedRange:
-        days = DayFiles(self.files, self.directory, one.part, self.file_bytes)
+        days = DayFiles(self.files, self.directory, one.part, self.file_bytes, self.layout)
         beyond, last = one.first, None
         try:
             try:
-                for batches, read in self.source.records(one):
+                for batches, read in self.source.records(one, self.layout.columns):
                     for rows in batches:
                         if rows.num_rows:
                             days.write(rows)

@@ -1,0 +1,1 @@
+"""Archives of topics as Apache Iceberg tables; they need the extra `iceberg`."""

@@ -1,0 +1,301 @@
+"""The Iceberg table of an archive in its SQL catalog: opened, checked, and appended to.
+
+Data files and the archive's progress change in one commit, which the catalog carries out only if
+the table's snapshot is the one that was seen before. So each record is appended once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from quorumlog.model.errors import ConfigError
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.jobs.topics.iceberg.layout import (
+    ICEBERG_LAYOUT,
+    OFFSET_ID,
+    PARTITION_ID,
+    TIMESTAMP_ID,
+    TOPIC_ID,
+)
+from quorumlog.spark.jobs.topics.iceberg.progress import (
+    PROPERTY,
+    TableProgress,
+    decode_progress,
+    encode_progress,
+)
+from quorumlog.spark.jobs.topics.manifest import TopicFile
+
+try:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.conversions import to_bytes
+    from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.table import Table, TableProperties
+    from pyiceberg.table.snapshots import ancestors_of
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+    from pyiceberg.typedef import Record
+    from pyiceberg.types import IntegerType, LongType, StringType, TimestamptzType
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        f"an Iceberg table needs {(error.name or '').partition('.')[0]}, which is not installed: "
+        "pip install 'quorumlog[iceberg]'"
+    ) from error
+
+ARCHIVE_ID: Final = "quorumlog.archive-id"
+"""In the summary of each snapshot that an archive made: whose it is."""
+COMMIT_ATTEMPTS_MAX: Final = 10
+"""How often a commit is tried anew because others, such as a compaction, changed the table."""
+DAY_MS: Final = 86_400_000
+DATA: Final = "data"
+"""The directory of the data files, within that of the table."""
+_SCHEME: Final = "file://"
+_NOT_IN_URIS: Final = "#?%"
+_SCHEMA: Final = pyarrow_to_schema(ICEBERG_LAYOUT.schema)
+_SPEC: Final = PartitionSpec(
+    PartitionField(TOPIC_ID, 1000, IdentityTransform(), "topic"),
+    PartitionField(TIMESTAMP_ID, 1001, DayTransform(), "timestamp_day"),
+)
+_PROPERTIES: Final = {
+    TableProperties.FORMAT_VERSION: "2",
+    # every commit makes a file of metadata: the last hundred are kept
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+}
+_ONCE: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table NAMESPACE.NAME of an SQL catalog; `uri` is that of SQLAlchemy.
+
+    `catalog` is the name under which the catalog's database keeps its tables.
+    Raises `ConfigError` for what cannot be.
+    """
+
+    uri: str = field(repr=False)  # it may have a password
+    name: str
+    catalog: str
+
+    def __post_init__(self) -> None:
+        parts = self.name.split(".")
+        if len(parts) < 2 or not all(parts):
+            raise ConfigError(
+                f"table {self.name!r} is not NAMESPACE.NAME: name it like archive.flights"
+            )
+        if not self.catalog:
+            raise ConfigError("the name of the catalog is empty")
+
+
+@contextmanager
+def _explained(name: TableName) -> Iterator[None]:
+    """Raise `PipelineError` naming the catalog when its database fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise PipelineError(
+            f"the catalog's database needs {error.name}, which is not installed"
+        ) from error
+    except SQLAlchemyError as error:
+        reason = str(error).partition("\n")[0]
+        try:
+            shown = make_url(name.uri).render_as_string(hide_password=True)
+        except SQLAlchemyError:
+            raise PipelineError(
+                "the catalog is not a database URI like sqlite:////archive/catalog.db"
+            ) from error
+        raise PipelineError(f"catalog {shown} failed: {reason}") from error
+
+
+class ArchiveTable:
+    """The table of an archive, whose files lie in `directory`; within it the catalog is open."""
+
+    def __init__(self, name: TableName, directory: str) -> None:
+        if found := sorted(set(_NOT_IN_URIS) & set(directory)):
+            raise ConfigError(
+                f"directory {directory} has {' '.join(found)}, which the URIs of a table's files "
+                "cannot have: choose another one"
+            )
+        self.directory = directory
+        self.name = name.name
+        self._name = name
+        self._location = _SCHEME + directory
+        with _explained(name):
+            self._catalog = SqlCatalog(name.catalog, uri=name.uri)
+        self._table: Table | None = None
+
+    def __enter__(self) -> "ArchiveTable":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._catalog.close()
+
+    # -- what is there ------------------------------------------------------------------------
+
+    def load(self) -> TableProgress | None:
+        """Return how far the archive in the table has come; None if there is no table yet.
+
+        Raises `PipelineError` unless the table is one that can be continued.
+        """
+        with _explained(self._name):
+            try:
+                table = self._catalog.load_table(self._name.name)
+            except NoSuchTableError:
+                return None
+        progress = self._checked(table)
+        self._table = table
+        return progress
+
+    def _checked(self, table: Table) -> TableProgress:
+        """Return the progress in a table of an archive that records may be appended to."""
+        name, text = self._name.name, table.properties.get(PROPERTY)
+        if text is None:
+            raise PipelineError(
+                f"table {name} was not made by an archive of topics: name another table"
+            )
+        if table.location() != self._location:
+            raise PipelineError(
+                f"table {name} lies in {table.location().removeprefix(_SCHEME)}, not in "
+                f"{self.directory}: give its directory, or name another table"
+            )
+        if missing := [one.name for one in _SCHEMA.fields if one not in table.schema().fields]:
+            raise PipelineError(
+                f"table {name} has other columns than an archive, in the place of "
+                f"{', '.join(missing)}: undo that, or archive into a new table"
+            )
+        if table.spec().fields != _SPEC.fields:
+            raise PipelineError(
+                f"table {name} has other partitions than topic and day(timestamp): undo that, or "
+                "archive into a new table"
+            )
+        progress = decode_progress(text, name)
+        self._check_not_rolled_back(table, progress)
+        return progress
+
+    def _check_not_rolled_back(self, table: Table, progress: TableProgress) -> None:
+        """Raise `PipelineError` if the table was taken back to before what the archive appended.
+
+        A snapshot that expired is not there at all; its records still are.
+        """
+        number = progress.snapshot_id
+        if number is None or table.snapshot_by_id(number) is None:
+            return
+        history = ancestors_of(table.current_snapshot(), table.metadata)
+        if all(one.snapshot_id != number for one in history):
+            raise PipelineError(
+                f"table {self._name.name} was rolled back to before snapshot {number}, with which "
+                "the archive ended: make that one current again, or archive into a new table"
+            )
+
+    def create(self, progress: TableProgress) -> None:
+        """Make the table, without records. Raises `PipelineError`."""
+        namespace = self._name.name.rpartition(".")[0]
+        with _explained(self._name):
+            self._catalog.create_namespace_if_not_exists(namespace)
+            self._table = self._catalog.create_table_if_not_exists(
+                self._name.name,
+                _SCHEMA,
+                location=self._location,
+                partition_spec=_SPEC,
+                properties={**_PROPERTIES, PROPERTY: encode_progress(progress)},
+            )
+        self._checked(self._table)
+
+    def data_files(self) -> set[str]:
+        """Return the paths of the data files of all snapshots, within their directory."""
+        table = self._opened()
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in table.snapshots()
+            for manifest in snapshot.manifests(table.io)
+        }
+        paths = {
+            entry.data_file.file_path
+            for manifest in manifests.values()
+            for entry in manifest.fetch_manifest_entry(table.io)
+        }
+        return {path.removeprefix(f"{self._location}/{DATA}/") for path in paths}
+
+    def _opened(self) -> Table:
+        if self._table is None:
+            raise RuntimeError("the table is used before it was loaded or made")
+        return self._table
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(self, progress: TableProgress, before: TableProgress) -> TableProgress:
+        """Add the files of `progress` to the table, and progress itself, in one commit.
+
+        Returns what the table has then. `before` is the progress from which it was counted:
+        `PipelineError` if another run has changed it, and nothing is appended then.
+        """
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            with _explained(self._name):
+                try:
+                    self._commit(progress)
+                except CommitFailedException:
+                    if self.load() != before:
+                        raise PipelineError(
+                            f"another run archived into table {self._name.name} meanwhile; "
+                            "nothing of this one was appended since. Run again"
+                        ) from None
+                    continue
+            return self._checked(self._opened())
+        raise PipelineError(
+            f"table {self._name.name} was changed by others {COMMIT_ATTEMPTS_MAX} times while "
+            "records were appended; run again when they have ended"
+        )
+
+    def _commit(self, progress: TableProgress) -> None:
+        table = self._opened()
+        # pyiceberg would repeat the commit on top of what another run has appended; the catalog
+        # has the table's properties from its own copy, so that this one stays here
+        properties = {**table.metadata.properties, **_ONCE}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        summary = {ARCHIVE_ID: progress.archive_id}
+        with table.transaction() as transaction:
+            with transaction.update_snapshot(snapshot_properties=summary).merge_append() as append:
+                for file in progress.files:
+                    append.append_data_file(self._data_file(file, table.spec().spec_id))
+            done = encode_progress(progress, append.snapshot_id)
+            transaction.set_properties({PROPERTY: done})
+
+    def _data_file(self, file: TopicFile, spec_id: int) -> DataFile:
+        """Return what the table is told of a file: by this, engines know which ones they need."""
+        bounds = _bounds(file)
+        no_times = file.rows if file.min_ms is None else 0
+        days = None if file.min_ms is None else file.min_ms // DAY_MS
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{self._location}/{DATA}/{file.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(file.topic, days),
+            record_count=file.rows,
+            file_size_in_bytes=file.file_bytes,
+            value_counts=dict.fromkeys(bounds, file.rows),
+            null_value_counts={**dict.fromkeys(bounds, 0), TIMESTAMP_ID: no_times},
+            lower_bounds={number: least for number, (least, _) in bounds.items()},
+            upper_bounds={number: most for number, (_, most) in bounds.items()},
+            sort_order_id=None,
+            spec_id=spec_id,
+            equality_ids=None,
+            key_metadata=None,
+        )
+
+
+def _bounds(file: TopicFile) -> dict[int, tuple[bytes, bytes]]:
+    """Return the least and the greatest value of columns, by their ids."""
+    found: dict[int, tuple[Any, Any, Any]] = {
+        TOPIC_ID: (StringType(), file.topic, file.topic),
+        PARTITION_ID: (IntegerType(), file.partition, file.partition),
+        OFFSET_ID: (LongType(), file.first, file.last),
+    }
+    if file.min_ms is not None and file.max_ms is not None:
+        found[TIMESTAMP_ID] = (TimestamptzType(), file.min_ms * 1_000, file.max_ms * 1_000)
+    return {
+        number: (to_bytes(kind, least), to_bytes(kind, most))
+        for number, (kind, least, most) in found.items()
+    }

@@ -1,0 +1,371 @@
+"""An archive of topics in an Iceberg table without Spark: brokers in memory, tasks on the spot."""
+
+import sys
+from datetime import date
+from importlib import import_module
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import And, EqualTo
+from pyiceberg.types import StringType
+
+from pipeline_access import run_here
+from quorumlog.model.errors import ConfigError, StoreLockedError
+from quorumlog.spark.jobs.archive.state import RunOptions, locked
+from quorumlog.spark.jobs.tasks import PipelineError, no_progress
+from quorumlog.spark.jobs.topics.iceberg.progress import PROPERTY
+from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveRun
+from quorumlog.spark.jobs.topics.iceberg.table import ArchiveTable, TableName
+from quorumlog.spark.jobs.topics.tasks import FETCHED
+from quorumlog.spark.topics.part import Part
+from spark_topics_fakes import FakeBrokers, FakePartition, filled
+from topic_archives import (
+    DAY_1,
+    DAY_MS,
+    FILES,
+    NOON_MS,
+    archived,
+    parquet_files,
+    rows_at,
+    source_of,
+    split_in,
+)
+
+A0 = Part("a", 0)
+NAME = "lake.a"
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+class Lake:
+    """A directory with a catalog and a table in it."""
+
+    def __init__(self, directory):
+        self.uri = f"sqlite:///{directory}/catalog.db"
+        self.directory = directory / "table"
+
+    def opened(self, uri=None, name=NAME, directory=None):
+        name = TableName(uri or self.uri, name, "default")
+        return ArchiveTable(name, str(directory or self.directory))
+
+    def archive(self, source, run=run_here, uri=None, name=NAME, **options):
+        options = RunOptions(**{"file_bytes": 4_096, "cores": 2, **options})
+        with self.opened(uri, name) as table:
+            return IcebergArchiveRun(
+                source, FILES, table, options, run, no_progress, lambda: DAY_1
+            ).run()
+
+    def table(self):
+        """Return the table as pyiceberg's users get it."""
+        return SqlCatalog("default", uri=self.uri).load_table(NAME)
+
+    def rows(self):
+        """Return all records by partition, as a reader of the table sees them."""
+        found = {}
+        for row in self.table().scan().to_arrow().sort_by("offset").to_pylist():
+            row["headers"] = row["headers"] or None  # pyiceberg reads null as an empty list
+            found.setdefault(Part(row.pop("topic"), row["partition"]), []).append(row)
+        return found
+
+    def data_files(self):
+        return parquet_files(self.directory / "data")
+
+    def data_files_named(self):
+        paths = self.table().inspect.data_files().column("file_path").to_pylist()
+        return sorted(path.partition("/table/data/")[2] for path in paths)
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return Lake(tmp_path)
+
+
+def records(source):
+    """Return all records that brokers have, by partition."""
+    return {part: rows for part, rows in rows_at(source).items() if rows}
+
+
+def test_each_record_is_there_once_however_often_it_is_archived(lake):
+    brokers = FakeBrokers(a=[filled(50), filled(30)], b=[filled(20)], c=[filled(9)])
+    source = split_in(source_of(brokers, "a,b"), 7)
+    first = lake.archive(source)
+    assert (first.new_rows, first.partitions, first.topics, first.snapshots) == (100, 3, 2, 1)
+    again = lake.archive(source)
+    assert (again.new_rows, again.snapshots, again.rows) == (0, 0, 100)
+    brokers.content[A0].append(5_000, 5_001)
+    assert lake.archive(source).new_rows == 2
+    assert lake.rows() == records(source)
+    assert lake.archive(source_of(brokers)).new_rows == 9, "another topic joins them"
+    assert lake.rows() == records(source_of(brokers))
+    assert len(lake.table().snapshots()) == 3
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_run_that_is_killed_and_repeated_adds_each_record_once(
+    lake, monkeypatch, is_committed, is_first
+):
+    brokers = FakeBrokers(a=[filled(20), filled(5)])
+    if not is_first:
+        lake.archive(source_of(brokers))
+    brokers.content[A0].append(7_000, 7_001)
+    brokers.content[Part("a", 1)].append(7_000)
+    commit = SqlCatalog.commit_table
+
+    def killed(*arguments):
+        if is_committed:
+            commit(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", killed)
+        with pytest.raises(Killed):
+            lake.archive(source_of(brokers))
+    assert len(lake.data_files()) == (2 if is_first else 4)
+    missing = 0 if is_committed else 28 if is_first else 3
+    assert lake.archive(source_of(brokers)).new_rows == missing
+    assert lake.rows() == records(source_of(brokers))
+    assert lake.data_files() == lake.data_files_named(), "what the killed run left is gone"
+
+
+def test_a_task_that_fails_leaves_nothing_in_the_table(lake):
+    source = split_in(source_of(FakeBrokers(a=[filled(40)])), 10)
+
+    def fails(tasks):
+        run_here(tasks[:1])
+        raise PipelineError("a task failed")
+
+    with pytest.raises(PipelineError, match="a task failed"):
+        lake.archive(source, fails)
+    assert lake.rows() == {}
+    lake.archive(source)
+    assert lake.rows() == records(source)
+    assert lake.data_files() == lake.data_files_named()
+
+
+def test_a_large_run_commits_now_and_then(lake, monkeypatch):
+    monkeypatch.setattr("quorumlog.spark.jobs.topics.iceberg.run.COMMIT_BYTES", 100)
+    source = split_in(source_of(FakeBrokers(a=[filled(100)])), 10)
+    rounds = 0
+
+    def killed_later(tasks):
+        nonlocal rounds
+        rounds += 1
+        if rounds == 2:
+            raise Killed
+        return run_here(tasks)
+
+    with pytest.raises(Killed):
+        lake.archive(source, killed_later)
+    assert len(lake.rows()[A0]) == 80
+    assert lake.archive(source).new_rows == 20
+    assert lake.rows() == records(source)
+    assert len(lake.table().snapshots()) == 2
+
+
+def test_the_columns_are_those_of_kafka_with_ids_in_the_files(lake):
+    headers = (("h", b"1"), ("h", None))
+    partition = FakePartition().append(NOON_MS, headers=headers).append(NOON_MS + 1)
+    lake.archive(source_of(FakeBrokers(a=[partition])))
+    table = lake.table()
+    assert str(table.schema()) == (
+        "table {\n  1: key: optional binary\n  2: value: optional binary\n"
+        "  3: topic: required string\n  4: partition: required int\n"
+        "  5: offset: required long\n  6: timestamp: optional timestamptz\n"
+        "  7: timestampType: required int\n"
+        "  8: headers: optional list<struct<10: key: required string, 11: value: optional binary>>"
+        "\n}"
+    )
+    assert [str(one) for one in table.spec().fields] == [
+        "1000: topic: identity(3)",
+        "1001: timestamp_day: day(6)",
+    ]
+    (name,) = lake.data_files()
+    file = pq.ParquetFile(lake.directory / "data" / name)
+    ids = [field.metadata[b"PARQUET:field_id"] for field in file.schema_arrow]
+    assert ids == [str(number).encode() for number in range(1, 9)]
+    assert file.read().column("headers").to_pylist() == [
+        [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        None,
+    ]
+
+
+def planned(table, condition):
+    """Return which files are read for a condition."""
+    return [one.file.file_path.partition("/data/")[2] for one in table.scan(condition).plan_files()]
+
+
+def test_only_files_of_the_topic_and_the_day_are_read(lake):
+    days = FakePartition().append(NOON_MS, NOON_MS + DAY_MS, NOON_MS + 2 * DAY_MS)
+    name = "a-topic-with-a-long-name"
+    brokers = FakeBrokers(**{name: [days], "b": [FakePartition().append(NOON_MS)]})
+    lake.archive(source_of(brokers))
+    table = lake.table()
+    assert len(lake.data_files()) == 4
+    (one,) = planned(table, "topic = 'b'")
+    assert one.startswith("topic=b/day=2026-03-01/")
+    day = "timestamp >= '2026-03-02T00:00:00+00:00' and timestamp < '2026-03-03T00:00:00+00:00'"
+    (one,) = planned(table, day)
+    assert one.startswith(f"topic={name}/day=2026-03-02/")
+    assert planned(table, And(EqualTo("topic", name), EqualTo("offset", 3))) == []
+    assert table.scan(day).to_arrow().column("offset").to_pylist() == [1]
+    partitions = table.inspect.partitions().column("partition").to_pylist()
+    assert {"topic": "b", "timestamp_day": date(2026, 3, 1)} in partitions
+
+
+def test_a_timestamp_that_no_calendar_has_is_null(lake):
+    times = [NOON_MS, -1, 300_000_000_000_000, 1 << 62]
+    lake.archive(source_of(FakeBrokers(a=[FakePartition().append(*times)])))
+    found = lake.table().scan().to_arrow().sort_by("offset").column("timestamp")
+    assert pc.cast(found, "int64").to_pylist() == [NOON_MS * 1_000, -1_000, None, None]
+    days = lake.table().inspect.partitions().column("partition").to_pylist()
+    assert {one["timestamp_day"] for one in days} == {date(2026, 3, 1), date(1969, 12, 31), None}
+    assert len(planned(lake.table(), "timestamp is null")) == 1
+
+
+def test_one_run_at_a_time(lake):
+    with locked(FILES, str(lake.directory)), pytest.raises(StoreLockedError):
+        lake.archive(source_of(FakeBrokers(a=[filled(10)])))
+
+
+def test_of_two_runs_that_no_lock_keeps_apart_one_appends(lake):
+    """As on a file system whose locks do not work."""
+    source = source_of(FakeBrokers(a=[filled(10)]))
+    lake.archive(source_of(FakeBrokers(a=[filled(5)])))
+    copied = None
+
+    def late(tasks):
+        nonlocal copied
+        results = run_here(tasks)
+        with lake.opened() as table:
+            before = table.load()
+            done = FETCHED.decode(results[0])[0]
+            partitions = (replace(before.partitions[0], beyond=10, rows=10),)
+            copied = table.append(
+                replace(before, files=tuple(done.files), partitions=partitions), before
+            )
+        return results
+
+    with pytest.raises(PipelineError, match=r"another run archived into table lake\.a mean"):
+        lake.archive(source, late)
+    assert copied.partitions[0].rows == 10
+    assert lake.rows() == records(source)
+
+
+def test_a_run_goes_on_when_others_change_the_table_meanwhile(lake):
+    brokers = FakeBrokers(a=[filled(5)], b=[filled(5)])
+    lake.archive(source_of(brokers))
+    brokers.content[A0].append(9_000)
+
+    def changed(tasks):
+        lake.table().delete("topic = 'b'")
+        return run_here(tasks)
+
+    assert lake.archive(source_of(brokers), changed).new_rows == 1
+    assert lake.rows() == records(source_of(brokers, "a")), "what others delete stays deleted"
+    assert lake.archive(source_of(brokers)).new_rows == 0
+
+
+def test_a_table_that_was_rolled_back_is_refused_and_expired_snapshots_are_not_missed(lake):
+    brokers = FakeBrokers(a=[filled(5)])
+    for time in (8_000, 9_000):
+        lake.archive(source_of(brokers))
+        brokers.content[A0].append(time)
+    first, last = lake.table().snapshots()
+    lake.table().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    with pytest.raises(PipelineError, match=rf"rolled back to before snapshot {last.snapshot_id}"):
+        lake.archive(source_of(brokers))
+    lake.table().manage_snapshots().set_current_snapshot(last.snapshot_id).commit()
+    lake.table().maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    assert lake.archive(source_of(brokers)).new_rows == 1
+    assert lake.rows() == records(source_of(brokers))
+
+
+def test_a_table_that_is_not_this_archives_is_refused(lake, tmp_path):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    lake.archive(source)
+    with pytest.raises(PipelineError, match="is an archive of topics of cluster"):
+        lake.archive(source_of(FakeBrokers(a=[filled(5)]), isolation="read_uncommitted"))
+    with (
+        lake.opened(directory=tmp_path / "elsewhere") as table,
+        pytest.raises(PipelineError, match=r"lies in .*/table, not in .*/elsewhere"),
+    ):
+        table.load()
+    catalog = SqlCatalog("default", uri=lake.uri)
+    catalog.create_table("lake.theirs", lake.table().schema(), str(tmp_path / "theirs"))
+    with pytest.raises(PipelineError, match="was not made by an archive of topics"):
+        lake.archive(source, name="lake.theirs")
+    with lake.table().update_schema() as update:
+        update.rename_column("key", "name")
+    with pytest.raises(PipelineError, match=r"has other columns than an archive, .* of key"):
+        lake.archive(source)
+
+
+def test_a_table_may_get_columns_and_not_other_partitions(lake):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    lake.archive(source)
+    with lake.table().update_schema() as update:
+        update.add_column("note", StringType())
+    lake.archive(source)
+    with lake.table().update_spec() as update:
+        update.remove_field("topic")
+    with pytest.raises(PipelineError, match="has other partitions than topic and day"):
+        lake.archive(source)
+
+
+def test_progress_that_cannot_be_used_is_refused(lake, monkeypatch):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    monkeypatch.setattr("quorumlog.spark.jobs.topics.iceberg.progress.PROGRESS_BYTES_MAX", 250)
+    with pytest.raises(PipelineError, match="archive some topics into a table of their own"):
+        lake.archive(source)
+    monkeypatch.undo()
+    lake.archive(source)
+    text = lake.table().properties[PROPERTY]
+    later = text.replace('"format_version":1', '"format_version":2')
+    for wrong, message in ((text[1:], "cannot be used"), (later, "has format 2")):
+        with lake.table().transaction() as transaction:
+            transaction.set_properties({PROPERTY: wrong})
+        with pytest.raises(PipelineError, match=message):
+            lake.archive(source)
+
+
+def test_a_directory_of_parquet_files_is_no_place_for_a_table(lake):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    archived(source, lake.directory)
+    with pytest.raises(PipelineError, match="is an archive of Parquet files with a manifest"):
+        lake.archive(source)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("nonsense", "not a database URI like sqlite:"),
+        ("sqlite:////no/such/directory/catalog.db", "catalog sqlite:////no/such.* failed: "),
+        ("postgresql+pg8000://me:secret@h/d", "needs pg8000, which is not installed"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_is_named(lake, uri, message):
+    with pytest.raises(PipelineError, match=message) as caught:
+        lake.archive(source_of(FakeBrokers(a=[filled(5)])), uri=uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_names_that_cannot_be_are_refused(tmp_path):
+    for name, catalog in (("flights", "c"), ("a.", "c"), ("a.b", "")):
+        with pytest.raises(ConfigError):
+            TableName("sqlite://", name, catalog)
+    with pytest.raises(ConfigError, match=r"has #, which the URIs"):
+        ArchiveTable(TableName("sqlite://", "a.b", "c"), f"{tmp_path}/x#y")
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    module = "quorumlog.spark.jobs.topics.iceberg.table"
+    monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.sql", None)
+    with pytest.raises(ConfigError, match=r"needs pyiceberg.*pip install 'quorumlog\[iceberg\]'"):
+        import_module(module)
