@@ -138,15 +138,14 @@ class Replica:
         )
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
-        self.transactions = OpenTransactions(context, tables, requests, self.appends.propose)
-        group_time = GroupTime(context, tables, self.appends.propose)
-        propose, location = self.appends.propose, opened.location
-        self.partitions = Partitions(context, tables, propose, group_time, location)
+        propose, snapshots = self.appends.propose, opened.snapshots
+        self.transactions = OpenTransactions(context, tables, requests, propose)
+        group_time = GroupTime(context, tables, propose)
+        self.partitions = Partitions(context, tables, propose, group_time, opened.location)
         retention = Retention(context, state, tables, space, group_time)
         sealer = BatchSealer(context, tables, opened.batches)
         self.maintenance = Maintenance(context, space, retention, sealer)
         served, snapshot_requests = ServedSnapshots(context), SnapshotRequests(context)
-        snapshots = opened.snapshots
         self.applier = Applier(
             context,
             state,
