@@ -208,7 +208,12 @@ class ProtocolGroup:
         self._reconcile(member, NOTHING if asked.epoch == JOINING else owned, now_ms)
         self._due_at(now_ms + self.settings.session_ms)
         held = member.held
-        is_told = asked.says_all or asked.epoch != before.epoch or held.assigned != before.assigned
+        if owned is not None:
+            member.has_confirmed = owned == held.assigned
+        elif held.assigned != before.assigned:
+            member.has_confirmed = False
+        # Until it confirms what it was told, the answer may have got lost: it is told again.
+        is_told = asked.says_all or asked.epoch != before.epoch or not member.has_confirmed
         assigned = held.assigned if is_told else None
         answer = HeartbeatAnswer(ErrorCode.NONE, member.member_id, held.epoch, assigned)
         self.saves.answer(Waiting(member.change, answer, done, is_new))

@@ -72,7 +72,8 @@ Answered: TypeAlias = Callable[[HeartbeatAnswer], None]
 @dataclass(slots=True)
 class Consumer:
     """A member. `change`: the number of its last change that is to be saved. `revoke_by_ms`: until
-    when it has to give up what it is asked to; None: nothing.
+    when it has to give up what it is asked to; None: nothing. `has_confirmed`: it has said that it
+    uses what it was told, all of it and nothing else.
     """
 
     member_id: str
@@ -88,6 +89,7 @@ class Consumer:
     seen_ms: int = 0
     revoke_by_ms: int | None = None
     change: int = 0
+    has_confirmed: bool = False
 
     @property
     def is_away(self) -> bool:
