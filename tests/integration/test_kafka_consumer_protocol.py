@@ -298,7 +298,7 @@ HEARTBEAT = {
         ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": ["t" * 250]}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": ["t"] * 10_001}, ErrorCode.INVALID_REQUEST),
-        ({"topic_partitions": [{"partitions": [0]}]}, ErrorCode.INVALID_REQUEST),
+        ({"topic_partitions": [{"partitions": [0]}]}, ErrorCode.FENCED_MEMBER_EPOCH),
         ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"member_epoch": 5}, ErrorCode.UNKNOWN_MEMBER_ID),

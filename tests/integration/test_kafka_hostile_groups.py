@@ -31,6 +31,7 @@ def run(cluster, work):
     async def with_client():
         async for client in connected_to(cluster.nodes[0].listener.port):
             return await asyncio.wait_for(work(client), SECONDS)
+        return None
 
     return asyncio.run(with_client())
 
@@ -114,15 +115,11 @@ def test_c4_a_generation_that_there_never_was_is_refused(cluster, generation):
         asked = {**member, "generation_id": generation}
         found = [
             await client.ask(ApiKey.HEARTBEAT, HEARTBEAT, **asked),
-            await client.ask(
-                ApiKey.SYNC_GROUP, SYNC, **syncing(group, generation, mine.member_id)
-            ),
+            await client.ask(ApiKey.SYNC_GROUP, SYNC, **syncing(group, generation, mine.member_id)),
         ]
         commit = {**member, "generation_id_or_member_epoch": generation, "topics": topics}
         committed = await client.ask(ApiKey.OFFSET_COMMIT, 8, **commit)
-        return [one.error_code for one in found] + [
-            committed.topics[0].partitions[0].error_code
-        ]
+        return [one.error_code for one in found] + [committed.topics[0].partitions[0].error_code]
 
     assert run(cluster, work) == [ErrorCode.ILLEGAL_GENERATION] * 3
 
@@ -138,16 +135,14 @@ def test_c4_what_a_follower_assigns_counts_for_nothing(cluster):
                 "member_id": first.member_id,
                 "group_instance_id": None,
             }
-            while (await leader.ask(ApiKey.HEARTBEAT, HEARTBEAT, **beat)).error_code == 0:
+            while (await leader.ask(ApiKey.HEARTBEAT, HEARTBEAT, **beat)).error_code == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             again = joining("led", first.member_id)
             generation = (await leader.ask(ApiKey.JOIN_GROUP, JOIN, **again)).generation_id
             mine, theirs = first.member_id, (await second).member_id
             stolen = [(mine, b""), (theirs, b"everything")]
             of_follower = asyncio.ensure_future(
-                follower.ask(
-                    ApiKey.SYNC_GROUP, SYNC, **syncing("led", generation, theirs, stolen)
-                )
+                follower.ask(ApiKey.SYNC_GROUP, SYNC, **syncing("led", generation, theirs, stolen))
             )
             given = [(mine, b"one half"), (theirs, b"the other half")]
             of_leader = await leader.ask(

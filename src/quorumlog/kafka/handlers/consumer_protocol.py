@@ -36,6 +36,11 @@ async def handle_consumer_group_heartbeat(context: RequestContext, request: Any)
     if error is not ErrorCode.NONE or problem:
         error = error if error is not ErrorCode.NONE else ErrorCode.INVALID_REQUEST
         answer = HeartbeatAnswer(error, text=problem if error is ErrorCode.INVALID_REQUEST else "")
+    elif request.member_epoch == JOINING and request.topic_partitions:
+        # Kafka's coordinator refuses that as invalid, which ends a client of librdkafka that was
+        # fenced while its coordinator changed. So it gives up what it has, and joins without.
+        text = "who joins has no partitions: it gives up those that it has first"
+        answer = HeartbeatAnswer(ErrorCode.FENCED_MEMBER_EPOCH, text=text)
     else:
         future = asyncio.get_running_loop().create_future()
         context.services.coordinator.heartbeat(name, _asked(context, request), answered(future))
@@ -73,8 +78,6 @@ def _problem_of(context: RequestContext, request: Any) -> str:
         return ""
     if request.rebalance_timeout_ms < 0:
         return "who joins says its rebalance time-out"
-    if request.topic_partitions:
-        return "who joins has no partitions"
     return "" if names or pattern else "who joins is subscribed to topics"
 
 
