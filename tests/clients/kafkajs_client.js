@@ -13,7 +13,7 @@ const settings = {
 };
 const kafka = new kafkajs.Kafka(settings);
 
-const steps = { produce, records, administer };
+const steps = { produce, records, pairs, administer };
 
 async function produce(topic, codec, count) {
   const producer = kafka.producer({
@@ -40,6 +40,39 @@ async function produce(topic, codec, count) {
   }
   await producer.disconnect();
   return sent;
+}
+
+// Writes the number in each line of standard input, "number partition commit" or "number partition abort", to two
+// topics in one transaction; prints "number committed", "number aborted" or "number failed" once that has ended.
+async function pairs(transactionalId, ...topics) {
+  const retry = { initialRetryTime: 100, maxRetryTime: 500, retries: 100 };
+  const producer = new kafkajs.Kafka({ ...settings, retry }).producer({
+    transactionalId,
+    transactionTimeout: 20000,
+    idempotent: true,
+    maxInFlightRequests: 1,
+  });
+  await producer.connect();
+  for await (const line of require("readline").createInterface({ input: process.stdin })) {
+    const [number, partition, what] = line.split(" ");
+    let outcome = what === "commit" ? "committed" : "aborted";
+    let transaction;
+    try {
+      transaction = await producer.transaction();
+      for (const topic of topics) {
+        const messages = [{ value: number, partition: Number(partition) }];
+        await transaction.send({ topic, acks: -1, messages });
+      }
+      await transaction[what]();
+    } catch (error) {
+      outcome = "failed";
+      if (transaction && transaction.isActive()) {
+        await transaction.abort().catch(() => {});
+      }
+    }
+    process.stdout.write(`${number} ${outcome}\n`);
+  }
+  await producer.disconnect();
 }
 
 // Produces lines of standard input, each "partition value", one after the other, until all are

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,7 +64,8 @@ class Plan:
 
     `is_retained`: three topics more are written and given up. `heals_s`: how soon after the last
     fault all must be delivered, and all replicas equal. `quiet_s`: how long all is left alone
-    before the faults; what nodes take of the machine is compared with that at the end.
+    before the faults; what nodes take of the machine is compared with that at the end. `loads`:
+    what else goes on, as `GroupLoad`.
     """
 
     partitions: int = 0
@@ -73,6 +75,7 @@ class Plan:
     heals_s: float = SETTLE_S
     quiet_s: float = 0
     settings: tuple[tuple[str, object], ...] = ()
+    loads: Callable[[Brokers, argparse.Namespace], list] = lambda brokers, options: []
 
 
 # -- what is done to topics ----------------------------------------------------------------------
@@ -226,19 +229,23 @@ async def run(directory, network, options, plan):
     """Start nodes, hurt them under load, and judge what became of it."""
     brokers = Brokers(directory, options.nodes, network, settings=dict(plan.settings))
     places = {brokers.advertised[one]: brokers.kafka[one] for one in brokers.ids}
+    loads = plan.loads(brokers, options)
     try:
         with losing_answers(places, LOST_EVERY) as loss:
             for node_id in brokers.ids:
                 brokers.start(node_id)
-            await _run(brokers, options, plan, loss)
+            await _run(brokers, options, plan, loss, loads)
     finally:
+        for one in loads:
+            one.end()
         brokers.end()
 
 
-async def _run(brokers, options, plan, loss):
+async def _run(brokers, options, plan, loss, loads):
     servers = brokers.bootstrap_servers
     topics = [(TOPIC, plan.partitions, {})] if plan.partitions else []
     topics += [(name, 1, configs) for name, configs in RETAINED.items() if plan.is_retained]
+    topics += [topic for one in loads for topic in one.topics]
     await asyncio.to_thread(create_topics, brokers, topics)
     load = Load(servers, plan.partitions, options) if plan.partitions else None
     retained = retained_topics(servers, options.seed) if plan.is_retained else []
@@ -246,11 +253,14 @@ async def _run(brokers, options, plan, loss):
     jobs = [Job(renew_topic, servers, stopping, done)]
     jobs += [Job(one.work, stopping) for one in retained]
     others = load.reading if load else []
-    await watch(brokers, [*jobs, *others], plan.quiet_s, load)
+    for one in loads:
+        await one.begin()
+    await watch(brokers, [*jobs, *others], plan.quiet_s, load, loads=loads)
     before = taken(brokers) if plan.quiet_s else {}
     nemesis = Nemesis(brokers, options.seed, plan.faults, plan.kill_pauses)
     hurting = asyncio.ensure_future(nemesis.run())
-    await watch(brokers, [*jobs, *others], options.seconds - plan.quiet_s, load, hurting)
+    seconds = options.seconds - plan.quiet_s
+    await watch(brokers, [*jobs, *others], seconds, load, hurting, loads)
     nemesis.stopping.set()
     await hurting
     ended_s = time.monotonic()
@@ -266,6 +276,11 @@ async def _run(brokers, options, plan, loss):
     print(f"delivered {delivered_s:.1f} s after the last fault, all equal {healed_s:.1f} s")
     if healed_s > plan.heals_s:
         raise AssertionError(f"it took {healed_s:.1f} s to heal")
+    for one in loads:
+        await one.calm()
+    for one in loads:
+        await one.judge()
+        one.tell()
     for one in retained:
         print(f"{one.name}: {one.start} to {one.end}; {counted(one.done)}")
     await _judge(brokers, load, retained, before)
@@ -301,13 +316,15 @@ async def _judge(brokers, load, retained, before):
     check_logs(brokers)
 
 
-async def watch(brokers, jobs, seconds, load=None, hurting=None):
+async def watch(brokers, jobs, seconds, load=None, hurting=None, loads=()):
     """Let things happen for some time; whoever fails ends the run at once."""
     for second in range(int(seconds)):
         await asyncio.sleep(1)
         for job in jobs:
             if job.error is not None:
                 raise job.error
+        for one in loads:
+            one.check()
         if hurting is not None and hurting.done():
             hurting.result()
         for node_id in list(brokers.processes):
@@ -330,7 +347,7 @@ def main(text, plan, *, seconds=60, records=20_000, nodes=3):
     plan = replace(plan, quiet_s=options.quiet)
     directory = (options.dir or Path(tempfile.mkdtemp(prefix="torture-"))).absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    for library in ("aiokafka", "kafka"):
+    for library in ("aiokafka", "kafka", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)  # each outage has many lines
     print(f"seed {options.seed}, in {directory}", flush=True)
     with ending_in_order(), guarded(directory), network_of(options.nodes) as network:

@@ -4,7 +4,8 @@
 
 Chains of librdkafka and aiokafka consume numbered records of one topic, write them to another, and
 commit their offsets, all in transactions; some are aborted on purpose, and some programs end in the
-middle. Pairs of records go to two topics at once. Meanwhile nodes are killed, lose power, are
+middle. Pairs of records go to two topics at once, by librdkafka, kafka-python and kafkajs (`make
+test-clients` fetches it). Meanwhile nodes are killed, lose power, are
 frozen and cut off, and leaders change. At the end consumers that read committed records must find
 each record of a chain once and in order, both records of each pair or none, and all pairs whose
 commit was acknowledged; the chains have committed all that they were to read, and nothing is left
@@ -17,6 +18,7 @@ import contextlib
 import logging
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,8 +34,19 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import OffsetSpec
+from kafka import KafkaProducer
+from kafka.errors import KafkaError as PythonKafkaError
 
-from kafka_load import PASSING, Job, confluent_producer, ends_of, reader_of
+from kafka_load import (
+    KAFKAJS,
+    KAFKAJS_SCRIPT,
+    PASSING,
+    Job,
+    confluent_producer,
+    ends_of,
+    has_kafkajs,
+    reader_of,
+)
 from quorumlog.local import ending_in_order, guarded
 from torture.broker_runs import watch
 from torture.brokers import (
@@ -52,6 +65,8 @@ from torture.nemesis import Nemesis
 PARTITIONS = 4
 CHAINS = 2
 """Chains of librdkafka, which share a consumer group."""
+WRITERS = 2
+"""Programs of each library that write pairs, but kafkajs: of that there is one."""
 ABORTED, ENDED = 0.2, 0.05
 """Shares of transactions that are aborted on purpose, and in whose middle a program ends."""
 CALL_S = 60
@@ -153,6 +168,84 @@ def write_pairs(work, name):
                     work.committed.add(number)
                 work.stopping.wait(0.02)
         work.done["producers"] += 1
+
+
+def write_pairs_by_kafka_python(work, name):
+    """Write the same number to two topics, again and again, by kafka-python."""
+    choice = random.Random(f"{work.seed} {name}")
+    while not work.stopping.is_set():
+        producer = KafkaProducer(
+            bootstrap_servers=work.servers.split(","),
+            transactional_id=name,
+            transaction_timeout_ms=20_000,
+            delivery_timeout_ms=15_000,
+            request_timeout_ms=10_000,
+            max_block_ms=CALL_S * 1_000,
+            reconnect_backoff_max_ms=500,
+        )
+        try:
+            producer.init_transactions()
+            while not work.stopping.is_set():
+                _write_pair(work, producer, choice)
+                work.stopping.wait(0.02)
+        except (PythonKafkaError, ProgramEnds):
+            work.done["kafka-python's producers"] += 1
+        with contextlib.suppress(PythonKafkaError, AssertionError):
+            producer.close(5)
+
+
+def _write_pair(work, producer, choice):
+    number, partition, chance = next(work.pairs), choice.randrange(PARTITIONS), choice.random()
+    producer.begin_transaction()
+    sent = [producer.send(topic, b"%d" % number, partition=partition) for topic in PAIRS]
+    for one in sent:
+        one.get(CALL_S)
+    if chance < ENDED:
+        work.done["programs ended"] += 1
+        raise ProgramEnds
+    if chance < ENDED + ABORTED:
+        producer.abort_transaction()
+        work.done["aborted by kafka-python"] += 1
+    else:
+        producer.commit_transaction()
+        work.committed.add(number)
+        work.done["committed by kafka-python"] += 1
+
+
+def write_pairs_by_kafkajs(work, name):
+    """Write the same number to two topics, again and again, by kafkajs.
+
+    node is told each number by a line, and says what became of it; it is ended now and then.
+    """
+    choice, pipe = random.Random(f"{work.seed} {name}"), subprocess.PIPE
+    command = ["node", KAFKAJS_SCRIPT, KAFKAJS, work.servers, "pairs", name, *PAIRS]
+    while not work.stopping.is_set():
+        with subprocess.Popen([*map(str, command)], stdin=pipe, stdout=pipe, text=True) as process:
+            try:
+                while not work.stopping.is_set():
+                    number, chance = next(work.pairs), choice.random()
+                    what = "abort" if chance < ABORTED else "commit"
+                    process.stdin.write(f"{number} {choice.randrange(PARTITIONS)} {what}\n")
+                    process.stdin.flush()
+                    if choice.random() < ENDED:
+                        work.done["programs ended"] += 1
+                        break
+                    said = process.stdout.readline().split()
+                    if said[:1] != [str(number)]:
+                        break
+                    work.done[f"{said[1]} by kafkajs"] += 1
+                    if said[1] == "committed":
+                        work.committed.add(number)
+                    work.stopping.wait(0.02)
+            except BrokenPipeError:
+                work.done["kafkajs ended"] += 1
+            finally:
+                process.kill()
+        work.done["kafkajs's producers"] += 1
+
+
+WRITE_PAIRS = {"pairs": write_pairs, "kafka-python": write_pairs_by_kafka_python}
+"""What writes pairs, by the beginning of its transactional ids."""
 
 
 def chain_by_librdkafka(work, name):
@@ -364,41 +457,86 @@ def wait_for_chains(work):
         asking.close()
 
 
+class TransactionLoad:
+    """Programs with transactions, and the topics that they read and write."""
+
+    def __init__(self, brokers, seed, chains=CHAINS, writers=WRITERS):
+        self.topics = [(name, PARTITIONS, {}) for name in (SOURCE, *TARGETS, *PAIRS)]
+        self._brokers, self._seed = brokers, seed
+        self._chains, self._writers = chains, writers
+        self._work, self._jobs, self._filling = None, [], None
+
+    async def begin(self):
+        """Start all programs."""
+        self._work = work = Work(self._brokers.bootstrap_servers, self._seed)
+        self._filling = Job(work.fill)
+        for name, write in WRITE_PAIRS.items():
+            self._jobs += [Job(write, work, f"{name}-{one}") for one in range(self._writers)]
+        self._jobs += [
+            Job(chain_by_librdkafka, work, f"chain-{one}") for one in range(self._chains)
+        ]
+        self._jobs.append(Job(chain_by_aiokafka, work, "aiokafka"))
+        if has_kafkajs():
+            self._jobs.append(Job(write_pairs_by_kafkajs, work, "kafkajs"))
+
+    def check(self):
+        """Raise what has failed meanwhile."""
+        for job in (self._filling, *self._jobs):
+            if job.error is not None:
+                raise job.error
+
+    async def calm(self):
+        """Write no more, and have all programs end once they have done all."""
+        work = self._work
+        work.filling.set()
+        await asyncio.to_thread(self._filling.result, SETTLE_S)
+        await asyncio.to_thread(wait_for_chains, work)
+        work.stopping.set()
+        for job in self._jobs:
+            await asyncio.to_thread(job.result, 2 * SETTLE_S)
+
+    async def judge(self):
+        """Raise `AssertionError` unless all is there, once."""
+        await wait_for_ends(self._work.servers)
+        await asyncio.to_thread(judge_chains, self._work)
+        await asyncio.to_thread(judge_pairs, self._work)
+
+    def tell(self):
+        """Print what there was."""
+        work = self._work
+        done = f"{work.sent} records, {len(work.committed)} pairs"
+        print(f"transactions: {done}; {counted(work.done)}", flush=True)
+
+    def end(self):
+        """The run is over: threads end with the process."""
+
+
 async def run(directory, network, options):
     brokers = Brokers(directory, options.nodes, network, has_proxies=False)
+    load = TransactionLoad(brokers, options.seed)
     try:
         for node_id in brokers.ids:
             brokers.start(node_id)
-        topics = [(name, PARTITIONS, {}) for name in (SOURCE, *TARGETS, *PAIRS)]
-        await asyncio.to_thread(create_topics, brokers, topics)
-        work = Work(brokers.bootstrap_servers, options.seed)
-        filling = Job(work.fill)
-        jobs = [Job(write_pairs, work, f"pairs-{one}") for one in range(2)]
-        jobs += [Job(chain_by_librdkafka, work, f"chain-{one}") for one in range(CHAINS)]
-        jobs.append(Job(chain_by_aiokafka, work, "aiokafka"))
+        await asyncio.to_thread(create_topics, brokers, load.topics)
+        await load.begin()
         nemesis = Nemesis(brokers, options.seed)
         hurting = asyncio.ensure_future(nemesis.run())
         for second in range(int(options.seconds)):
-            await watch(brokers, [filling, *jobs], 1, hurting=hurting)
+            await watch(brokers, [], 1, hurting=hurting)
+            load.check()
             if second % 10 == 9:
-                print(f"{second + 1} s: {work.sent} sent; {counted(work.done)}", flush=True)
+                print(f"{second + 1} s")
+                load.tell()
         nemesis.stopping.set()
         await hurting
         print(f"seed {options.seed}: {counted(nemesis.done)}", flush=True)
-        work.filling.set()
-        await asyncio.to_thread(filling.result, SETTLE_S)
-        await asyncio.to_thread(wait_for_chains, work)
-        work.stopping.set()
-        for job in jobs:
-            await asyncio.to_thread(job.result, 2 * SETTLE_S)
+        await load.calm()
         await caught_up(brokers)
-        await wait_for_ends(work.servers)
-        await asyncio.to_thread(judge_chains, work)
-        await asyncio.to_thread(judge_pairs, work)
+        await load.judge()
         await asyncio.to_thread(brokers.stop)
         check_stores(brokers)
         check_logs(brokers)
-        print(f"{work.sent} records, {len(work.committed)} pairs; {counted(work.done)}")
+        load.tell()
         print("nothing found", flush=True)
     finally:
         brokers.end()
