@@ -450,7 +450,9 @@ def read_all(servers, topic, partitions, seconds):
     if any(begin for begin, _ in ends.values()):
         raise AssertionError(f"not all partitions begin at 0: {ends}")
     while any(len(seen.values[one]) < end for one, (_, end) in ends.items()):
-        _consume_some(consumer, seen)
+        _consume_some(client.consumer, seen)
+        if client.is_deadlocked():
+            client = consumer_of(servers, topic, seen.ends())
         if seen.faults or time.monotonic() > deadline:
             held = {one: len(values) for one, values in seen.values.items()}
             raise AssertionError(f"read {held} of {ends}; {seen.faults}")

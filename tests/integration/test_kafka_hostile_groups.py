@@ -135,7 +135,10 @@ def test_c4_what_a_follower_assigns_counts_for_nothing(cluster):
                 "member_id": first.member_id,
                 "group_instance_id": None,
             }
-            while (await leader.ask(ApiKey.HEARTBEAT, HEARTBEAT, **beat)).error_code == 0:  # noqa: ASYNC110
+            while True:
+                beaten = await leader.ask(ApiKey.HEARTBEAT, HEARTBEAT, **beat)
+                if beaten.error_code:
+                    break
                 await asyncio.sleep(0.01)
             again = joining("led", first.member_id)
             generation = (await leader.ask(ApiKey.JOIN_GROUP, JOIN, **again)).generation_id

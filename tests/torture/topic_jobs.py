@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kafka_load import LEADERLESS, PASSING, confluent_producer, read_all, reader_of
-from torture.brokers import admin_of
+from torture.brokers import SETTLE_S, admin_of
 
 KNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 UNSURE = {
@@ -52,7 +52,7 @@ def renew_topic(servers, stopping, done):
 
 def check_generation(servers, generation, failed):
     try:
-        contents = read_all(servers, "renewed", 2, 30)
+        contents = read_all(servers, "renewed", 2, SETTLE_S)
     except KafkaException as error:
         if error.args[0].code() in KNOWN:  # a broker that was just started may not know it yet
             return
