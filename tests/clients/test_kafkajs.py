@@ -1,11 +1,15 @@
 """kafkajs, which shares no code with librdkafka or Python's clients, against a local cluster.
 
-Its consumer needs a consumer group, so kcat reads what it produced.
+kcat reads what it produced; it consumes itself in the example of a web service.
 """
 
 import json
 import shutil
+import signal
 import subprocess
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +18,7 @@ from kafka_load import KAFKAJS_SCRIPT as SCRIPT
 from kafka_load import produce_by_kafkajs
 from kafka_lost_answers import broker_that_loses_answers, check_stored_once
 
+SERVICE = Path(__file__).parents[2] / "examples/kafkajs/service.js"
 SECONDS = 240
 RECORDS = 1_000
 EXPECTED = {
@@ -80,3 +85,56 @@ def test_kafkajs_makes_describes_alters_and_deletes_a_topic(cluster, kafkajs):
     lows = {one["partition"]: one["low"] for one in found["offsetsAfterDeletion"]}
     assert lows == {0: "0", 1: "2", 2: "0"}
     assert (found["isListed"], found["isGone"]) == (True, True)
+
+
+@pytest.fixture
+def service(cluster, topic, tmp_path):
+    """Start the example; return its process and connections to it."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/kafkajs").symlink_to(PACKAGE)
+    for name in ("service.js", "package.json"):
+        shutil.copy(SERVICE.with_name(name), tmp_path)
+    started = subprocess.Popen(
+        ["node", tmp_path / "service.js", cluster.bootstrap_servers, topic, "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        address = urlsplit(started.stdout.readline().strip())
+        yield started, lambda: HTTPConnection(address.netloc, timeout=SECONDS)
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def asked(connection, method, path, body=None):
+    connection.request(method, path, body)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_the_example_produces_what_is_posted_and_streams_what_is_consumed(kcat, topic, service):
+    process, connect = service
+    stream = connect()
+    stream.request("GET", "/records")
+    events = stream.getresponse()
+    assert events.getheader("content-type") == "text/event-stream"
+    assert events.readline() == b": records from now on\n"
+    posted = [asked(connect(), "POST", f"/records?key=k{n}", f"é {n}".encode()) for n in range(2)]
+    assert posted == [(201, {"partition": 0, "offset": str(n)}) for n in range(2)]
+    kcat("-P", "-t", topic, "-p", 0, given="by another\n")
+    lines = [events.readline().decode() for _ in range(10)]
+    assert [line for line in lines if line.startswith("id")] == [f"id: 0-{n}\n" for n in range(3)]
+    shown = [json.loads(line[5:]) for line in lines if line.startswith("data:")]
+    assert [(one["key"], one["value"]) for one in shown] == [
+        *(("k0", "é 0"), ("k1", "é 1"), (None, "by another"))
+    ]
+    assert asked(connect(), "GET", "/")[0] == 404
+    assert asked(connect(), "PUT", "/records", b"")[0] == 405
+    assert asked(connect(), "POST", "/records", bytes(1024 * 1024 + 1))[0] == 413
+    process.send_signal(signal.SIGTERM)
+    assert events.read() == b""
+    complaints = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 0, complaints
