@@ -77,7 +77,7 @@ def ids_of(cluster):
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
     try:
         listed = itertools.chain.from_iterable(admin.list_transactions().values())
-        return {one.transactional_id: str(one.state).lower() for one in listed}
+        return {one.transactional_id: one.state.name.lower() for one in listed}
     finally:
         admin.close()
 
@@ -140,11 +140,53 @@ def test_nothing_is_committed_if_one_attempt_is_not_there_any_more(cluster, topi
 
 
 def test_an_aborted_batch_does_not_hold_up_readers_and_can_be_written_again(cluster, topics):
-    options, batch = options_of(cluster), SinkBatch(a_sink(), "run 1", 0)
+    options, sink = options_of(cluster), a_sink()
+    batch = SinkBatch(sink, "run 1", 0)
     write(options, batch, topics, "lost")  # this task was killed before it could say so
     abort_batch(options, batch, [], is_last=False)
-    commit(options, [write(options, batch, topics, "kept")])
+    with pytest.raises(ProducerFencedError, match="the batch was aborted"):
+        write(options, batch, topics, "late", part=1)
+    assert all(state != "ongoing" for state in ids_of(cluster).values())
+    commit(options, [write(options, SinkBatch(sink, "run 2", 0), topics, "kept")])
     assert values_of(cluster.bootstrap_servers, topics, PARTITIONS) == [b"kept"]
+
+
+def test_a_task_that_takes_its_id_after_its_batch_was_aborted_begins_nothing(
+    cluster, topics, monkeypatch
+):
+    options, batch = options_of(cluster), SinkBatch(a_sink(), "run 1", 0)
+    join, joined = SinkCoordinator.join, []
+
+    def aborted_after_the_first(asked, *given):
+        found = join(asked, *given)
+        if not joined:
+            abort_batch(options, batch, [], is_last=False)
+        joined.append(found)
+        return found
+
+    monkeypatch.setattr(SinkCoordinator, "join", aborted_after_the_first)
+    with pytest.raises(ProducerFencedError, match="the batch was aborted"):
+        write(options, batch, topics, "late")
+    assert ids_of(cluster)[attempt_id(batch.sink, "0.0")] == "empty"
+
+
+def test_a_task_that_fails_ends_its_transaction(cluster, topics):
+    options, batch = options_of(cluster), SinkBatch(a_sink(), "run 1", 0)
+
+    transactional_id = attempt_id(batch.sink, "0.0")
+
+    def failing():
+        yield from rows(topics, "some")
+        deadline = time.monotonic() + 60
+        while ids_of(cluster)[transactional_id] != "ongoing":
+            assert time.monotonic() < deadline
+        raise OSError("the task before it failed")
+
+    with pytest.raises(OSError, match="the task before it failed"):
+        TopicTaskWriter(options, batch, 0).write(failing())
+    assert ids_of(cluster)[transactional_id] in ("prepare_abort", "complete_abort")
+    commit(options, [write(options, batch, topics, "again", attempt=1)])
+    assert values_of(cluster.bootstrap_servers, topics, PARTITIONS) == [b"again"]
 
 
 def test_a_late_attempt_of_an_ended_batch_cannot_write(cluster, topics, monkeypatch):
@@ -265,6 +307,14 @@ def test_what_cannot_be_written_is_said_in_one_line(cluster, topics):
             TopicTaskWriter(options, asked, 0).write(iter([batch]))
         assert "\n" not in str(raised.value)
         abort_batch(options, asked, [], is_last=True)
+
+
+def test_a_batch_of_too_many_tasks_is_refused_before_the_last_one_writes(cluster):
+    options, batch = options_of(cluster), SinkBatch(a_sink(), "run 1", 0)
+    TopicTaskWriter(options, batch, 9_999)
+    with pytest.raises(UnexpectedArgumentError, match="more than 10,000 tasks"):
+        TopicTaskWriter(options, batch, 10_000)
+    TopicTaskWriter(options, None, 10_000)  # at least once, there is no decision
 
 
 def test_rows_have_keys_headers_partitions_and_times(cluster, topics):

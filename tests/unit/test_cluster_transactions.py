@@ -17,6 +17,8 @@ from quorumlog.machine.cluster.commands import (
     InitTransaction,
     MarkersWritten,
     OffsetToCommit,
+    SavedMember,
+    SaveGroup,
     TopicToDelete,
 )
 from quorumlog.machine.cluster.machine import ClusterMachine
@@ -122,6 +124,24 @@ def test_b3_commands_that_were_judged_by_an_older_record_change_nothing(cluster)
     late = DecideTransaction(TERM, "t", cluster.version(), True, 0)
     assert cluster.do(late, term=TERM + 1).code is ResponseCode.NOT_LEADER
     assert cluster.record() == before
+
+
+def test_b3_offsets_of_a_member_that_was_succeeded_are_not_committed_with_a_transaction(cluster):
+    """It was a member when it asked, and another generation was saved before the command came."""
+    cluster.add((ORDERS, 0), groups=["g"])
+    found = [OffsetToCommit(ORDERS, 0, 5)]
+
+    def added(generation, member_id=""):
+        version = cluster.version()
+        command = AddTransactionOffsets(TERM, "t", version, "g", found, generation, member_id)
+        return cluster.do(command).code
+
+    late = ResponseCode.ILLEGAL_MEMBER_STATE
+    assert added(3) is OK, "a group that was not saved yet has no later generation"
+    member = SavedMember("c", None, "client", "host", 10_000, 60_000, b"topics", b"part")
+    cluster.do(SaveGroup(TERM, "g", 4, "consumer", "range", "c", [member]))
+    assert (added(3), added(4), added(-1)) == (late, OK, OK)
+    assert added(4, "m") is late, "no member by the consumer protocol is saved"
 
 
 @pytest.mark.parametrize("is_same", [True, False])

@@ -202,7 +202,8 @@ def _print_archived(result: "TopicArchiveResult") -> None:
 
 def _print_appended(result: "IcebergArchiveResult") -> None:
     _print_added(result)
-    print_line(f"table {result.table} has got {_held(result)}{_gaps(result)}")
+    new = counted(result.new_files, "new file")
+    print_line(f"table {result.table} has got {_held(result)}{_gaps(result)}; {new}")
 
 
 def _print_added(result: "TopicArchiveResult | IcebergArchiveResult") -> None:

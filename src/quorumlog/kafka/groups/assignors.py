@@ -6,6 +6,7 @@ many partitions, and leaves those where they are that need not move.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
@@ -90,7 +91,7 @@ class _Pool:
 
     def __init__(self, members: list[str]) -> None:
         self.members = members
-        self.owned: dict[str, list[Partition]] = {member: [] for member in members}
+        self.owned: defaultdict[str, list[Partition]] = defaultdict(list)
         self.free: list[Partition] = []
 
     def fill(self, loads: dict[str, int], order: Mapping[str, int]) -> None:
@@ -107,8 +108,12 @@ class _Pool:
         """Move partitions until no two members differ by two or more, as far as that is possible;
         return whether any was moved.
         """
+        owners = [one for one, some in self.owned.items() if some]
+        heaviest = max(map(loads.__getitem__, owners), default=0)
+        if heaviest - min(map(loads.__getitem__, self.members)) < 2:
+            return False
         least = [(loads[member], order[member], member) for member in self.members]
-        most = [(-loads[one], order[one], one) for one, some in self.owned.items() if some]
+        most = [(-loads[one], order[one], one) for one in owners]
         heapq.heapify(least)
         heapq.heapify(most)
         has_moved = False

@@ -5,10 +5,18 @@ from typing import Any, Final
 
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
 from quorumlog.kafka.handlers.group_offsets import by_topic, offsets_to_commit, parts_of
 from quorumlog.kafka.handlers.groups import REASONS, TEXT_MAX
 from quorumlog.kafka.led_partitions import Refusal, find_partition
-from quorumlog.kafka.transactions.coordinator import NO_PRODUCER, InitAnswer, Producer
+from quorumlog.kafka.transactions.coordinator import (
+    NO_MEMBER,
+    NO_PRODUCER,
+    GroupMember,
+    InitAnswer,
+    Producer,
+)
+from quorumlog.machine.cluster.commands import NO_GENERATION
 from quorumlog.machine.cluster.transactions import STATES, TransactionRecord
 
 _FIRST_WITH_FENCED: Final = {"init": 4, "add": 2, "end": 2}
@@ -157,13 +165,18 @@ async def handle_txn_offset_commit(context: RequestContext, request: Any) -> Ans
     """Note offsets that are committed if the transaction is."""
     asked = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
     error = _fault(context, asked.transactional_id)
+    member = NO_MEMBER
     if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_MEMBERS:
-        error = _fault_of_member(context, request)
+        found_member = _member_of(context, request)
+        if isinstance(found_member, ErrorCode):
+            error = found_member
+        else:
+            member = found_member
     outcomes, wanted = await offsets_to_commit(context, request.topics, error)
     for some in parts_of(wanted):
         offsets = [one for _, one in some]
         transactions = context.services.transactions
-        found = await transactions.add_offsets(asked, request.group_id, offsets)
+        found = await transactions.add_offsets(asked, request.group_id, offsets, member)
         if isinstance(found, ErrorCode):
             found = _OF_OFFSETS.get(found, found)
         for number, (place, _) in enumerate(some):
@@ -173,12 +186,12 @@ async def handle_txn_offset_commit(context: RequestContext, request: Any) -> Ans
     return {"topics": by_topic(request.topics, outcomes)}
 
 
-def _fault_of_member(context: RequestContext, request: Any) -> ErrorCode:
-    """Return why the consumer whose offsets these are is no member of its group any more."""
+def _member_of(context: RequestContext, request: Any) -> GroupMember | ErrorCode:
+    """Return whose offsets these are, or why that is no member of its group any more."""
     coordinator = context.services.coordinator
     generation = request.generation_id
     if generation < 0 and not request.member_id and request.group_instance_id is None:
-        return ErrorCode.NONE  # it does not say
+        return NO_MEMBER  # it does not say
     if not coordinator.is_current():
         return ErrorCode.NOT_COORDINATOR
     group = coordinator.find(request.group_id)
@@ -186,8 +199,14 @@ def _fault_of_member(context: RequestContext, request: Any) -> ErrorCode:
         return ErrorCode.ILLEGAL_GENERATION
     now_ms, instance_id = coordinator.now_ms(), request.group_instance_id
     error = group.may_commit(request.member_id, instance_id, generation, now_ms)
-    # as Kafka's brokers say it to producers, which know nothing of epochs of members
-    return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+    if error is ErrorCode.STALE_MEMBER_EPOCH:
+        # as Kafka's brokers say it to producers, which know nothing of epochs of members
+        return ErrorCode.ILLEGAL_GENERATION
+    if error is not ErrorCode.NONE:
+        return error
+    generation = max(NO_GENERATION, generation)
+    has_epochs = isinstance(group, ProtocolGroup) and generation != NO_GENERATION
+    return GroupMember(generation, request.member_id if has_epochs else "")
 
 
 # -- ending ---------------------------------------------------------------------------------------

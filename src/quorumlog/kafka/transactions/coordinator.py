@@ -15,6 +15,7 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.machine.cluster.commands import (
+    NO_GENERATION,
     AddToTransaction,
     AddTransactionOffsets,
     DecideTransaction,
@@ -25,7 +26,7 @@ from quorumlog.machine.cluster.commands import (
     OffsetToCommit,
 )
 from quorumlog.machine.cluster.consumer_groups import Partition
-from quorumlog.machine.cluster.sinks import sink_of
+from quorumlog.machine.cluster.sinks import NO_BATCH, sink_of
 from quorumlog.machine.cluster.transactions import TransactionRecord
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
@@ -56,6 +57,7 @@ _ERRORS: Final = {
     ResponseCode.NOT_LEADER: ErrorCode.NOT_COORDINATOR,
     ResponseCode.INCONSISTENT_TERM: ErrorCode.CONCURRENT_TRANSACTIONS,
     ResponseCode.CLUSTER_FULL: ErrorCode.POLICY_VIOLATION,
+    ResponseCode.ILLEGAL_MEMBER_STATE: ErrorCode.ILLEGAL_GENERATION,
     ResponseCode.UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
 
@@ -66,6 +68,17 @@ class Producer(NamedTuple):
     transactional_id: str
     producer_id: int
     epoch: int
+
+
+class GroupMember(NamedTuple):
+    """A member of a consumer group: its generation, or its epoch if it has an id that counts."""
+
+    generation: int = NO_GENERATION
+    member_id: str = ""
+
+
+NO_MEMBER: Final = GroupMember()
+"""Instead of a member, if the producer does not say which one it is."""
 
 
 class InitAnswer(NamedTuple):
@@ -235,9 +248,16 @@ class TransactionCoordinator:
             return found
 
     async def add_offsets(
-        self, asked: Producer, group: str, offsets: Iterable[OffsetToCommit]
+        self,
+        asked: Producer,
+        group: str,
+        offsets: Iterable[OffsetToCommit],
+        member: GroupMember = NO_MEMBER,
     ) -> list[ErrorCode] | ErrorCode:
-        """Note offsets that are committed if the transaction is; return the error of each."""
+        """Note offsets that are committed if the transaction is; return the error of each.
+
+        `member`: who consumed up to them; refused if it has been succeeded (KIP-447).
+        """
         name = asked.transactional_id
 
         def answer() -> ErrorCode | None:
@@ -252,7 +272,9 @@ class TransactionCoordinator:
             if fault is not None:
                 return fault
             version = self._broker.transactions.records[name].version
-            command = AddTransactionOffsets(self._term, name, version, group, list(offsets))
+            command = AddTransactionOffsets(
+                self._term, name, version, group, list(offsets), *member
+            )
             error, codes = await self._execute(command)
             return error if error is not ErrorCode.NONE else codes
 
@@ -411,23 +433,28 @@ class TransactionCoordinator:
     def _expire(self) -> None:
         """Forget ids and sinks that nobody has used for long.
 
-        Attempts of sinks lose nothing by it, and sinks that are over are needed no more: an hour
-        is enough for them, so that jobs that were killed do not fill the tables.
+        Attempts of sinks lose nothing by it, and sinks that are over, or never committed a batch
+        and are not writing one, are needed no more: an hour is enough for them, so that jobs that
+        were killed do not fill the tables.
         """
         expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
         before_ms = self.wall_ms() - expiration_ms
         soon_ms = max(before_ms, self.wall_ms() - EXPIRE_EVERY_MS)
-        ids, soon_ids = list[str](), list[str]()
+        ids, soon_ids, writing = list[str](), list[str](), set[str | None]()
         for name, record in self._broker.transactions.records.items():
-            if not record.is_open and record.changed_ms < before_ms:
+            if record.is_open:
+                writing.add(sink_of(name))
+            elif record.changed_ms < before_ms:
                 ids.append(name)
-            elif not record.is_open and record.changed_ms < soon_ms and sink_of(name) is not None:
+            elif record.changed_ms < soon_ms and sink_of(name) is not None:
                 soon_ids.append(name)
         sinks, soon_sinks = list[str](), list[str]()
         for name, sink in self._broker.sinks.items():
             if sink.changed_ms < before_ms:
                 sinks.append(name)
-            elif sink.is_over and sink.changed_ms < soon_ms:
+                continue
+            is_idle = sink.last_batch == NO_BATCH and name not in writing
+            if (sink.is_over or is_idle) and sink.changed_ms < soon_ms:
                 soon_sinks.append(name)
         for command, old, since_ms in (
             (ForgetTransactions, ids, before_ms),

@@ -1,6 +1,6 @@
 """The coordinator of sinks: the broker whose node leads `__cluster`, as for transactions.
 
-It judges by the records in `__cluster` and has nothing in memory. What it answers without a command
+It judges by the records in `__cluster`. What it answers without a command
 is proved first: a majority has confirmed that its view is up to date.
 """
 
@@ -17,7 +17,7 @@ from quorumlog.machine.cluster.commands import (
     GroupsChanged,
     SinkBatchEnded,
 )
-from quorumlog.machine.cluster.sinks import NO_BATCH, sink_of
+from quorumlog.machine.cluster.sinks import NO_BATCH, SINKS_MAX, sink_of
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 
@@ -31,6 +31,9 @@ _ERRORS: Final = {
     ResponseCode.UNKNOWN_PRODUCER: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
 _FENCED: Final = "another run of the sink has begun, or the batch has ended"
+ABORTED_MAX: Final = SINKS_MAX
+"""Sinks of which this node remembers the batch that was aborted last."""
+_ABORTED: Final = "the batch was aborted"
 _NOT_SAVED: Final = "__cluster has not carried it out in time"
 
 
@@ -72,12 +75,15 @@ class EndAnswer(NamedTuple):
 class SinkCoordinator:
     """All sinks of a cluster, on the node that leads `__cluster`.
 
-    `counters` gets the number of transactions that have ended.
+    `counters` gets the number of transactions that have ended. Which batches were aborted is known
+    in memory only: a late task of one would leave a transaction that ends by its time-out, and so
+    it does if another node has come to coordinate since.
     """
 
     def __init__(self, broker: BrokerView, counters: KafkaCounters) -> None:
         self._broker = broker
         self._counters = counters
+        self._aborted: dict[str, SinkBatch] = {}
 
     async def join(self, asked: SinkBatch, transactional_id: str | None) -> JoinAnswer:
         """Answer a task whether its batch is still to be written; its run begins if it is new.
@@ -101,6 +107,8 @@ class SinkCoordinator:
             if error is not ErrorCode.NONE:
                 return JoinAnswer(error, text)
         last_batch = NO_BATCH if sink is None else sink.last_batch
+        if self._aborted.get(asked.sink) == asked:
+            return JoinAnswer(ErrorCode.PRODUCER_FENCED, _ABORTED, last_batch)
         record = broker.transactions.records.get(transactional_id or "")
         if record is None:
             return JoinAnswer(ErrorCode.NONE, last_batch=last_batch)
@@ -128,6 +136,8 @@ class SinkCoordinator:
             return EndAnswer(error, text)
         self._counters.transactions_committed += result.committed
         self._counters.transactions_aborted += result.aborted
+        if not commits and result.last_batch < asked.batch_id:
+            self._note_aborted(asked)
 
         def are_marked() -> bool:
             prepared = self._broker.transactions.prepared
@@ -135,6 +145,13 @@ class SinkCoordinator:
 
         await self._broker.until_committed(are_marked, COMPLETE_MS)
         return EndAnswer(ErrorCode.NONE, last_batch=result.last_batch)
+
+    def _note_aborted(self, batch: SinkBatch) -> None:
+        """Remember a batch; that which was aborted first of too many is forgotten."""
+        self._aborted.pop(batch.sink, None)
+        self._aborted[batch.sink] = batch
+        if len(self._aborted) > ABORTED_MAX:
+            del self._aborted[next(iter(self._aborted))]
 
     async def _execute(self, command: Any) -> tuple[ErrorCode, str, Any]:
         """Have a command carried out; return what came of it, in words and as it is."""

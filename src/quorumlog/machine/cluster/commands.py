@@ -424,10 +424,15 @@ class AddToTransaction(TransactionCommand, frozen=True, array_like=True, tag=Tru
 
 
 class AddTransactionOffsets(TransactionCommand, frozen=True, array_like=True, tag=True):
-    """If the transaction is committed, a consumer group has come so far."""
+    """If the transaction is committed, a consumer group has come so far.
+
+    `generation` and `member_id` are those of `CommitOffsets`, and judged likewise.
+    """
 
     group: ConsumerGroupName
     offsets: Annotated[list[OffsetToCommit], Meta(max_length=ITEMS_MAX)]
+    generation: int = NO_GENERATION
+    member_id: MemberText = ""
 
 
 class DecideTransaction(TransactionCommand, frozen=True, array_like=True, tag=True):

@@ -9,6 +9,7 @@ import msgspec
 from quorumlog.machine.cluster.commands import (
     MEMBERS_MAX,
     NO_GENERATION,
+    AddTransactionOffsets,
     CommitOffsets,
     DeleteOffsets,
     ForgetGroups,
@@ -203,7 +204,7 @@ class ConsumerGroups:
             if len(self.records) >= GROUPS_MAX:
                 return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
             before = ConsumerGroupRecord(command.group)
-        if command.generation != NO_GENERATION and _is_late(before, command):
+        if self.is_late(command):
             return _outdated(before)
         offsets, codes = dict(before.offsets), []
         growth = 0 if command.group in self.records else before.member_bytes
@@ -225,6 +226,19 @@ class ConsumerGroups:
         if ResponseCode.SUCCESS in codes:  # a commit of nothing makes no group
             self._put(before, offsets, at_ms, growth)
         return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
+
+    def is_late(self, command: CommitOffsets | AddTransactionOffsets) -> bool:
+        """Whether the member that commits offsets has been succeeded, if it says which one it is.
+
+        It has another epoch by now, or the group a later generation.
+        """
+        if command.generation == NO_GENERATION:
+            return False
+        saved = self.records.get(command.group)
+        if not command.member_id:
+            return saved is not None and saved.generation > command.generation
+        member = None if saved is None else (saved.consumers or {}).get(command.member_id)
+        return member is None or member.epoch != command.generation
 
     def _room(
         self, before: ConsumerGroupRecord, offsets: Mapping[Partition, CommittedOffset]
@@ -340,14 +354,6 @@ class ConsumerGroups:
         found = {one.name: one for one in records}
         offset_count = sum(len(one.offsets) for one in found.values())
         return cls(found, offset_count, sum(one.size_bytes for one in found.values()))
-
-
-def _is_late(saved: ConsumerGroupRecord, command: CommitOffsets) -> bool:
-    """Whether a member that commits has another epoch by now, or the group a later generation."""
-    if not command.member_id:
-        return saved.generation > command.generation
-    member = (saved.consumers or {}).get(command.member_id)
-    return member is None or member.epoch != command.generation
 
 
 def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:

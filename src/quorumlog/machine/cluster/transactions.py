@@ -218,6 +218,9 @@ class Transactions:
             return before
         if before.state != "Ongoing" or command.group not in before.offsets:
             return _outdated(before)
+        if groups.is_late(command):
+            text = f"a later generation of {command.group} was saved, or the member has gone"
+            return GroupsChanged(ResponseCode.ILLEGAL_MEMBER_STATE, text)
         offsets, codes = dict(before.offsets.get(command.group, {})), []
         for one in command.offsets:
             place = one.topic_id, one.partition

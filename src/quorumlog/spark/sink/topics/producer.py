@@ -1,6 +1,7 @@
 """Sends rows to topics with librdkafka, and says in one line why some could not be written."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ POLL_S: Final = 0.1
 """How long to wait for room among the records that are under way, before looking for errors."""
 MORE_S: Final = 5.0
 """Records that are not written in time are given up by librdkafka; it says so within this."""
+ABORT_S: Final = 5.0
+"""How long a task that failed tries to abort its transaction."""
 _ANY_PARTITION: Final = -1
 _NOW: Final = 0
 """Instead of a partition, which is chosen then, and of a timestamp."""
@@ -73,6 +76,14 @@ class TopicProducer:
         if left:
             text = f"{counted(left, 'row')} not written within {self._seconds:g} s"
             raise DeadlineExceededError(text)
+
+    def abort(self) -> None:
+        """Give up the transaction, so that readers need not wait for its time-out.
+
+        If the cluster does not answer soon, that ends it.
+        """
+        with suppress(KafkaException):
+            self._producer.abort_transaction(min(self._seconds, ABORT_S))
 
     # -- rows ---------------------------------------------------------------------------------
 

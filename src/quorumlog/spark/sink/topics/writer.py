@@ -19,8 +19,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorumlog.machine.cluster.commands import ITEMS_MAX
 from quorumlog.machine.cluster.sinks import attempt_id
-from quorumlog.model.errors import TransactionAbortedError
+from quorumlog.model.errors import TransactionAbortedError, UnexpectedArgumentError
 from quorumlog.spark.sink.topics.coordinator import Attempt, Joined, SinkBatch, SinkCoordinator
 from quorumlog.spark.sink.topics.options import (
     TopicWriteOptions,
@@ -32,6 +33,8 @@ from quorumlog.spark.sink.writer import Messages, context_of, task_context
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.worker import freeze_gc
 
+TASKS_MAX: Final = ITEMS_MAX
+"""Tasks of a batch that one decision can commit."""
 NAMES_MAX: Final = 16
 """Attempts of one number at a partition: Spark counts them anew if it runs a stage again, while
 some of the first run may be there yet."""
@@ -50,12 +53,18 @@ class TopicTaskMessage(WriterCommitMessage):
 class TopicTaskWriter:
     """Writes the rows of one task, which is the `attempt`th at its partition.
 
-    `batch` is None for at-least-once.
+    `batch` is None for at-least-once. Raises `UnexpectedArgumentError` for a task after the first
+    10,000 of a batch: Spark tells nobody earlier how many there are.
     """
 
     def __init__(
         self, options: TopicWriteOptions, batch: SinkBatch | None, partition: int, attempt: int = 0
     ) -> None:
+        if batch is not None and partition >= TASKS_MAX:
+            raise UnexpectedArgumentError(
+                f"a batch has more than {TASKS_MAX:,} tasks, and one decision commits no more: "
+                "coalesce its rows, or set deliveryGuarantee=at-least-once"
+            )
         self._options = options
         self._batch = batch
         self._name = f"{partition}.{attempt}"
@@ -103,10 +112,14 @@ class TopicTaskWriter:
         if joined.producer_id < 0:
             raise TransactionAbortedError(f"{transactional_id}: the coordinator does not know it")
         producer.begin()
-        producer.send(first)
-        for some in rows:
-            producer.send(some)
-        producer.finish()
+        try:
+            producer.send(first)
+            for some in rows:
+                producer.send(some)
+            producer.finish()
+        except BaseException:
+            producer.abort()  # the driver does not know of it, if no task of the batch ended well
+            raise
         return Attempt(name, joined.producer_id, joined.epoch)
 
     def _free_name(self, coordinator: SinkCoordinator, batch: SinkBatch) -> tuple[str, Joined]:

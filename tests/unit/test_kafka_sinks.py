@@ -1,0 +1,71 @@
+"""Which sinks the coordinator forgets, and when."""
+
+from cluster_commands import ORDERS, TERM, Coordinated
+from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.kafka.transactions.coordinator import EXPIRE_EVERY_MS, TransactionCoordinator
+from quorumlog.machine.cluster.commands import (
+    AddToTransaction,
+    BeginSinkRun,
+    EndSinkBatch,
+    InitTransaction,
+)
+from quorumlog.machine.cluster.sinks import attempt_id
+
+WEEK_MS = 7 * 24 * 3_600_000
+TIMEOUT_MS = 2 * WEEK_MS
+
+
+class World(Coordinated):
+    """A cluster whose commands are carried out at once, and its coordinator."""
+
+    def __init__(self):
+        super().__init__()
+        self.time_ms = WEEK_MS
+        self.coordinator_term = TERM
+        self.defaults = {}
+        self.coordinator = TransactionCoordinator(
+            self, None, self.now, self.now, lambda seconds, call: None, KafkaCounters()
+        )
+        self.coordinator.is_current()
+
+    def now(self):
+        return self.time_ms
+
+    @property
+    def transactions(self):
+        return self.machine.view.transactions
+
+    @property
+    def sinks(self):
+        return self.machine.view.sinks
+
+    def order(self, command, timeout_ms, done):
+        self.do(command, self.time_ms)
+
+    def begin(self, sink):
+        self.do(BeginSinkRun(TERM, sink, 0, "run"), self.time_ms)
+
+    def write(self, sink):
+        key = attempt_id(sink, "0.0")
+        self.do(InitTransaction(TERM, key, 0, 7, 0, TIMEOUT_MS, False), self.time_ms)
+        self.do(AddToTransaction(TERM, key, 1, [(ORDERS, 0)]), self.time_ms)
+
+    def commit(self, sink, *, is_last=False):
+        self.do(EndSinkBatch(TERM, sink, "run", 0, True, [], is_last), self.time_ms)
+
+    def after(self, milliseconds):
+        self.time_ms += milliseconds
+        self.coordinator.tick()
+        return set(self.sinks)
+
+
+def test_sinks_that_are_over_or_never_wrote_a_batch_go_after_an_hour_and_others_after_a_week():
+    world = World()
+    for sink in ("idle", "over", "query", "writing"):
+        world.begin(sink)
+    world.commit("over", is_last=True)
+    world.commit("query")
+    world.write("writing")
+    assert world.after(EXPIRE_EVERY_MS) == {"idle", "over", "query", "writing"}
+    assert world.after(EXPIRE_EVERY_MS + 1) == {"query", "writing"}
+    assert world.after(WEEK_MS) == set()
