@@ -21,6 +21,7 @@ from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveRun
 from quorumlog.spark.jobs.topics.iceberg.table import ArchiveTable, TableName
 from quorumlog.spark.jobs.topics.tasks import FETCHED
 from quorumlog.spark.topics.part import Part
+from quorumlog.storage.files.os_files import OsFile, OsFileSystem
 from spark_topics_fakes import FakeBrokers, FakePartition, filled
 from topic_archives import (
     DAY_1,
@@ -338,6 +339,43 @@ def test_a_directory_of_parquet_files_is_no_place_for_a_table(lake):
     source = source_of(FakeBrokers(a=[filled(5)]))
     archived(source, lake.directory)
     with pytest.raises(PipelineError, match="is an archive of Parquet files with a manifest"):
+        lake.archive(source)
+
+
+def test_what_the_catalog_names_is_durable_before(lake, monkeypatch):
+    """The catalog's database makes its own commit durable."""
+    synced, named = set(), []
+    sync, sync_directory = OsFile.sync, OsFileSystem.sync_directory
+    commit = SqlCatalog.commit_table
+
+    def noted(file):
+        sync(file)
+        synced.add(file.path)
+
+    def noted_directory(files, path):
+        sync_directory(files, path)
+        synced.add(path)
+
+    def committed(catalog, *arguments):
+        found = commit(catalog, *arguments)
+        named.append(found.metadata_location)
+        return found
+
+    monkeypatch.setattr(OsFile, "sync", noted)
+    monkeypatch.setattr(OsFileSystem, "sync_directory", noted_directory)
+    monkeypatch.setattr(SqlCatalog, "commit_table", committed)
+    lake.archive(source_of(FakeBrokers(a=[filled(5)])))
+    metadata = lake.directory / "metadata"
+    written = {str(one) for one in metadata.iterdir()}
+    assert named[0].removeprefix("file://") in written
+    assert {*written, str(metadata), str(lake.directory)} <= synced
+
+
+def test_a_file_of_the_table_that_is_lost_is_named(lake):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    lake.archive(source)
+    (lake.directory / "metadata" / lake.table().metadata_location.rpartition("/")[2]).unlink()
+    with pytest.raises(PipelineError, match=r"a file of table lake\.a cannot be used: .*\.json"):
         lake.archive(source)
 
 

@@ -30,6 +30,7 @@ try:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.conversions import to_bytes
     from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+    from pyiceberg.io import PY_IO_IMPL
     from pyiceberg.io.pyarrow import pyarrow_to_schema
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -40,6 +41,8 @@ try:
     from pyiceberg.types import IntegerType, LongType, StringType, TimestamptzType
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
+
+    from quorumlog.spark.jobs.topics.iceberg.durable_io import SCHEME, DurableFileIO
 except ModuleNotFoundError as error:
     raise ConfigError(
         f"an Iceberg table needs {(error.name or '').partition('.')[0]}, which is not installed: "
@@ -53,7 +56,6 @@ COMMIT_ATTEMPTS_MAX: Final = 10
 DAY_MS: Final = 86_400_000
 DATA: Final = "data"
 """The directory of the data files, within that of the table."""
-_SCHEME: Final = "file://"
 _NOT_IN_URIS: Final = "#?%"
 _SCHEMA: Final = pyarrow_to_schema(ICEBERG_LAYOUT.schema)
 _SPEC: Final = PartitionSpec(
@@ -65,6 +67,7 @@ _PROPERTIES: Final = {
     # every commit makes a file of metadata: the last hundred are kept
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
 }
+_DURABLE: Final = {PY_IO_IMPL: f"{DurableFileIO.__module__}.{DurableFileIO.__qualname__}"}
 _ONCE: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 
 
@@ -92,13 +95,15 @@ class TableName:
 
 @contextmanager
 def _explained(name: TableName) -> Iterator[None]:
-    """Raise `PipelineError` naming the catalog when its database fails."""
+    """Raise `PipelineError` naming the catalog when its database fails, or a table's file."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise PipelineError(
             f"the catalog's database needs {error.name}, which is not installed"
         ) from error
+    except OSError as error:
+        raise PipelineError(f"a file of table {name.name} cannot be used: {error}") from error
     except SQLAlchemyError as error:
         reason = str(error).partition("\n")[0]
         try:
@@ -122,9 +127,9 @@ class ArchiveTable:
         self.directory = directory
         self.name = name.name
         self._name = name
-        self._location = _SCHEME + directory
+        self._location = SCHEME + directory
         with _explained(name):
-            self._catalog = SqlCatalog(name.catalog, uri=name.uri)
+            self._catalog = SqlCatalog(name.catalog, uri=name.uri, **_DURABLE)
         self._table: Table | None = None
 
     def __enter__(self) -> "ArchiveTable":
@@ -158,7 +163,7 @@ class ArchiveTable:
             )
         if table.location() != self._location:
             raise PipelineError(
-                f"table {name} lies in {table.location().removeprefix(_SCHEME)}, not in "
+                f"table {name} lies in {table.location().removeprefix(SCHEME)}, not in "
                 f"{self.directory}: give its directory, or name another table"
             )
         if missing := [one.name for one in _SCHEMA.fields if one not in table.schema().fields]:
@@ -207,16 +212,17 @@ class ArchiveTable:
     def data_files(self) -> set[str]:
         """Return the paths of the data files of all snapshots, within their directory."""
         table = self._opened()
-        manifests = {
-            manifest.manifest_path: manifest
-            for snapshot in table.snapshots()
-            for manifest in snapshot.manifests(table.io)
-        }
-        paths = {
-            entry.data_file.file_path
-            for manifest in manifests.values()
-            for entry in manifest.fetch_manifest_entry(table.io)
-        }
+        with _explained(self._name):
+            manifests = {
+                manifest.manifest_path: manifest
+                for snapshot in table.snapshots()
+                for manifest in snapshot.manifests(table.io)
+            }
+            paths = {
+                entry.data_file.file_path
+                for manifest in manifests.values()
+                for entry in manifest.fetch_manifest_entry(table.io)
+            }
         return {path.removeprefix(f"{self._location}/{DATA}/") for path in paths}
 
     def _opened(self) -> Table:
