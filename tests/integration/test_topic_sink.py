@@ -25,7 +25,12 @@ from quorumlog.spark.sink.topics import coordinator
 from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
 from quorumlog.spark.sink.topics.options import parse_topic_options
 from quorumlog.spark.sink.topics.producer import TopicProducer
-from quorumlog.spark.sink.topics.writer import TopicTaskWriter, abort_batch, end_batch
+from quorumlog.spark.sink.topics.writer import (
+    TopicTaskWriter,
+    TopicWriter,
+    abort_batch,
+    end_batch,
+)
 from topic_rows import make_topics, read_rows, values_of
 
 pytestmark = pytest.mark.processes
@@ -336,6 +341,42 @@ def test_rows_have_keys_headers_partitions_and_times(cluster, topics):
     assert keyed.timestamp()[1] == 1_700_000_000_123
     assert keyed.headers() == [("h", b"1"), ("h", None)]
     assert (tombstone.key(), tombstone.value(), tombstone.headers()) == (None, None, None)
+
+
+def test_a_time_at_the_beginning_of_1970_is_not_taken_for_none(cluster, topics):
+    values = {"value": pa.array(["first", "second", "now"])}
+    times = {"timestamp": pa.array([999, 1_000, None], pa.timestamp("us", "UTC"))}
+    options = options_of(cluster, topic=topics[0], deliveryGuarantee="at-least-once")
+    TopicTaskWriter(options, None, 0).write(iter([pa.record_batch(values | times)]))
+    found = read_rows(cluster.bootstrap_servers, topics[:1], PARTITIONS)
+    written = {one.value(): one.timestamp()[1] for one in found}
+    assert written.pop(b"now") > 1_700_000_000_000
+    assert written == {b"first": 1, b"second": 1}
+    too_early = {"timestamp": pa.array([-1, 1, None], pa.timestamp("us", "UTC"))}
+    with pytest.raises(UnexpectedArgumentError, match="before 1970"):
+        TopicTaskWriter(options, None, 0).write(iter([pa.record_batch(values | too_early)]))
+
+
+def test_a_batch_that_comes_before_one_that_was_committed_is_an_error(cluster, topics):
+    """So begins a query with a new checkpoint, under the name of another one."""
+
+    def write_as(run, number):
+        named = {"topic": topics[0], "transactionalId": topics[0], "batchId": str(number)}
+        options = options_of(cluster, **named)
+        batch = SinkBatch(options.identity[0], run, number)
+        writer = TopicWriter(options)
+        writer._batch = batch
+        task = TopicTaskWriter(options, batch, 0)
+        writer.commit([task.write(iter([pa.record_batch({"value": ["v"]})]))])
+
+    for run, number in (("run 1", 0), ("run 1", 1), ("run 2", 1)):
+        write_as(run, number)
+    with pytest.raises(
+        UnexpectedArgumentError, match=r"batch 0 of .* batch 1 was committed before"
+    ):
+        write_as("run 3", 0)
+    write_as("run 4", 2)
+    assert len(values_of(cluster.bootstrap_servers, topics, PARTITIONS)) == 3
 
 
 def test_a_cluster_that_has_no_sinks_says_so(cluster, monkeypatch):

@@ -109,9 +109,15 @@ def test_a_failed_job_leaves_nothing_and_does_not_hold_up_readers(spark, brokers
 
 def test_named_batches_are_written_once_from_foreach_batch(spark, brokers, topics):
     frame = spark.range(10).selectExpr("cast(id AS string) AS value")
-    for batch_id, topic in itertools.product((0, 1, 1, 0), topics):
+
+    def write(batch_id, topic):
         named = {"transactionalId": "app", "batchId": str(batch_id), "topic": topic}
         sink(frame, brokers, **named).save()
+
+    for batch_id, topic in itertools.product((0, 1, 1), topics):
+        write(batch_id, topic)
+    with pytest.raises(PySparkException, match="count from 0 again"):
+        write(0, topics[0])
     for topic in topics:
         assert len(numbers_in(brokers, [topic])) == 20
 

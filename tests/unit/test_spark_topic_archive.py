@@ -7,6 +7,7 @@ from quorumlog.model.errors import StoreLockedError
 from quorumlog.spark.jobs.archive.archive import read_archive as read_group_archive
 from quorumlog.spark.jobs.archive.state import locked
 from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.jobs.topics.files import RecordsInOrder, most_overlapping, offsets_in
 from quorumlog.spark.jobs.topics.manifest import load_topic_manifest
 from quorumlog.spark.topics.errors import UnknownTopicError
 from quorumlog.spark.topics.part import Part
@@ -74,6 +75,26 @@ def test_a_range_of_many_days_is_written_a_few_at_a_time(tmp_path, monkeypatch):
     archived(source, tmp_path, file_bytes=1 << 20, keep_replaced_s=0)
     assert len(manifest_of(tmp_path).files) == len(parquet_files(tmp_path)) == 5
     assert rows_in(tmp_path) == rows_at(source)
+
+
+def test_files_of_many_days_that_are_read_side_by_side_share_their_memory(tmp_path, monkeypatch):
+    """Event times spread over 20 days: each file has records from all over the partition."""
+    days, records, value, room = 20, 400, b"v" * 500, 20_000
+    partition = FakePartition()
+    for number in range(0, records, days):
+        partition.append(*(NOON_MS + day * DAY_MS + number for day in range(days)), value=value)
+    source = source_of(FakeBrokers(a=[partition]), "a")
+    archived(source, tmp_path, file_bytes=1 << 20)
+    parts = manifest_of(tmp_path).files_of(A0)
+    assert most_overlapping(parts) == len(parts) == days
+    monkeypatch.setattr("quorumlog.spark.jobs.topics.files.SIDE_BY_SIDE_BYTES", room)
+    monkeypatch.setattr("quorumlog.spark.jobs.topics.files.PIECE_BYTES_MIN", 1)
+    reader, offsets = RecordsInOrder(FILES, str(tmp_path), parts), []
+    for table in reader:
+        waiting = sum(one.column("value").nbytes for one, _ in reader._heads)
+        assert waiting <= room < records * len(value) // 5
+        offsets += offsets_in(table).tolist()
+    assert offsets == list(range(records))
 
 
 def test_what_was_aborted_or_marks_an_end_is_no_record_and_is_covered(tmp_path):

@@ -136,6 +136,25 @@ def test_a_topic_that_was_made_again_is_not_gone_on_with(source, tmp_path):
         replay(tmp_path, target, {"b": "b"})
 
 
+def test_a_topic_that_another_one_was_replayed_into_is_refused(source, tmp_path):
+    target = TargetInMemory(FakeBrokers())
+    replay(tmp_path, target, {"b": "again"})
+    with pytest.raises(PipelineError, match="partition again-0 has records of topic 'b'"):
+        replay(tmp_path, target, {"a": "again"}, append=True)
+    target.committed = {part: one._replace(topic="") for part, one in target.committed.items()}
+    assert replay(tmp_path, target, {"b": "again"}).found_records == 3, "begun by an older version"
+
+
+def test_times_at_the_beginning_of_1970_are_kept_but_for_a_millisecond(tmp_path):
+    partition = FakePartition()
+    partition.append(0, 1, 2_000)
+    archived(source_of(FakeBrokers(a=[partition])), tmp_path)
+    target = TargetInMemory(FakeBrokers())
+    replay(tmp_path, target, {"a": "again"})
+    ((there,),) = [list(rows_at(source_of(target.brokers)).values())]
+    assert [int(row["timestamp"].timestamp() * 1_000) for row in there] == [1, 1, 2_000]
+
+
 def test_what_cannot_be_replayed_is_refused_before_anything_is_asked(source, tmp_path):
     with pytest.raises(PipelineError, match="has nothing of c"):
         replay_topics(tmp_path, "h:1", "c")

@@ -20,6 +20,8 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 """Bytes of columns from which on a row group is complete: what reader and writer hold in memory."""
 PAGE_BYTES = 4 * 1024 * 1024
 """Larger pages than usual compress faster and smaller: bodies are read whole, or not at all."""
+ROWS_MAX = 65_536
+"""Rows of a piece of a row group at most."""
 _NUMBER_DIGITS = 20
 _NAME = re.compile(r"\.?\d{5,20}-\d{20}-[0-9a-f]{8}\.parquet(\.tmp)?")
 _DIRECTORY = re.compile(r"(topic|day)=[\w.-]+")
@@ -30,7 +32,8 @@ class Layout:
     """The columns of an archive's files: those that are counted as `body_bytes`, and encodings.
 
     `number` is the column by which rows are in order, `repeated` are those with few values,
-    `searched` those of which row groups say the least and the most.
+    `searched` those of which row groups say the least and the most. `page_bytes`: of a column's
+    page, the least that is unpacked at a time.
     """
 
     schema: pa.Schema
@@ -38,6 +41,7 @@ class Layout:
     number: str
     repeated: tuple[str, ...]
     searched: tuple[str, ...]
+    page_bytes: int = PAGE_BYTES
 
 
 GROUP_LAYOUT = Layout(
@@ -95,7 +99,7 @@ class ArchiveFileWriter:
                 layout.schema,
                 compression="zstd",
                 compression_level=1,
-                data_page_size=PAGE_BYTES,
+                data_page_size=layout.page_bytes,
                 use_dictionary=list(layout.repeated),
                 column_encoding={layout.number: "DELTA_BINARY_PACKED"},
                 write_statistics=list(layout.searched),
@@ -123,11 +127,17 @@ class ArchiveFileWriter:
 
 
 def row_groups(
-    files: FileSystem, directory: str, archived: ParquetPart, columns: tuple[str, ...] = COLUMNS
+    files: FileSystem,
+    directory: str,
+    archived: ParquetPart,
+    columns: tuple[str, ...] = COLUMNS,
+    *,
+    bytes_max: int = ROW_GROUP_BYTES,
 ) -> Iterator[pa.Table]:
     """Yield the row groups of a file, after comparing it with the manifest.
 
-    Raises `PipelineError` when it is not the file that the manifest names.
+    They are divided if their rows have more than about `bytes_max` bytes of bodies. Raises
+    `PipelineError` when it is not the file that the manifest names.
     """
     if not archived.path:
         return
@@ -145,8 +155,13 @@ def row_groups(
             "a copy of the archive"
         )
     parquet = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
-    for number in range(parquet.num_row_groups):
-        yield parquet.read_row_group(number, columns=list(columns))
+    if bytes_max >= ROW_GROUP_BYTES:
+        for number in range(parquet.num_row_groups):
+            yield parquet.read_row_group(number, columns=list(columns))
+        return
+    rows = max(1, bytes_max * parquet.metadata.num_rows // max(1, archived.body_bytes))
+    for batch in parquet.iter_batches(min(rows, ROWS_MAX), columns=list(columns)):
+        yield pa.Table.from_batches([batch])
 
 
 def stem_of(first: int, last: int) -> str:

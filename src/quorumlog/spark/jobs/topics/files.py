@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +53,12 @@ TOPIC_LAYOUT: Final = TopicLayout(
     number="offset",
     repeated=("key", "partition", "timestampType"),
     searched=("partition", "offset", "timestamp"),
+    page_bytes=512 * 1024,  # files of many days are read side by side, by pages
 )
+SIDE_BY_SIDE_BYTES: Final = 2 * ROW_GROUP_BYTES
+"""Bytes of keys and values that files which are read side by side have in memory, all together."""
+PIECE_BYTES_MIN: Final = 64 * 1024
+"""The least of these that each of them has, however many they are."""
 DAYS_OPEN_MAX: Final = 64
 """Files that a task writes at a time; if a range has more days, the one least used is ended."""
 _DAY_US: Final = 86_400_000_000
@@ -202,7 +208,8 @@ def last_record(rows: pa.RecordBatch) -> LastRecord:
 class RecordsInOrder:
     """The records of files of one partition in the order of their offsets, whatever their days.
 
-    Files whose offsets overlap are read side by side. `damaged` is called with a file that is not
+    Files whose offsets overlap are read side by side, the smaller pieces of each at a time the more
+    they are. `damaged` is called with a file that is not
     as the manifest says, and the reason, and the file is left out; without it that is a
     `PipelineError`.
     """
@@ -218,6 +225,9 @@ class RecordsInOrder:
         self._directory = directory
         self._unread = sorted(parts, key=lambda one: one.first, reverse=True)
         self._damaged = damaged
+        self._piece_bytes = max(
+            PIECE_BYTES_MIN, SIDE_BY_SIDE_BYTES // max(1, most_overlapping(parts))
+        )
         self._heads: list[tuple[pa.Table, Iterator[pa.Table]]] = []
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -237,7 +247,9 @@ class RecordsInOrder:
     def _begin(self) -> None:
         """Begin to read the next file."""
         part = self._unread.pop()
-        tables = row_groups(self._files, self._directory, part, FILE_COLUMNS)
+        tables = row_groups(
+            self._files, self._directory, part, FILE_COLUMNS, bytes_max=self._piece_bytes
+        )
         try:
             self._heads.append((next(tables), tables))
         except PipelineError as error:
@@ -259,6 +271,12 @@ class RecordsInOrder:
                 heads.append((rest, following))
         self._heads = heads
         return taken[0] if len(taken) == 1 else pa.concat_tables(taken).sort_by("offset")
+
+
+def most_overlapping(parts: Sequence[TopicFile]) -> int:
+    """Return how many files have an offset in their range at most."""
+    edges = [(one.first, 1) for one in parts] + [(one.last + 1, -1) for one in parts]
+    return max(accumulate(change for _, change in sorted(edges)), default=0)
 
 
 def offsets_in(rows: Any) -> Int64s:

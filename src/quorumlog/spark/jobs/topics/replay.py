@@ -45,7 +45,7 @@ STABLE_S: Final = 0.05
 _LEADERS_TIME: Final = 1
 """The timestampType of a topic in which leaders give the timestamps."""
 _FIRST_TIME_US: Final = 1_000
-"""Earlier timestamps, 1970 itself among them, cannot be given to librdkafka."""
+"""librdkafka takes 0 for the present, so what is of the first millisecond of 1970 gets this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,13 @@ class TopicReplay:
         """Return where to go on. Raises `PipelineError` if others have written to a partition."""
         there = self._parts[part]
         end = self._end(there)
+        if found is not None and found.topic not in {"", part.topic}:
+            raise PipelineError(
+                f"partition {there} has records of topic {found.topic!r} of this archive, by an "
+                f"earlier replay; replay {part.topic!r} into a topic of another name"
+            )
         if found is not None and found.began <= end:
-            return found
+            return found._replace(topic=part.topic)
         if found is not None:
             raise PipelineError(
                 f"partition {there} ends at offset {end}, before what an earlier replay wrote: it "
@@ -210,7 +215,7 @@ class TopicReplay:
                 "write; replay into another topic (names=, --rename), or after them (append=True, "
                 "--append)"
             )
-        return Position(self._manifest.coverage[part].first, end)
+        return Position(self._manifest.coverage[part].first, end, part.topic)
 
     def _end(self, there: Part) -> int:
         """Return the offset that the next record of a partition will have."""
@@ -242,7 +247,7 @@ class TopicReplay:
         there = self._parts[part]
         for table in self._rows(part, begin.offset):
             for rows in _transactions(table):
-                position = Position(int(offsets_in(rows)[-1]) + 1, begin.began)
+                position = begin._replace(offset=int(offsets_in(rows)[-1]) + 1)
                 self._target.produce(there, _outgoing(rows), position)
                 self._done += rows.num_rows
                 self._progress(self._done, self._total)
@@ -318,7 +323,9 @@ def _comparable(ours: pa.Table, theirs: pa.Table) -> tuple[pa.Table, pa.Table]:
     Those are the ones that leaders gave, and those in the place of none (see `Outgoing`).
     """
     times, number = ours.column("timestamp"), ours.schema.get_field_index("timestamp")
-    is_known = pc.fill_null(pc.greater_equal(times.cast(pa.int64()), _FIRST_TIME_US), False)
+    is_known = pc.fill_null(pc.greater_equal(times.cast(pa.int64()), 0), False)
+    given = pc.max_element_wise(times.cast(pa.int64()), _FIRST_TIME_US, skip_nulls=False)
+    ours = ours.set_column(number, "timestamp", given.cast(times.type))
     is_kept = pc.and_(is_known, pc.not_equal(theirs.column("timestampType"), _LEADERS_TIME))
     none = pa.scalar(None, times.type)
     ours, theirs = (
@@ -347,10 +354,10 @@ def _outgoing(rows: pa.Table) -> Iterator[Outgoing]:
     keys, values, headers = (rows.column(name).to_pylist() for name in ("key", "value", "headers"))
     times = rows.column("timestamp").cast(pa.int64()).to_pylist()
     for key, value, time_us, pairs in zip(keys, values, times, headers, strict=True):
-        is_none = time_us is None or time_us < _FIRST_TIME_US
+        is_none = time_us is None or time_us < 0
         yield Outgoing(
             key,
             value,
-            None if is_none else time_us // 1_000,
+            None if is_none else max(time_us, _FIRST_TIME_US) // 1_000,
             [(pair["key"], pair["value"]) for pair in pairs or ()],
         )

@@ -30,11 +30,13 @@ Value = TypeVar("Value")
 class Position(NamedTuple):
     """How far a partition was replayed: the archive's offset to go on from.
 
-    `began`: the offset in the target that the first record has.
+    `began`: the offset in the target that the first record has. `topic`: the archive's, empty if
+    it was not noted.
     """
 
     offset: int
     began: int
+    topic: str = ""
 
 
 class Outgoing(NamedTuple):
@@ -140,9 +142,8 @@ class ConfluentTarget:
             if one.error is not None:
                 raise NetworkError(f"{one.topic}-{one.partition}: {one.error}")
             part = Part(one.topic, one.partition)
-            positions[part] = (
-                Position(one.offset, int(one.metadata or 0)) if one.offset >= 0 else None
-            )
+            began, _, topic = (one.metadata or "0").partition(" ")
+            positions[part] = Position(one.offset, int(began), topic) if one.offset >= 0 else None
         return positions
 
     def claim(self, positions: Mapping[Part, Position]) -> None:
@@ -173,7 +174,10 @@ class ConfluentTarget:
         from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
 
         producer = self._producer
-        at = [TopicPartition(*part, one.offset, str(one.began)) for part, one in positions.items()]
+        at = [
+            TopicPartition(*part, one.offset, f"{one.began} {one.topic}")
+            for part, one in positions.items()
+        ]
         group = self._consumer.consumer_group_metadata()
         try:
             producer.begin_transaction()

@@ -177,10 +177,11 @@ class SinkCoordinator:
 
     def end(
         self, batch: SinkBatch, attempts: list[Attempt], *, commits: bool, is_last: bool
-    ) -> None:
+    ) -> int:
         """Commit what attempts have written, all of it or nothing, and abort all other attempts.
 
-        A batch that was committed before is not committed again. `commits` False: all are aborted.
+        Returns the last batch that is committed then. One that was committed before, or comes
+        before one that was, is not committed again. `commits` False: all are aborted.
         Raises `TransactionAbortedError` if a transaction of the attempts is not ongoing any more:
         nothing is committed then.
         """
@@ -190,7 +191,9 @@ class SinkCoordinator:
             named = [of(*one, version=0) for one in attempts]
             return EndSinkBatchRequest(*batch, commits, is_last, named, version=0)
 
-        self._ask(request, EndSinkBatchResponse, f"batch {batch.batch_id} of {batch.sink}")
+        found = self._ask(request, EndSinkBatchResponse, f"batch {batch.batch_id} of {batch.sink}")
+        last_batch: int = found.last_batch_id
+        return last_batch
 
     # -- inside -------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from quorumlog.model.errors import (
@@ -29,6 +30,7 @@ ABORT_S: Final = 5.0
 """How long a task that failed tries to abort its transaction."""
 _ANY_PARTITION: Final = -1
 _NOW: Final = 0
+_LEAST_MS: Final = 1
 """Instead of a partition, which is chosen then, and of a timestamp."""
 _FENCED: Final = {
     KafkaError._FENCED,
@@ -269,9 +271,14 @@ def _pairs(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None
 
 
 def _milliseconds(column: pa.Array) -> list[int]:
-    """Return timestamps as Kafka has them; null is the present."""
-    found = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).fill_null(_NOW)
-    times: list[int] = found.to_pylist()
-    if any(one < 0 for one in times):
+    """Return timestamps as Kafka has them; null is the present.
+
+    The first millisecond of 1970 becomes the second one: librdkafka takes 0 for the present.
+    """
+    if pc.any(pc.less(column.cast(pa.int64()), 0)).as_py():
         raise UnexpectedArgumentError("a row has a timestamp before 1970")
+    found = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    times: list[int] = (
+        pc.max_element_wise(found, _LEAST_MS, skip_nulls=False).fill_null(_NOW).to_pylist()
+    )
     return times

@@ -145,22 +145,23 @@ def end_batch(
     commits: bool,
     is_last: bool,
     timeout_ms: int | None = None,
-) -> None:
+) -> int | None:
     """Commit a batch, or abort it; in both cases all that tasks did not say to have written ends.
 
-    `batch` None: that which the messages name; nothing is done if they name none. Raises
-    `RequestError`.
+    `batch` None: that which the messages name; nothing is done if they name none. Returns the last
+    batch of the sink that is committed then, None if nothing is known of it. Raises `RequestError`.
     """
     batch = batch or next((one.batch for one in messages if one.batch is not None), None)
     if batch is None:
-        return
+        return None
     attempts = [one.attempt for one in messages if one.attempt is not None]
     with SinkCoordinator(options.servers, timeout_ms or options.delivery_timeout_ms) as asked:
         try:
-            asked.end(batch, attempts if commits else [], commits=commits, is_last=is_last)
+            accepted = attempts if commits else []
+            return asked.end(batch, accepted, commits=commits, is_last=is_last)
         except TransactionAbortedError as error:
             if not attempts:
-                return  # no task has got so far that the sink is known
+                return None  # no task has got so far that the sink is known
             raise TransactionAbortedError(
                 f"{error}. Nothing of the batch is committed. A batch must end within "
                 f"transactionTimeoutMs, which is {options.transaction_timeout_ms}"
@@ -188,9 +189,20 @@ class TopicWriter(DataSourceArrowWriter):
         return TopicTaskWriter(self._options, self._batch, *place).write(iterator)
 
     def commit(self, messages: Messages) -> None:
-        """All tasks have ended well: their rows count from now on."""
-        is_last = self._options.identity is None
-        end_batch(self._options, self._batch, _ours(messages), commits=True, is_last=is_last)
+        """All tasks have ended well: their rows count from now on.
+
+        Raises `UnexpectedArgumentError` for a batch that comes before one that was committed: it
+        was not written. (The last one may come again: Spark repeats it after a failure.)
+        """
+        options, batch = self._options, self._batch
+        is_last = options.identity is None
+        last_batch = end_batch(options, batch, _ours(messages), commits=True, is_last=is_last)
+        if batch is not None and last_batch is not None and last_batch > batch.batch_id:
+            raise UnexpectedArgumentError(
+                f"batch {batch.batch_id} of {batch.sink} is not written, as batch {last_batch} was "
+                "committed before: does the query begin with a new checkpoint, and count from 0 "
+                "again? Then give it another transactionalId"
+            )
 
     def abort(self, messages: Messages) -> None:
         """The job failed: what tasks wrote never counts."""
