@@ -24,6 +24,7 @@ SESSION_MS, POLL_MS, HEARTBEAT_MS = 8_000, 10_000, 1_000
 STALL_S = 13.0
 """Beyond the time in which a member must poll, after which it is to leave."""
 COMMIT_S = 0.3
+POLLED_S = 2.0
 ENDED_S = 60.0
 QUICK = {
     "group.min.session.timeout.ms": 500,
@@ -187,13 +188,20 @@ class TaskMember(ConsumerRebalanceListener):
         commit_s = 0
         while self.is_wanted:
             await asyncio.sleep(max(0, self._stalled_until_s - time.monotonic()))
-            found, before = await self._consumer.getmany(timeout_ms=100), self._assignments
+            found, before = await self._polled(), self._assignments
             async with self._committing:
                 if before == self._assignments:
                     await self._take(found)
                 if time.monotonic() >= commit_s:
                     commit_s = time.monotonic() + COMMIT_S
                     await self._commit()
+
+    async def _polled(self):
+        """Return what was read; without an assignment aiokafka would wait for one."""
+        try:
+            return await asyncio.wait_for(self._consumer.getmany(timeout_ms=100), POLLED_S)
+        except TimeoutError:
+            return {}
 
     async def _insist(self, start):
         """Start a client; brokers may be down."""

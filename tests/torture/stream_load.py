@@ -22,7 +22,7 @@ from torture.brokers import SETTLE_S, counted
 PROGRAM = Path(__file__)
 ENDED_S = 300.0
 AGAIN_S = 1.0
-TRIGGER = {"processingTime": "2 seconds"}
+TRIGGER = {"processingTime": "5 seconds"}
 
 
 class StreamLoad:
