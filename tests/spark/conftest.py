@@ -1,4 +1,4 @@
-"""One Spark session and one cluster of processes for all Spark tests."""
+"""One Spark session and two clusters of processes, one with topics, for all Spark tests."""
 
 import pytest
 
@@ -42,3 +42,14 @@ def bounds(cluster):
     """First index kept and last committed index of `g`."""
     with SyncClient(cluster.servers, "g") as client:
         return client.bounds()
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory):
+    """Three nodes that serve Kafka's clients; tests make topics with names of their own."""
+    made = LocalCluster.create(
+        tmp_path_factory.mktemp("brokers") / "nodes", topics=True, kafka_port=0
+    )
+    made.up()
+    yield made
+    made.down()

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.catalog.sql import SqlCatalog
 
 from quorumlog.cli.main import main
-from quorumlog.local import LocalCluster
 from quorumlog.spark import archive_topics, audit_topics, read_archive, replay_topics, topic_stats
 from quorumlog.spark.jobs.tasks import PipelineError
 
@@ -47,18 +46,13 @@ def produce(servers, topic, numbers, partitions=3):
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    """Brokers; topics `007` and `landed` have records, `live` gets some from tests."""
-    made = LocalCluster.create(
-        tmp_path_factory.mktemp("topic-pipelines") / "nodes", topics=True, kafka_port=0
-    )
-    made.up()
-    found = made.bootstrap_servers
+def servers(brokers):
+    """Topics `007` and `landed` have records, `live` gets some from tests."""
+    found = brokers.bootstrap_servers
     make_topics(found, **{"007": 3, "landed": 2, "live": 3})
     produce(found, "007", range(RECORDS))
     produce(found, "landed", range(20), partitions=2)
-    yield found
-    made.down()
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, lit, timestamp_millis
 
-from quorumlog.local import LocalCluster
 from quorumlog.spark.topics.batch import TopicReader
 from quorumlog.spark.topics.options import parse_topic_options
 from spark_topics_fakes import rows_of
@@ -25,16 +24,6 @@ KAFKA_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
     "timestamp:timestamp,timestampType:int"
 )
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory):
-    cluster = LocalCluster.create(
-        tmp_path_factory.mktemp("brokers") / "nodes", topics=True, kafka_port=0
-    )
-    cluster.up()
-    yield cluster
-    cluster.down()
 
 
 @pytest.fixture(scope="module")
