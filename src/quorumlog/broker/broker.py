@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.broker.commands import Done
 from quorumlog.broker.controller import DEFAULT_SETTINGS, replicas_at_least
+from quorumlog.broker.environment import OF_THE_SYSTEM, BrokerEnvironment, HostNode
 from quorumlog.broker.leaders import ELECTION_MS
 from quorumlog.broker.running import Running
 from quorumlog.machine.base import StateMachine
@@ -21,7 +22,6 @@ from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
 from quorumlog.model.group_records import GroupRecord, config_of, text_of
 from quorumlog.node.attachments import Attachments
-from quorumlog.node.node import Node
 from quorumlog.node.replica.replica import Replica
 
 LISTENERS_MAX: Final = 65_536
@@ -56,11 +56,12 @@ class Broker:
     Raises `ConfigError` if no partition group could have the settings that are configured.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, environment: BrokerEnvironment = OF_THE_SYSTEM) -> None:
         if config.cluster_group is None:
             raise ConfigError(f"a broker needs the group {CLUSTER_GROUP}")
         _check_partition_groups(config, config.cluster_group.peers)
         self.config = config
+        self._environment = environment
         self.attachments = {CLUSTER_GROUP: Attachments(applied=self._applied)}
         self.version = 0
         self.broker_id = -1
@@ -370,9 +371,9 @@ class Broker:
         """`host:port` where clients reach this broker; empty: not known, or it is none."""
         return self._address
 
-    def start(self, node: Node) -> None:
+    def start(self, node: HostNode) -> None:
         """Take part: the node was started."""
-        self._parts = Running(self, node, self._changed)
+        self._parts = Running(self, node, self._changed, self._environment)
         self._replicas = node.replicas
         self._parts.start()
 

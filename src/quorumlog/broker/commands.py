@@ -297,16 +297,23 @@ class CommandSessions:
 
     A session has so many commands after the first one without an answer. So those that may wait
     long, until there are partition groups, have one of their own: the others make these groups.
-    A command is an entry, of at most `entry_bytes_max`.
+    A command is an entry, of at most `entry_bytes_max`. Sessions are told apart by `random_bytes`,
+    which no other run of a node gets.
     """
 
-    def __init__(self, self_id: str, network: CommandNetwork, entry_bytes_max: int) -> None:
+    def __init__(
+        self,
+        self_id: str,
+        network: CommandNetwork,
+        entry_bytes_max: int,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self._plain, self._held = (
             Commands(
                 self_id,
-                os.urandom(SESSION_BYTES),
+                random_bytes(SESSION_BYTES),
                 network,
-                int.from_bytes(os.urandom(_LAST_NUMBER_BYTES)),
+                int.from_bytes(random_bytes(_LAST_NUMBER_BYTES)),
                 min(COMMAND_BYTES_MAX, entry_bytes_max - HEADER_SIZE),
             )
             for _ in range(2)

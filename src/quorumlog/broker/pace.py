@@ -1,9 +1,7 @@
 """When a broker looks at what its replicas lead, and at what is due."""
 
 from collections.abc import Callable
-from typing import Final
-
-from quorumlog.node.timers import Timer
+from typing import Final, Protocol
 
 LOOK_MS: Final = 25
 """Pause between two looks while something goes on."""
@@ -14,13 +12,27 @@ LATELY_MS: Final = 1_000
 """Something goes on for this long after a change."""
 
 
+class PaceTimer(Protocol):
+    """A timer of the node (`node.timers.Timer`). `tick` is called at the deadline."""
+
+    tick: Callable[[], None]
+
+    def wake_at(self, deadline_ms: int) -> None:
+        """Call `tick` at the deadline, or at an earlier one already asked for."""
+        ...
+
+    def end(self) -> None:
+        """Call `tick` no more."""
+        ...
+
+
 class Pace:
     """Decides when a broker looks next. `now_ms` reads a monotonic clock.
 
     A look costs as much whether it finds something or not, and most of the time there is nothing.
     """
 
-    def __init__(self, timer: Timer, now_ms: Callable[[], int]) -> None:
+    def __init__(self, timer: PaceTimer, now_ms: Callable[[], int]) -> None:
         self._timer = timer
         self._now_ms = now_ms
         self._looked_ms = -LOOK_MS

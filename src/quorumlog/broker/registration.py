@@ -51,7 +51,8 @@ class Registration:
     """The registration of one node.
 
     `address` returns where other nodes reach it, `advertised` where clients do (empty: nowhere, or
-    not known yet). All methods run on the event loop's thread.
+    not known yet); a cluster's id is made of `random_bytes`. All methods run on the event loop's
+    thread.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Registration:
         registrar: Registrar,
         address: Callable[[], str],
         advertised: Callable[[], str],
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._node_id = node_id
         self._rack = rack
         self._registrar = registrar
         self._address = address
         self._advertised = advertised
+        self._random_bytes = random_bytes
         self.refusal = ""
         """Why the cluster does not take this node as a broker; empty: it does, or nobody said."""
         self._due_ms = 0
@@ -84,7 +87,7 @@ class Registration:
         if known is not None and known == BrokerRecord(known.broker_id, *place):
             return
         self._is_under_way = True
-        cluster_id = urlsafe_b64encode(os.urandom(ID_BYTES)).decode().rstrip("=")
+        cluster_id = urlsafe_b64encode(self._random_bytes(ID_BYTES)).decode().rstrip("=")
         registrar.order(RegisterBroker(*place, cluster_id), REGISTER_MS, self._done)
 
     def _done(self, code: ResponseCode, text: str, result: AnyResult | None) -> None:

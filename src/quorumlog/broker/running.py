@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 from quorumlog.broker.barriers import Barriers
 from quorumlog.broker.commands import Answer, CommandSessions, Done
 from quorumlog.broker.controller import Controller
+from quorumlog.broker.environment import BrokerEnvironment, HostNode
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.leaders import Leaders
 from quorumlog.broker.marker_writer import MarkerWriters
@@ -24,7 +25,6 @@ from quorumlog.model.group_records import text_of
 from quorumlog.model.hooks import RoleChange
 from quorumlog.model.messages.client import AppendResponse
 from quorumlog.model.messages.cluster import ClusterMessage, Leading, LedGroup
-from quorumlog.node.node import Node, monotonic_ms, wall_ms
 from quorumlog.node.replica.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -76,38 +76,55 @@ class Running:
     or of live nodes has changed.
     """
 
-    def __init__(self, owner: Owner, node: Node, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        node: HostNode,
+        changed: Callable[[], None],
+        environment: BrokerEnvironment,
+    ) -> None:
         self.node = node
+        self._environment = environment
+        now_ms = environment.now_ms
         self._owner = owner
         self._changed = changed
-        self._self_id = owner.config.self_id
         self.leaders = Leaders(
-            monotonic_ms, self._leaders_changed, lambda name: self.view().has_given_up(name)
+            now_ms, self._leaders_changed, lambda name: self.view().has_given_up(name)
         )
-        self.commands = CommandSessions(self._self_id, self, owner.config.limits.entry_bytes_max)
+        self.commands = CommandSessions(
+            self._self_id,
+            self,
+            owner.config.limits.entry_bytes_max,
+            environment.random_bytes,
+        )
         self.controller = Controller(self, self.leaders)
         self._groups = GroupKeeper(
-            node.hosting.lifecycle, node.hosting.lifecycle.catalog.records, monotonic_ms
+            node.hosting.lifecycle, node.hosting.lifecycle.catalog.records, now_ms
         )
         self._partitions: dict[str, PartitionKeeper] = {}
         self._markers = MarkerWriters(self)
-        self._rules = RetentionRules(node.replicas, monotonic_ms)
+        self._rules = RetentionRules(node.replicas, now_ms)
         self.registration = Registration(
             self._self_id,
             owner.config.kafka_rack,
             self,
             lambda: node.own_address,
             lambda: owner.advertised,
+            environment.random_bytes,
         )
-        self._pace = Pace(node.new_timer(), monotonic_ms)
+        self._pace = Pace(node.new_timer(), now_ms)
         self._led: list[LedGroup] = []
         self._beat_ms = self._complete_ms = 0
         self._complete_index: int | None = None
         """How far the view must come to have all that was committed at the start; -1: it has."""
-        self._barriers = Barriers(monotonic_ms)
+        self._barriers = Barriers(now_ms)
         self._led_last = _Leadership(-1, -1)
         given = owner.config.partition_groups
         self.settings: Mapping[str, str] = {key: text_of(value) for key, value in given.items()}
+
+    @property
+    def _self_id(self) -> str:
+        return self._owner.config.self_id
 
     @property
     def is_complete(self) -> bool:
@@ -189,7 +206,7 @@ class Running:
             else:
                 self._pace.soon()
         self.leaders.observed(observed)
-        now_ms = monotonic_ms()
+        now_ms = self.now_ms()
         if led != self._led or now_ms >= self._beat_ms:
             self._led, self._beat_ms = led, now_ms + BEAT_MS
             self.leaders.told(self._self_id, led, self._groups.not_made(self.view()))
@@ -224,7 +241,7 @@ class Running:
 
     def _complete(self) -> None:
         """Find out how far `__cluster` had come when this node started, and when it is here."""
-        replica, now_ms = self._cluster(), monotonic_ms()
+        replica, now_ms = self._cluster(), self.now_ms()
         if self.is_complete:
             return
         self._pace.soon()
@@ -240,7 +257,7 @@ class Running:
         self._complete_ms = now_ms + ORDER_MS
 
         def done(code: ResponseCode, text: str, index: int) -> None:
-            self._complete_ms = monotonic_ms() + COMPLETE_RETRY_MS
+            self._complete_ms = self.now_ms() + COMPLETE_RETRY_MS
             if code is ResponseCode.SUCCESS and self._complete_index is None:
                 self._complete_index = index
                 self._complete()
@@ -249,7 +266,7 @@ class Running:
 
     def _reconcile(self) -> None:
         """Bring this node's groups and partitions in line with the view."""
-        view, now_ms = self.view(), monotonic_ms()
+        view, now_ms = self.view(), self.now_ms()
         known = view.broker_of(self._self_id)
         if known is not None:
             self._groups.reconcile(view, known.broker_id)
@@ -257,7 +274,7 @@ class Running:
             keeper = self._partitions.get(led.group)
             if keeper is None:
                 keeper = PartitionKeeper(
-                    led.group, self.node.config.limits, self.order, monotonic_ms
+                    led.group, self.node.config.limits, self.order, self.now_ms
                 )
                 self._partitions[led.group] = keeper
             replica = self.node.replicas.get(led.group)
@@ -348,11 +365,11 @@ class Running:
 
     def now_ms(self) -> int:
         """Return the time of a monotonic clock."""
-        return monotonic_ms()
+        return self._environment.now_ms()
 
     def wall_ms(self) -> int:
         """Return the Unix time."""
-        return wall_ms()
+        return self._environment.wall_ms()
 
     def view(self) -> ClusterView:
         """Return what `__cluster` holds, as far as is known here."""

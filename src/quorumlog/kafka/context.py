@@ -21,7 +21,7 @@ from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.kafka.transactions.sinks import SinkCoordinator
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import NodeConfig
-from quorumlog.node.executor import ThreadExecutor
+from quorumlog.node.environment import Executor
 
 TIMEOUT_MS_MAX: Final = 300_000
 """The longest that a request waits for anything, whatever the client says."""
@@ -32,6 +32,14 @@ Answer: TypeAlias = Mapping[str, Any] | bytes | Sequence[Buffer]
 """The fields of an answer, by the names of `codec.encode_response`; or a whole frame, in one piece
 or several."""
 Value = TypeVar("Value")
+
+
+class RequestExecutor(Executor, Protocol):
+    """Runs what takes long, for connections of clients in turns."""
+
+    def forget(self, client: object) -> None:
+        """A client has left: what it has not begun is not done."""
+        ...
 
 
 class HeldRequests(Protocol):
@@ -52,7 +60,7 @@ class Services:
 
     broker: BrokerView
     config: NodeConfig
-    executor: ThreadExecutor
+    executor: RequestExecutor
     counters: KafkaCounters
     lines: ClientLines
     producer_ids: ProducerIds

@@ -4,26 +4,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 import msgspec
 
 from quorumlog.kafka.broker_view import BrokerView
-from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.kafka.connection import KafkaConnection
-from quorumlog.kafka.context import Services
 from quorumlog.kafka.counters import KafkaCounters
-from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.frames import FRAME_BYTES_MAX
-from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.memory import KafkaMemory
-from quorumlog.kafka.producer_ids import Allocate, ProducerIds
-from quorumlog.kafka.rooms import Rooms
-from quorumlog.kafka.topic_policies import TopicPolicies
-from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
-from quorumlog.kafka.transactions.gate import TransactionGate
-from quorumlog.kafka.transactions.sinks import SinkCoordinator
+from quorumlog.kafka.producer_ids import Allocate
+from quorumlog.kafka.services import ServiceEnvironment, broker_changed, make_services
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.topic_configs import effective
 from quorumlog.node.executor import ThreadExecutor
@@ -69,38 +62,20 @@ class KafkaListener:
         self.transport_counters = TransportCounters()
         total = RequestMemory(bytes_max)
         self.shared = SharedResources(self._limits, lambda hello: False, appends=total)
-        producer_ids = ProducerIds(allocate)
-
-        def now_ms() -> int:
-            return int(time.monotonic() * 1000)
-
-        def wall_ms() -> int:
-            return int(time.time() * 1000)
-
-        def later(seconds: float, call: Callable[[], None]) -> object:
-            return asyncio.get_running_loop().call_later(seconds, call)
-
-        self._services = Services(
-            broker=broker,
-            config=config,
-            executor=executor,
-            counters=self.counters,
-            lines=ClientLines(logger, time.monotonic),
-            producer_ids=producer_ids,
-            encoded_topics=EncodedTopics(broker),
-            now=time.monotonic,
-            defer=defer,
-            rooms=Rooms(defer),
-            policies=TopicPolicies(),
-            coordinator=GroupCoordinator(
-                broker, now_ms, wall_ms, lambda: str(uuid4()), later, self.counters
+        self._services = make_services(
+            broker,
+            config,
+            allocate,
+            self.counters,
+            ServiceEnvironment(
+                executor,
+                defer,
+                time.monotonic,
+                lambda: int(time.time() * 1000),
+                lambda: str(uuid4()),
             ),
-            transactions=TransactionCoordinator(
-                broker, producer_ids, now_ms, wall_ms, later, self.counters
-            ),
-            sinks=SinkCoordinator(broker, self.counters),
-            gate=TransactionGate(broker),
-            answer_bytes_max=self._answer_bytes_max,
+            logger,
+            self._answer_bytes_max,
         )
         self._memory = KafkaMemory(total, self.counters)
         self.connections: set[KafkaConnection] = set()
@@ -132,7 +107,9 @@ class KafkaListener:
         await self._acceptor.start()
         if not self.is_listening:
             return
-        self._end_watch = self._services.broker.when_changed(self._broker_changed)
+        self._end_watch = self._services.broker.when_changed(
+            partial(broker_changed, self._services)
+        )
         self._check_later()
 
     async def stop(self) -> None:
@@ -155,19 +132,6 @@ class KafkaListener:
         """Return a quarter of what unread answers may still take."""
         left = self._limits.send_bytes_max - self.shared.budgets.answers.used
         return max(ANSWER_BYTES_MIN, min(ANSWER_BYTES_MAX, left // 4))
-
-    def _broker_changed(self) -> None:
-        """Handle the requests that came before the broker knew all topics.
-
-        Groups are taken over when this node begins to coordinate, not only when it is asked:
-        members that nobody hears of are to be removed.
-        """
-        self._services.coordinator.is_current()
-        self._services.transactions.is_current()
-        if self._services.broker.is_complete:
-            for queue in list(self._services.held):
-                self._services.held.discard(queue)
-                queue.changed()
 
     def _has_room(self) -> bool:
         """Whether there is room for one more connection; if need be, an unproven one is closed."""

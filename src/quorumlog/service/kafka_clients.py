@@ -1,7 +1,7 @@
 """A node's broker and its port for Kafka clients, if it has them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -34,11 +34,8 @@ def load_kafka(config: NodeConfig) -> None:
         import_module("quorumlog.kafka.listener")
 
 
-def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
-    """Return what serves Kafka clients at the address that the configuration names."""
-    config = node.config
-    # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
-    from quorumlog.kafka.listener import KafkaListener  # noqa: PLC0415
+def allocator_of(broker: Broker) -> Callable[[int], Awaitable[int]]:
+    """Return what sets producer ids aside (`kafka.producer_ids.Allocate`)."""
 
     async def allocate(count: int) -> int:
         found = await broker.execute(AllocateProducerIds(count), ALLOCATE_MS)
@@ -46,8 +43,25 @@ def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
             raise error_for(ResponseCode.INTERNAL_ERROR, f"no producer ids, but {found}")
         return found.first
 
+    return allocate
+
+
+def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
+    """Return what serves Kafka clients at the address that the configuration names."""
+    config = node.config
+    # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
+    from quorumlog.kafka.listener import KafkaListener  # noqa: PLC0415
+
     host, port = parse_address(config.kafka_listen)
-    listener = KafkaListener(host, port, config, broker, allocate, node.executor, node.turn.at_end)
+    listener = KafkaListener(
+        host,
+        port,
+        config,
+        broker,
+        allocator_of(broker),
+        node.executor,
+        node.turn.at_end,
+    )
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
     return listener
 
