@@ -38,6 +38,12 @@ def simulate_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     partitions: Annotated[
         bool, typer.Option("--partitions", help="Only runs of a group that holds partitions.")
     ] = False,
+    brokers: Annotated[
+        bool,
+        typer.Option(
+            "--brokers", help="Only runs of brokers, with consumer groups and transactions."
+        ),
+    ] = False,
     history: Annotated[
         bool, typer.Option("--history", help="Print what happened in every run, found or not.")
     ] = False,
@@ -52,7 +58,9 @@ def simulate_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     # no other command needs the simulator
     from quorumlog.sim.campaign import Plan, cores, run_all  # noqa: PLC0415
 
-    plan = Plan(first_seed, seeds or None, seconds, nodes, partitions or None)
+    if partitions and brokers:
+        raise typer.BadParameter("runs are of one group (--partitions), or of brokers (--brokers)")
+    plan = Plan(first_seed, seeds or None, seconds, nodes, partitions or None, brokers or None)
     total = _Total(endless=not seeds)
     prints_history = history or wants_history(story=story)
     for outcome in run_all(plan, jobs or cores()):

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from random import Random
 
+from quorumlog.sim.broker_run import run_brokers_seed
 from quorumlog.sim.finding import Outcome
 from quorumlog.sim.group_run import run_groups_seed
 from quorumlog.sim.run import run_seed
@@ -16,8 +17,11 @@ from quorumlog.sim.run import run_seed
 AHEAD = 2
 """Runs given to each process before the first of them ends."""
 GC_ALLOCATIONS = 200_000
+BROKERS = 0.1
+"""Share of seeds whose nodes are brokers, with consumer groups and transactions."""
 GROUPS = 0.2
-"""Share of seeds whose nodes have groups that come and go; the nodes of others have one group."""
+"""Share of the others whose nodes have groups that come and go; those of the rest have one group.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,8 @@ class Plan:
     """Seeds first_seed … first_seed + seeds - 1 (seeds None: without end), `seconds` of faults.
 
     `has_partitions`: whether every run is of one group that holds partitions of topics; None: each
-    seed decides. False: none does.
+    seed decides. False: none does. `has_brokers`: whether every run is of brokers; None: each seed
+    decides, unless every run is of one group. False: none is.
     """
 
     first_seed: int
@@ -33,12 +38,15 @@ class Plan:
     seconds: float
     nodes: int
     has_partitions: bool | None = None
+    has_brokers: bool | None = None
 
     def command(self, seed: int) -> str:
         """Return the command that repeats one run."""
         return (
             f"quorumlog simulate --first-seed {seed} --seeds 1 --seconds {self.seconds:g} "
-            f"--nodes {self.nodes}" + " --partitions" * bool(self.has_partitions)
+            f"--nodes {self.nodes}"
+            + " --partitions" * bool(self.has_partitions)
+            + " --brokers" * bool(self.has_brokers)
         )
 
 
@@ -63,9 +71,19 @@ def has_groups(seed: int) -> bool:
     return Random(f"kind {seed}").random() < GROUPS  # noqa: S311  (nothing secret)
 
 
+def has_brokers(seed: int) -> bool:
+    """Whether the nodes of a seed are brokers."""
+    return Random(f"has brokers {seed}").random() < BROKERS  # noqa: S311  (nothing secret)
+
+
 def _run(plan: Plan, seed: int) -> Outcome:
     seconds, nodes = plan.seconds, plan.nodes
+    are_brokers = plan.has_brokers
+    if are_brokers is None:
+        are_brokers = plan.has_partitions is None and has_brokers(seed)
     try:
+        if are_brokers:
+            return run_brokers_seed(seed, seconds=seconds, nodes=nodes)
         if not plan.has_partitions and has_groups(seed):
             return run_groups_seed(seed, seconds=seconds, nodes=nodes)
         return run_seed(seed, seconds=seconds, nodes=nodes, has_partitions=plan.has_partitions)

@@ -42,7 +42,7 @@ class ReplicaOnNode:
     def __init__(self, cluster: "CheckedGroup", node: GroupNode, group: GroupConfig) -> None:
         self.cluster = cluster
         self.node_id = node.node_id
-        self.config: NodeConfig = replace(node.config, groups=[group])
+        self.config: NodeConfig = replace(node.config, groups=[group], kafka_listen="")
         self.checked: object = None
         """What of it was seen at the last check."""
         self._node = node
@@ -108,7 +108,7 @@ class ReplicaOnNode:
     @property
     def disk_waits_ms(self) -> int:
         """See `NodeView`."""
-        return self._node.disk_waits_ms
+        return self._node.disk_waits_ms_of(self.running)
 
     def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
         """See `NodeView`. No bits flip here, so the data must be whole."""
@@ -138,6 +138,7 @@ class CheckedGroup:
         random: Random,
     ) -> None:
         self.name = name
+        self.kind = group.kind
         self.identity = identity
         self.clock = clock
         self.nodes = {node_id: ReplicaOnNode(self, node, group) for node_id, node in nodes.items()}
@@ -146,6 +147,8 @@ class CheckedGroup:
         self.refused: set[bytes] = set()
         self.operations: list[Operation] = []
         self.invariants: list[Invariant] = all_invariants(random)
+        self._overriding: dict[str, list[Invariant]] = {}
+        """By method: the invariants that have one of their own."""
         self.appended = 0
         self._floor = -1
 
@@ -174,22 +177,40 @@ class CheckedGroup:
 
         return answered
 
-    def check(self, ask: Callable[[Invariant], None]) -> None:
-        """Ask all invariants. Raises `Finding`, which says of which group."""
+    def check(self, ask: Callable[[Invariant], None], method: str = "") -> None:
+        """Ask all invariants. Raises `Finding`, which says of which group.
+
+        `method`: what is called, if it is called so often that those without are left out.
+        """
         try:
-            for invariant in self.invariants:
+            for invariant in self._with(method) if method else self.invariants:
                 ask(invariant)
         except Finding as found:
             text = f"group {self.name} {self.identity.hex()[:6]}: {found.text}"
             raise Finding(found.invariant, text) from found
 
+    def _with(self, method: str) -> list[Invariant]:
+        found = self._overriding.get(method)
+        if found is None:
+            plain = getattr(Invariant, method)
+            found = [one for one in self.invariants if getattr(type(one), method) is not plain]
+            self._overriding[method] = found
+        return found
+
 
 class GroupChecks:
-    """The groups of a run, by identity."""
+    """The groups of a run, by identity. `prepare` is called with each that is seen first."""
 
-    def __init__(self, nodes: Mapping[str, GroupNode], clock: SimulationClock, seed: int) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, GroupNode],
+        clock: SimulationClock,
+        seed: int,
+        prepare: Callable[[CheckedGroup], None] = lambda group: None,
+    ) -> None:
         self._nodes = nodes
         self._clock = clock
+        self._prepare = prepare
         # a random source of its own: what is checked must not change what happens
         self._random = Random(f"checks {seed}")  # noqa: S311  (nothing secret)
         self._groups: dict[bytes, CheckedGroup] = {}
@@ -206,6 +227,7 @@ class GroupChecks:
             self._groups[identity] = CheckedGroup(
                 config.group, identity, config, self._nodes, self._clock, self._random
             )
+            self._prepare(self._groups[identity])
         return self._groups[identity]
 
     def sent(self, node: GroupNode, parts: Sequence[PeerMessage]) -> None:
@@ -215,7 +237,7 @@ class GroupChecks:
             if replica is not None:
                 group = self.group_of(replica)
                 view = group.nodes[node.node_id]
-                group.check(lambda invariant: invariant.sent(view, part))  # noqa: B023
+                group.check(lambda invariant: invariant.sent(view, part), "sent")  # noqa: B023
 
     def after_event(self, node: GroupNode) -> None:
         """Something happened on a node. Raises `Finding`."""
@@ -230,7 +252,7 @@ class GroupChecks:
             )
             if state != view.checked or self._random.random() < UNCHANGED_CHECKED:
                 view.checked = state
-                group.check(lambda invariant: invariant.after_event(view))  # noqa: B023
+                group.check(lambda one: one.after_event(view), "after_event")  # noqa: B023
 
     def ended(self, identities: set[bytes]) -> None:
         """Nothing happens any more, and these groups are left. Raises `Finding`."""

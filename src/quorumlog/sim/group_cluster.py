@@ -3,7 +3,7 @@
 Connections are ordered, as TCP's are: nodes that reach each other have one.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from quorumlog.model.messages.peer import PeerMessage
 from quorumlog.node.replica.replica import Replica
 from quorumlog.sim import cluster
 from quorumlog.sim.finding import Finding
-from quorumlog.sim.group_checks import GroupChecks
+from quorumlog.sim.group_checks import CheckedGroup, GroupChecks
 from quorumlog.sim.group_node import GroupNode, node_config
 from quorumlog.sim.links import Link
 from quorumlog.sim.network import Trace
@@ -39,12 +39,10 @@ class GroupCluster:
         self.random = self.clock.random
         self.trace = Trace(self.clock)
         self.ids = [f"n{number}" for number in range(count)]
-        self.nodes = {
-            node_id: GroupNode(self, node_config(node_id, FIRST_PORT + number, LIMITS))
-            for number, node_id in enumerate(self.ids)
-        }
-        self.peers = ";".join(f"{one}-{node.config.listen}" for one, node in self.nodes.items())
-        self.checks = GroupChecks(self.nodes, self.clock, seed)
+        addresses = {one: f"127.0.0.1:{FIRST_PORT + at}" for at, one in enumerate(self.ids)}
+        self.peers = ";".join(f"{one}-{address}" for one, address in addresses.items())
+        self.nodes = self._make_nodes(addresses)
+        self.checks = GroupChecks(self.nodes, self.clock, seed, self._prepare)
         self.cut: set[str] = set()
         self.paces: dict[Link, int] = {}
         self._touched: GroupNode | None = None
@@ -52,6 +50,12 @@ class GroupCluster:
         self._arrives_us: dict[tuple[str, str], int] = {}
         self._connected: set[frozenset[str]] = set()
         self._looked_at: dict[tuple[str, bytes], int] = {}
+
+    def _make_nodes(self, addresses: Mapping[str, str]) -> Mapping[str, GroupNode]:
+        return {one: GroupNode(self, node_config(one, at, LIMITS)) for one, at in addresses.items()}
+
+    def _prepare(self, group: CheckedGroup) -> None:
+        """A group is checked from now on."""
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -94,8 +98,7 @@ class GroupCluster:
                 pair = frozenset((one, other))
                 if one >= other:
                     continue
-                reach = self.nodes[one].is_up and self.nodes[other].is_up
-                reach = reach and not {one, other} & self.cut
+                reach = self._reach(one, other)
                 if reach and pair not in self._connected:
                     self._connected.add(pair)
                     for node_id, peer in ((one, other), (other, one)):
@@ -105,6 +108,12 @@ class GroupCluster:
                     self._connected.discard(pair)
                     for key in ((one, other), (other, one)):
                         self._epochs[key] = self._epochs.get(key, 0) + 1
+                        self.nodes[key[0]].disconnected(key[1])
+
+    def _reach(self, one: str, other: str) -> bool:
+        """Whether nodes run and reach each other."""
+        are_up = self.nodes[one].is_up and self.nodes[other].is_up
+        return are_up and not {one, other} & self.cut
 
     # -- time -------------------------------------------------------------------------------------
 

@@ -27,16 +27,22 @@ class GroupFaults:
         self._clock = cluster.clock
         self._random = random = cluster.random
         self._say = say
-        every: list[Callable[[GroupNode], None]] = [
-            *(self.kill, self.power_loss, self.crash_inside_a_call, self.crash_while_starting),
-            *(self.stop_in_order, self.cut_off, self.pause),
-            *(self.slow_disk, self.stall_disk, self.disk_error),
-        ]
-        chosen = [kind for kind in every if random.random() < KINDS_ON]
+        self._pause_ms = PAUSE_MS
+        chosen = [kind for kind in self._every() if random.random() < KINDS_ON]
         self._kinds = chosen or [self.crash_inside_a_call]
         self._starts_ms: dict[str, int] = {}
         self._crashes_at_start: set[str] = set()
         self._is_on = False
+
+    def _every(self) -> list[Callable[[GroupNode], None]]:
+        return [
+            *(self.kill, self.power_loss, self.crash_inside_a_call, self.crash_while_starting),
+            *(self.stop_in_order, self.cut_off, self.pause),
+            *(self.slow_disk, self.stall_disk, self.disk_error),
+        ]
+
+    def _victim(self) -> GroupNode:
+        return self._cluster.nodes[self._random.choice(self._cluster.ids)]
 
     @property
     def names(self) -> list[str]:
@@ -62,12 +68,12 @@ class GroupFaults:
     def _disturb(self) -> None:
         if not self._is_on:
             return
-        node = self._cluster.nodes[self._random.choice(self._cluster.ids)]
+        node = self._victim()
         kind = self._random.choice(self._kinds)
         if node.is_up and node.node_id not in self._cluster.cut:
             self._say(f"{kind.__name__} {node.node_id}")
             kind(node)
-        self._after(PAUSE_MS, self._disturb)
+        self._after(self._pause_ms, self._disturb)
 
     def _after(self, range_ms: tuple[int, int], action: Callable[[], object]) -> None:
         self._clock.after_ms(

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
+from quorumlog.machine.base import StateMachine
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.errors import StorageError
+from quorumlog.model.hooks import RoleChange
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message
+from quorumlog.model.messages.cluster import ClusterMessage
 from quorumlog.model.messages.peer import Introduction
 from quorumlog.node.bootstrap import boot_state, raft_config
 from quorumlog.node.deleted_groups import LifecycleEnvironment
@@ -23,6 +26,7 @@ from quorumlog.node.group_lifecycle import GroupLifecycle
 from quorumlog.node.group_sync import GroupSync, SyncEnvironment
 from quorumlog.node.groups import HostedReplicas, close_replica, reconfigure
 from quorumlog.node.liveness import NodeLiveness
+from quorumlog.node.machines import open_machine
 from quorumlog.node.peer_handler import ConnectionEvents, PeerHandler, PeerHandlerCounters
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.turn import Turn
@@ -101,7 +105,7 @@ class GroupNode(SimulatedProcess, HostedReplicas):
         self.enter(self._start)
 
     def _start(self) -> None:
-        turn = Turn(lambda action: self.later(0, action))
+        turn = self._turn_of_life = Turn(lambda action: self.later(0, action))
         self.catalog = GroupCatalog(self.config)
         records = GroupFiles(self.files, DIRECTORY, self.files.remove_tree)
         due, query, beat = SimulatedTimer(self), SimulatedTimer(self), SimulatedTimer(self)
@@ -115,6 +119,7 @@ class GroupNode(SimulatedProcess, HostedReplicas):
             self.links,
             self.liveness,
             lambda deadline_ms: None,
+            role_changed=self._role_changed,
         )
         self.lifecycle = GroupLifecycle(
             self.catalog,
@@ -139,7 +144,8 @@ class GroupNode(SimulatedProcess, HostedReplicas):
                 raise StorageError(reason)  # until somebody has mended it, or it can be read again
             self.lifecycle.loaded(found)
             for name, config in list(self.catalog.configs.items()):
-                self._open(config, self.catalog.records[name].identity)
+                record = self.catalog.records.get(name)
+                self._open(config, b"" if record is None else record.identity)
         except StorageError as error:
             self.stop(power=False, why=str(error))
             return
@@ -168,6 +174,20 @@ class GroupNode(SimulatedProcess, HostedReplicas):
         self.replicas.clear()
         self._hosted.clear()
         self._handlers.clear()
+
+    # -- what a broker on it hears of (see `broker_node`) -----------------------------------------
+
+    def _role_changed(self, change: RoleChange) -> None:
+        """A replica has another role."""
+
+    def _applied(self, machine: StateMachine) -> None:
+        """A state machine has applied entries, or loaded a snapshot."""
+
+    def _cluster_received(self, message: ClusterMessage, attachment: memoryview) -> None:
+        """Another broker has sent something."""
+
+    def disconnected(self, peer: str) -> None:
+        """The connection to another node has ended."""
 
     # -- its replicas (see `ReplicaHost`) ---------------------------------------------------------
 
@@ -198,11 +218,16 @@ class GroupNode(SimulatedProcess, HostedReplicas):
         opened = self._open_group(config)
         timer, executor = SimulatedTimer(self), GroupExecutor(self._environment.executor)
         environment: Environment = replace(
-            self._environment, executor=executor, machines=executor, wake_at=timer.wake_at
+            self._environment,
+            executor=executor,
+            machines=executor,
+            wake_at=timer.wake_at,
+            applied=self._applied,
         )
         raft = raft_config(config, self.config, opened, identity)
         core = RaftCore(raft, boot_state(opened), self._random, self.clock.now_ms)
-        replica = Replica(config, core, opened, environment, self.config.limits, None)
+        machine = open_machine(config, "/nowhere")
+        replica = Replica(config, core, opened, environment, self.config.limits, machine)
         timer.tick = replica.tick
         self._hosted[config.group] = _Hosted(opened, replica, executor, timer)
         self.replicas[config.group] = replica
@@ -264,7 +289,9 @@ class GroupNode(SimulatedProcess, HostedReplicas):
     def connected(self, peer: str) -> None:
         """There is a new connection, in both directions."""
         hello = Hello(cluster="sim", node_id=peer, role="control", address="")
-        events = ConnectionEvents(groups_received=self.sync.received)
+        events = ConnectionEvents(
+            groups_received=self.sync.received, cluster_received=self._cluster_received
+        )
         self._handlers[peer] = PeerHandler(
             self.node_id, self.replicas, self.liveness, hello, PeerHandlerCounters(), events
         )
@@ -289,12 +316,12 @@ class _Answers:
         return True
 
 
-def node_config(node_id: str, port: int, limits: Limits) -> NodeConfig:
+def node_config(node_id: str, address: str, limits: Limits) -> NodeConfig:
     """Return the configuration of a node that has no group of its own. Raises `ConfigError`."""
     return NodeConfig(
         self_id=node_id,
         store_base_dir=DIRECTORY,
-        listen=f"127.0.0.1:{port}",
+        listen=address,
         limits=limits,
         deleted_group_reserved_hours=0.001,
     )

@@ -103,6 +103,14 @@ class SimulatedProcess(ABC):
         """How long a write has waited, by the machine's own clock."""
         return int(self._disk.waits_us * self.clock.rate) // 1_000 if self._disk else 0
 
+    def disk_waits_ms_of(self, replica: Replica) -> int:
+        """Return how long a write of one replica has waited, by the machine's own clock.
+
+        One that has nothing to write does not notice that the disk does not answer.
+        """
+        waits_us = 0 if self._disk is None else self._disk.waits_us_of(replica)
+        return int(waits_us * self.clock.rate) // 1_000
+
     def disk_us(self) -> int:
         """Return how long the next group commit, or read, takes."""
         return self._random.randint(*DISK_US) * self.slow

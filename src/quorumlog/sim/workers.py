@@ -88,6 +88,12 @@ class SimulatedDiskWorker:
         waiting = (since_us for item, since_us in self._queue if item.token is not None)
         return now_us - next(waiting, now_us)
 
+    def waits_us_of(self, owner: object) -> int:
+        """Return how long the oldest such write of one owner has been waiting."""
+        now_us, queue = self._process.simulated_us, self._queue
+        waiting = (at for item, at in queue if item.token is not None and item.owner is owner)
+        return now_us - next(waiting, now_us)
+
     def submit(self, owner: WriteOwner, token: int | None, plan: WritePlan) -> None:
         """See `Disk`."""
         self._owners[owner] = None

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from quorumlog.model.block import HEADER, HEADER_SIZE, Block
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import StorageError
-from quorumlog.records.batch import batch_header
+from quorumlog.records.batch import BatchHeader, batch_header
+from quorumlog.records.markers import marker_commits
 from quorumlog.sessions.entries import decode_system_entry
 from quorumlog.sim.invariants.base import Invariant
 from quorumlog.sim.invariants.committed import READ_BYTES
@@ -34,6 +35,9 @@ class Partitions(Invariant):
         self._answers: list[tuple[int, Callable[[], None]]] = []
         self._watermarks: dict[int, dict[int, list[tuple[int, int]]]] = {}
         """By channel and term: (when it was answered, the highest one until then)."""
+        self.heard_marker: Callable[[int, BatchHeader, bool], None] | None = None
+        """Hears of each committed marker that ends a transaction, if brokers write the markers; a
+        client that writes them has made each of them a batch of its own."""
 
     def after_event(self, node: NodeView) -> None:
         """See `Invariant`."""
@@ -94,12 +98,16 @@ class Partitions(Invariant):
             if channel == SYSTEM_CHANNEL:
                 self._take_system(index, bytes(data[start : start + header[8]]))
             elif channel:
-                self._take_batch(index, channel, memoryview(data)[start:], batches)
+                whole = memoryview(data)[start : start + header[8]]
+                self._take_batch(index, channel, whole, batches)
 
     def _take_batch(
         self, index: int, channel: int, data: memoryview, batches: Mapping[int, SentBatch]
     ) -> None:
         history, header = self.history, batch_header(data)
+        if header.is_control and self.heard_marker is not None:
+            self._take_marker(index, channel, data)
+            return
         sent = batches.get(header.first_timestamp)
         commits = None if sent is None else sent.commits
         wrong = history.appended(index, channel, header, commits=commits)
@@ -110,6 +118,17 @@ class Partitions(Invariant):
         self.require(not wrong, f"{where}: {wrong}")
         before, most = history.copies[sent.number] - 1, 1 if sent.is_idempotent else sent.sends
         self.require(before < most, f"{where}, and is stored {before} times before")
+
+    def _take_marker(self, index: int, channel: int, data: memoryview) -> None:
+        """Take a marker that a broker has written, whose number means nothing."""
+        header, commits = batch_header(data), marker_commits(data, 0, len(data))
+        past = self.history.past.get(channel)
+        ends = past is not None and header.producer_id in past.ongoing
+        wrong = self.history.appended(index, channel, header, commits=commits)
+        self.require(not wrong, f"the marker at {index} of channel {channel}: {wrong}")
+        self.require(commits is not None, f"the marker at {index} of channel {channel} is none")
+        if ends and self.heard_marker is not None:
+            self.heard_marker(channel, header, bool(commits))
 
     def _take_system(self, index: int, body: bytes) -> None:
         entry, history = decode_system_entry(body), self.history
