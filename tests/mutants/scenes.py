@@ -15,6 +15,7 @@ from quorumlog.raft.events import (
     RemoveMember,
     TransferRequested,
 )
+from quorumlog.sim.broker_run import BrokerRun
 from quorumlog.sim.cluster import SimulatedCluster
 from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.invariants.no_retraction import NoRetraction
@@ -313,6 +314,28 @@ def p12_partitions_give_up_what_is_old():
 
 def p13_partitions_give_up_what_is_old_or_too_much():
     written_and_given_up(RetentionRule(4_000, 3_000))
+
+
+def c03_the_coordinator_loses_its_peers_but_not_its_clients():
+    run = BrokerRun(1)
+    run.begin()
+    for _ in range(3):
+        run.wait_ms(1_500)
+        coordinator = run.cluster.coordinator()
+        if coordinator is None:
+            raise SceneError("nobody coordinates")
+        run.cluster.parted.add(coordinator.node_id)
+        run.wait_ms(1_500)
+        run.cluster.parted.clear()
+    run.end()
+
+
+def c04_the_coordinator_loses_its_peers_but_not_its_clients():
+    c03_the_coordinator_loses_its_peers_but_not_its_clients()
+
+
+def c09_the_coordinator_loses_its_peers_but_not_its_clients():
+    c03_the_coordinator_loses_its_peers_but_not_its_clients()
 
 
 SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}

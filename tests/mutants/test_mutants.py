@@ -3,9 +3,11 @@
 import importlib
 
 import pytest
+from broker_mutants import BROKER_MUTANTS
 from scenes import SCENES, SceneError
 
 from mutants import MUTANTS
+from quorumlog.sim.broker_run import run_brokers_seed
 from quorumlog.sim.campaign import Plan, run_all
 from quorumlog.sim.finding import found_by
 from quorumlog.sim.group_run import run_groups_seed
@@ -15,7 +17,10 @@ SEEDS = 200
 GROUPS_SEEDS = 20
 """Of mutants of groups that come and go, or of partitions: each seed has them."""
 SECONDS = 20
+BROKER_SECONDS = 12
 FIRST_SEEDS = {
+    "c06": 1,
+    "c10": 1,
     "g01": 1,
     "g05": 194,
     "j01": 16,
@@ -70,6 +75,8 @@ def findings(name):
     seeds = range(first_seed, first_seed + GROUPS_SEEDS)
     if name.startswith("g"):
         outcomes = (run_groups_seed(seed, seconds=SECONDS) for seed in seeds)
+    elif name.startswith("c"):
+        outcomes = (run_brokers_seed(seed, seconds=BROKER_SECONDS) for seed in seeds)
     elif name.startswith("p"):
         outcomes = (run_seed(seed, seconds=SECONDS, has_partitions=True) for seed in seeds)
     else:
@@ -79,7 +86,7 @@ def findings(name):
         yield outcome.finding
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", MUTANTS + BROKER_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_known_bug_is_found(mutant, put):
     mutant(put)
     found = next((one for one in findings(mutant.__name__) if one is not None), None)

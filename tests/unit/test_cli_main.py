@@ -167,6 +167,19 @@ def test_b14_runs_of_partitions_can_be_asked_for_and_repeated(capsys):
     assert outcomes_of(*command[2:]) == outcomes[1:]
 
 
+def test_b14_runs_of_brokers_can_be_asked_for(capsys):
+    run = ("simulate", "--seeds", "1", "--seconds", "1", "--brokers", "--jobs", "1", "--json")
+    assert main([*run]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["faults"][0] == "brokers"
+    assert outcome["command"].endswith(" --brokers")
+
+
+def test_runs_are_of_partitions_or_of_brokers(capsys):
+    assert main(["simulate", "--brokers", "--partitions"]) != 0
+    assert "--brokers" in capsys.readouterr().err
+
+
 def test_a_member_without_its_host_is_refused_before_anybody_is_asked(capsys):
     assert main(["members", "add", "n3", "7104", "--servers", "127.0.0.1:1"]) == 1
     assert "'7104' is not host:port, such as 127.0.0.1:7101" in capsys.readouterr().err
