@@ -134,11 +134,7 @@ def c08_a_channel_of_a_deleted_topic_is_given_out_again(put):
     put(ClusterState, "remove_topic", forget)
 
 
-def c09_the_end_of_a_transaction_is_told_before_it_is_committed(put):
-    _told_early(put, DecideTransaction, GroupsChanged(ResponseCode.SUCCESS))
-
-
-def c10_who_takes_a_transactional_id_fences_nobody(put):
+def c09_who_takes_a_transactional_id_fences_nobody(put):
     init = Transactions.init
 
     def same(self, command, at_ms):

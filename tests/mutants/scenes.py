@@ -334,9 +334,5 @@ def c04_the_coordinator_loses_its_peers_but_not_its_clients():
     c03_the_coordinator_loses_its_peers_but_not_its_clients()
 
 
-def c09_the_coordinator_loses_its_peers_but_not_its_clients():
-    c03_the_coordinator_loses_its_peers_but_not_its_clients()
-
-
 SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}
 """By the mutant that each finds."""

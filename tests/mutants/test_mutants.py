@@ -20,7 +20,7 @@ SECONDS = 20
 BROKER_SECONDS = 12
 FIRST_SEEDS = {
     "c06": 1,
-    "c10": 1,
+    "c09": 1,
     "g01": 1,
     "g05": 194,
     "j01": 16,
