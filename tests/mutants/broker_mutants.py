@@ -15,7 +15,6 @@ from quorumlog.broker.marker_writer import MarkerWriter
 from quorumlog.broker.running import Running
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.group import ConsumerGroup
-from quorumlog.machine.cluster import consumer_groups
 from quorumlog.machine.cluster.commands import (
     CommitOffsets,
     DecideTransaction,
@@ -32,7 +31,7 @@ from quorumlog.model.messages.client import AppendResponse
 
 
 def c01_a_fenced_generation_commits(put):
-    put(consumer_groups, "_is_late", lambda saved, command: False)
+    put(ConsumerGroups, "is_late", lambda self, command: False)
     put(ConsumerGroup, "may_commit", lambda self, *who: ErrorCode.NONE)
 
 
