@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.archive.manifest_file import FORMAT_VERSION
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.manifest import TopicManifest
@@ -34,7 +35,8 @@ def encode_progress(progress: TableProgress, snapshot_id: int | None = None) -> 
     raw = msgspec.json.encode(done)
     if len(raw) > PROGRESS_BYTES_MAX:
         raise PipelineError(
-            f"how far {len(progress.partitions):,} partitions were read takes {len(raw):,} bytes, "
+            f"how far {counted(len(progress.partitions), 'partition')} were read takes "
+            f"{counted(len(raw), 'byte')}, "
             f"and a table has room for {PROGRESS_BYTES_MAX:,}: archive some topics into a table of "
             "their own"
         )
