@@ -6,25 +6,46 @@ Clients that block, as Kafka's admin clients do, run in the test's own thread.
 import asyncio
 import threading
 from contextlib import contextmanager, nullcontext
+from functools import partial
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from quorumlog.broker.broker import Broker
+from quorumlog.kafka.groups.log_consumers import LogConsumers
 from quorumlog.kafka.listener import KafkaListener
 from quorumlog.local.ports import free_ports
 from quorumlog.machine.cluster.commands import AllocateProducerIds
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
-from quorumlog.node.node import Node
+from quorumlog.node.node import Node, wall_ms
+from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.requests import ClientRequests
 from small_files import SMALL_FILES, SMALL_SETTINGS, directory_in_memory
 
 SECONDS = 60
+QUICK = {
+    "group.consumer.min.session.timeout.ms": 500,
+    "group.consumer.session.timeout.ms": 2_000,
+    "group.consumer.min.heartbeat.interval.ms": 50,
+    "group.consumer.heartbeat.interval.ms": 100,
+}
+"""So that nobody waits for the next heartbeat, or the end of a session."""
 
 
 class KafkaNode:
     """One node, its broker and the listener for Kafka's clients."""
 
     def __init__(self, config):
+        self.is_stopped = False
         self.broker = Broker(config)
-        self.node = Node(config, ClientRequests, self.broker.attachments)
+        self.consumers = ConsumerService(config, lambda: self.broker.view, wall_ms)
+        requests = partial(ClientRequests, consumers=self.consumers)
+        self.node = Node(config, requests, self.broker.attachments)
         host, _, port = config.kafka_listen.rpartition(":")
         self.listener = KafkaListener(
             host,
@@ -43,21 +64,33 @@ class KafkaNode:
     async def start(self):
         await self.node.start()
         self.broker.start(self.node)
+        coordinator, replica = self.listener.coordinator, self.node.replicas[CLUSTER_GROUP]
+        self.consumers.coordinator = LogConsumers(
+            coordinator, self.broker, lambda: replica.core.leader_id
+        )
         await self.listener.start()
 
     async def stop(self):
+        if self.is_stopped:
+            return
+        self.is_stopped = True
+        self.consumers.coordinator = None
         await self.listener.stop()
         self.broker.stop()
         await self.node.stop(clean=False)
 
 
 class KafkaNodes:
-    """The nodes of a cluster by number, and how to do something in their event loop."""
+    """The nodes of a cluster by number, and how to do something in their event loop.
 
-    def __init__(self, loop, nodes, servers):
+    `servers` are for Kafka's clients, `addresses` for quorumlog's own.
+    """
+
+    def __init__(self, loop, nodes, configs):
         self._loop = loop
         self.nodes = nodes
-        self.servers = servers
+        self.servers = ",".join(one.kafka_listen for one in configs)
+        self.addresses = ",".join(configs[0].cluster_group.members.values())
 
     def run(self, coroutine):
         """Return what a coroutine returns that runs in the nodes' event loop."""
@@ -95,18 +128,19 @@ class KafkaNodes:
         return self.nodes[broker.leader_of(broker.topics[topic].partitions[number].group).broker_id]
 
 
-def _configs(directory, count, options):
+def _configs(directory, count, logs, options):
     ports = free_ports(2 * count)
     ids = [f"n{number}" for number in range(count)]
     peers = ";".join(
         f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, ports[:count], strict=True)
     )
-    group = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)
+    groups = [GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers, **SMALL_FILES)]
+    groups += [GroupConfig(group=name, peers=peers, **SMALL_FILES) for name in logs]
     return [
         NodeConfig(
             self_id=node_id,
             store_base_dir=str(directory / node_id),
-            groups=[group],
+            groups=groups,
             kafka_listen=f"127.0.0.1:{port}",
             partition_groups=SMALL_SETTINGS,
             **options,
@@ -129,26 +163,41 @@ async def _start(configs):
 
 
 @contextmanager
-def kafka_nodes(directory, count=1, **options):
-    """Run nodes that serve Kafka clients, until all of them know each other."""
+def kafka_nodes(directory, count=1, logs=(), **options):
+    """Run nodes that serve Kafka clients, until all of them know each other.
+
+    `logs`: plain groups that they have, too.
+    """
     place = directory_in_memory(directory) if count == 1 else nullcontext(directory)
-    with place as found, _running(found, count, options) as nodes:
+    with place as found, _running(found, count, logs, options) as nodes:
         yield nodes
 
 
 @contextmanager
-def _running(directory, count, options):
-    configs = _configs(directory, count, options)
+def _running(directory, count, logs, options):
+    configs = _configs(directory, count, logs, options)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="nodes of the test")
     thread.start()
     try:
         started = asyncio.run_coroutine_threadsafe(_start(configs), loop)
         nodes = started.result(SECONDS)
-        yield KafkaNodes(loop, nodes, ",".join(one.kafka_listen for one in configs))
+        yield KafkaNodes(loop, nodes, configs)
         for one in nodes:
             asyncio.run_coroutine_threadsafe(one.stop(), loop).result(SECONDS)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(SECONDS)
         loop.close()
+
+
+def hasten(servers):
+    """Have members of consumer groups say more often that they are alive."""
+    entries = [
+        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+        for name, value in QUICK.items()
+    ]
+    resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": servers})
+    (altered,) = admin.incremental_alter_configs([resource]).values()
+    altered.result(SECONDS)

@@ -20,6 +20,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     AllAckTimeoutError,
     ConfigError,
+    ConsumerFencedError,
     CorruptionError,
     DeadlineExceededError,
     DiskError,
@@ -67,6 +68,7 @@ from quorumlog.model.errors import (
 __all__ = [
     "AllAckTimeoutError",
     "ConfigError",
+    "ConsumerFencedError",
     "CorruptionError",
     "DeadlineExceededError",
     "DiskError",

@@ -12,16 +12,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
     NewTopic,
-    ResourceType,
 )
 from test_kafka_consumer_groups import ask
 
-from kafka_nodes import SECONDS, kafka_nodes
+from kafka_nodes import SECONDS, hasten, kafka_nodes
 from quorumlog.cli.main import main
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
@@ -29,13 +25,6 @@ from quorumlog.local import LocalCluster
 
 NUMBERS = itertools.count()
 PARTITIONS, RECORDS = 4, 40
-QUICK = {
-    "group.consumer.min.session.timeout.ms": 500,
-    "group.consumer.session.timeout.ms": 2_000,
-    "group.consumer.min.heartbeat.interval.ms": 50,
-    "group.consumer.heartbeat.interval.ms": 100,
-}
-"""So that nobody waits for the next heartbeat, or the end of a session."""
 CHILD = """
 import sys, confluent_kafka
 servers, group, topic = sys.argv[1:]
@@ -57,17 +46,6 @@ def cluster(tmp_path_factory):
         hasten(nodes.servers)
         nodes.settle()
         yield nodes
-
-
-def hasten(servers):
-    entries = [
-        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in QUICK.items()
-    ]
-    resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": servers})
-    (altered,) = admin.incremental_alter_configs([resource]).values()
-    altered.result(SECONDS)
 
 
 @pytest.fixture

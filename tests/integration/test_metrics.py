@@ -127,16 +127,6 @@ async def test_166_what_a_state_machine_does_is_timed(make_cluster):
     assert sum(one for _, one in found["quorumlog_machine_state"]) == 1
 
 
-async def test_166_readers_that_report_their_position_have_a_lag(make_cluster):
-    async with make_cluster() as cluster:
-        await cluster.start()
-        async with cluster.client() as client:
-            appended = [await client.append(b"entry") for _ in range(5)]
-            await client.admin.report_position("copies", appended[3].index)
-        found = read(cluster.nodes[cluster.leader_id()])
-    assert value(found, "quorumlog_reader_lag_entries", reader="copies") == 2
-
-
 async def test_histograms_of_groups_beyond_the_bound_are_added_up(make_cluster, monkeypatch):
     monkeypatch.setattr(metrics_module, "GROUPS_WITH_HISTOGRAMS_MAX", 1)
     groups = ("a", "b", "c")

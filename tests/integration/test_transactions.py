@@ -202,27 +202,21 @@ async def test_what_cannot_be_is_refused_in_words(make_cluster, until):
                 transactions.producer(run, 0, 0, idempotent=False)
 
 
-async def test_status_tells_of_open_transactions_and_of_readers(make_cluster, until):
+async def test_status_tells_of_open_transactions(make_cluster, until):
     async with make_cluster() as cluster:
         await cluster.start()
         async with cluster.client() as client:
-            plain = await client.append(b"plain")
+            await client.append(b"plain")
             transactions = Transactions(client, QUERY)
             run = await transactions.init()
             mine = await write(transactions, run, 0, 0, bodies_of(0, 0))
-            await client.admin.report_position("a query", plain.index + 1)
             status = next(one for one in await client.status() if one.role == "LEADER")
             assert status.open_transactions == 1
             assert status.stable_index == mine.first_index - 1
-            assert [(one.reader, one.index) for one in status.readers] == [
-                ("a query", plain.index + 1)
-            ]
             await transactions.commit(run.epoch, 0, [mine])
             status = next(one for one in await client.status() if one.role == "LEADER")
             assert status.open_transactions == 0
             assert status.stable_index == status.committed_index
-            with pytest.raises(UnexpectedArgumentError, match="a name of 1 to 200"):
-                await client.admin.report_position("", 1)
 
 
 async def test_a_group_with_a_machine_takes_none(make_cluster, until):

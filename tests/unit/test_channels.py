@@ -114,7 +114,6 @@ class World:
             timers=self.timers,
             now_us=lambda: 0,
             seconds=Histogram(LATENCY_SECONDS),
-            readers=None,
         )
 
     def rejected_within(self, first, last, most):

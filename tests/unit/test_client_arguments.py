@@ -65,8 +65,6 @@ ADMIN = [
     ("node_id", NAMES, lambda a, x: a.remove_member(x)),
     ("node_id", NAMES, lambda a, x: a.wait_until_voter(x, timeout_s=1)),
     ("timeout_s", [None, "1", -1, True, HUGE], lambda a, x: a.wait_until_voter("n", timeout_s=x)),
-    ("reader", [None, 5, "x" * 1025], lambda a, x: a.report_position(x, 0)),
-    ("index", NUMBERS, lambda a, x: a.report_position("r", x)),
 ]
 KEYS = [
     ("limit", ["x", 0, -1, 1 << 70, 1.5, True], lambda kv, x: kv.scan(limit=x)),

@@ -13,10 +13,12 @@ from quorumlog import client as clients
 from quorumlog.client import (
     KV,
     Client,
+    Consumer,
     GroupAdmin,
     MachineCalls,
     Producer,
     SyncClient,
+    SyncConsumer,
     SyncGroupAdmin,
     SyncKV,
     SyncMachineCalls,
@@ -28,6 +30,7 @@ from quorumlog.client import (
 ROOT = Path(__file__).parents[2]
 PAIRS = [
     (Client, SyncClient),
+    (Consumer, SyncConsumer),
     (GroupAdmin, SyncGroupAdmin),
     (KV, SyncKV),
     (MachineCalls, SyncMachineCalls),
@@ -102,7 +105,7 @@ def old_methods():
 
 
 def test_deprecated_methods_are_known():
-    assert len(old_methods()) == 10
+    assert len(old_methods()) == 9
 
 
 @pytest.mark.parametrize("name", [name for kind, name in old_methods() if kind is SyncClient])
@@ -114,7 +117,7 @@ def test_an_old_method_works_and_warns(name, monkeypatch):
         called.append((args, options))
 
     monkeypatch.setattr(SyncGroupAdmin, new, method)
-    given = {"node_id": "n", "address": "h:1", "timeout_s": 1, "reader": "r", "index": 1}
+    given = {"node_id": "n", "address": "h:1", "timeout_s": 1}
     wanted = signature(getattr(SyncClient, name)).parameters
     options = {key: value for key, value in given.items() if key in wanted}
     expected = rf"SyncClient\.{name} .*admin\.{new}"
@@ -156,7 +159,7 @@ def test_readme_pages_and_examples_use_public_names_only():
 
 
 def test_no_client_of_ours_uses_an_old_name():
-    old = {name for kind, name in old_methods() if kind is SyncClient} - {"report_position"}
+    old = {name for kind, name in old_methods() if kind is SyncClient}
     for file in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

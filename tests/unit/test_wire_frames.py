@@ -17,6 +17,7 @@ from quorumlog.model.messages import (
     base,
     client,
     cluster,
+    consumers,
     groups,
     machine,
     peer,
@@ -45,7 +46,32 @@ MESSAGES = [
     ),
     admin.HistoryRequest(group="g"),
     transactions.TransactionalRequest(group="g", transactional_id=b"q" * 16, run_id=b"r" * 16),
-    transactions.PositionReport(group="g", reader="query", index=9),
+    consumers.ConsumerHeartbeatRequest(
+        group="__cluster",
+        consumer_group="billing",
+        log="flights",
+        identity=b"i" * 16,
+        partitions=3,
+        member_id="m",
+        epoch=4,
+        owned=[0, 2],
+        client_id="c",
+    ),
+    consumers.ConsumerHeartbeatResponse(epoch=5, assigned=[1], interval_ms=5, session_ms=9),
+    consumers.CommitPositionsRequest(
+        group="__cluster",
+        consumer_group="billing",
+        log="flights",
+        identity=b"",
+        partitions=1,
+        member_id="m",
+        epoch=4,
+        positions=[(0, 17)],
+    ),
+    consumers.PositionsRequest(
+        group="__cluster", consumer_group="billing", log="flights", identity=b"", partitions=1
+    ),
+    consumers.PositionsResponse(positions=[(0, 17), (2, 9)]),
     transactions.TransactionalResponse(epoch=3, is_current=True, last_batch=9),
     admin.HistoryResponse(lines=[(10, "LEADER in term 3")]),
     peer.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
@@ -173,7 +199,17 @@ def decoded(raw, limits=LIMITS):
 def test_every_message_has_a_kind():
     concrete = {
         value
-        for module in (admin, base, client, cluster, groups, machine, peer, transactions)
+        for module in (
+            admin,
+            base,
+            client,
+            cluster,
+            consumers,
+            groups,
+            machine,
+            peer,
+            transactions,
+        )
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, base.Message)
     }
@@ -183,6 +219,7 @@ def test_every_message_has_a_kind():
         peer.PeerMessage,
         base.Request,
         cluster.ClusterMessage,
+        consumers.ConsumerRequest,
     }
     assert {type(message) for message in MESSAGES} == set(MESSAGE_OF_KIND.values())
 

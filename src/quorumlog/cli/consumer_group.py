@@ -13,7 +13,13 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.group_descriptions import CONSUMER, DEAD, described_groups
+from quorumlog.cli.group_descriptions import (
+    CONSUMER,
+    DEAD,
+    described_groups,
+    is_log,
+    log_bounds,
+)
 from quorumlog.cli.kafka_admin import (
     PASSING,
     RETRY_S,
@@ -29,7 +35,7 @@ from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.model.wording import counted
 
 Place: TypeAlias = tuple[str, int]
-"""A topic, and the number of a partition of it."""
+"""A topic, or a log that a group reads instead, and the number of a partition of it."""
 
 SHOWN_BY: Final = "quorumlog consumer-group describe"
 UNKNOWN_OFFSET: Final = -1
@@ -53,7 +59,8 @@ Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names of 
 class Share(NamedTuple):
     """A partition that a group has committed an offset of, or that a member owns.
 
-    `committed` None: nothing is. `end` is the high watermark; None: no leader said it.
+    `committed` None: nothing is. `end` is the high watermark, or that of a log the index after its
+    last entry; None: no leader said it.
     """
 
     topic: str
@@ -64,7 +71,10 @@ class Share(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """How many offsets the group has still to come to; None: not known."""
+        """How many offsets the group has still to come to; None: not known.
+
+        Of a log it is a bound: some indexes are no entries of users, or are in other partitions.
+        """
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
@@ -141,15 +151,18 @@ def _shares(admin: Any, *, group: str, described: Mapping[str, Any]) -> list[Sha
         for number in each["partitions"]
     }
     places = sorted({*committed, *owners})
-    led = _led(admin, {place.topic for place in places})
+    logs = log_bounds(admin, {place.topic for place in places if is_log(place.topic)})
+    led = _led(admin, {place.topic for place in places if not is_log(place.topic)})
     asked = dict.fromkeys((place for place in places if place in led), OffsetSpec.LATEST)
-    ends = admin.list_partition_offsets(asked) if asked else {}
+    found = admin.list_partition_offsets(asked) if asked else {}
+    ends = {place: one.offset for place, one in found.items() if one.offset >= 0}
+    ends |= {place: logs[place.topic][1] for place in places if place.topic in logs}
     return [
         Share(
             place.topic,
             place.partition,
             committed.get(place),
-            ends[place].offset if place in ends and ends[place].offset >= 0 else None,
+            ends.get(place),
             owners.get(place),
         )
         for place in places
@@ -313,7 +326,7 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             why = "stop them first, as they would commit their own offsets"
             raise CommandError(_has_members(group, described["members"], why))
         now = {(one.topic, one.partition): one.committed for one in shares}
-        places = admin.ask(partial(_places, topics=topic)) if topic else list(now)
+        places = admin.ask(partial(_places, topics=topic, known=list(now))) if topic else list(now)
         wanted = {place: target(place, now.get(place)) for place in places}
         _wait_led(admin, places)
         targets = admin.ask(partial(_resolved, wanted=wanted))
@@ -354,17 +367,24 @@ def _target(
     return shifted if shift_by is not None else lambda place, now: ways[0]
 
 
-def _places(admin: Any, *, topics: Iterable[str]) -> list[Place]:
-    """Return the partitions that `--topic` names. Raises `CommandError` for unknown ones."""
+def _places(admin: Any, *, topics: Iterable[str], known: Collection[Place]) -> list[Place]:
+    """Return the partitions that `--topic` names. Raises `CommandError` for unknown ones.
+
+    `known`: those that the group has; of a log there are no others.
+    """
     wanted: dict[str, list[int] | None] = {}
+    places: list[Place] = []
     for text in topics:
+        if is_log(text):
+            places += _places_in_log(text, known)
+            continue
         name, separator, numbers = text.partition(":")
         try:
             wanted[name] = [int(one) for one in numbers.split(",")] if separator else None
         except ValueError:
             raise typer.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1") from None
-    found = {one["name"]: one for one in admin.describe_topics(list(wanted))}
-    places: list[Place] = []
+    described = admin.describe_topics(list(wanted)) if wanted else ()
+    found = {one["name"]: one for one in described}
     for name, given in wanted.items():
         if found[name]["error_code"]:
             raise CommandError(f"there is no topic {name!r}")
@@ -376,6 +396,17 @@ def _places(admin: Any, *, topics: Iterable[str]) -> list[Place]:
     return places
 
 
+def _places_in_log(text: str, known: Collection[Place]) -> list[Place]:
+    """Return the partitions of a log that `--topic` names as log:NAME or log:NAME:0,1."""
+    found = [place for place in known if text in (place[0], f"{place[0]}:{place[1]}")]
+    for name in {name for name, _ in known if text.startswith(f"{name}:")}:
+        numbers = text.removeprefix(f"{name}:").split(",")
+        found = [place for place in known if place[0] == name and str(place[1]) in numbers]
+    if not found:
+        raise CommandError(f"the group has committed nothing of {text}")
+    return found
+
+
 def _wait_led(admin: KafkaAdmin, places: Collection[Place]) -> None:
     """Wait until partitions have leaders, for as long as an election takes.
 
@@ -383,7 +414,9 @@ def _wait_led(admin: KafkaAdmin, places: Collection[Place]) -> None:
     """
     ends_at = time.monotonic() + LEADERS_S
     while True:
-        led = admin.ask(partial(_led, topics={name for name, _ in places}))
+        topics = {name for name, _ in places if not is_log(name)}
+        led = {place for place in places if is_log(place[0])}
+        led |= admin.ask(partial(_led, topics=topics))
         without = [place for place in places if place not in led]
         if not without:
             return
@@ -418,12 +451,17 @@ def _resolved(admin: Any, *, wanted: Mapping[Place, Any]) -> dict[Place, int]:
     from kafka import TopicPartition  # noqa: PLC0415  (see kafka_admin)
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
-    targets = {TopicPartition(*place): target for place, target in wanted.items()}
+    logs = {place: target for place, target in wanted.items() if is_log(place[0])}
+    resolved = _resolved_in_logs(admin, logs)
+    targets = {
+        TopicPartition(*place): target for place, target in wanted.items() if place not in logs
+    }
+    if not targets:
+        return resolved
     asked = {place: at for place, at in targets.items() if type(at) is not int}
     starts = admin.list_partition_offsets(dict.fromkeys(targets, OffsetSpec.EARLIEST))
     ends = admin.list_partition_offsets(dict.fromkeys(targets, OffsetSpec.LATEST))
     found = admin.list_partition_offsets(asked) if asked else {}
-    resolved = {}
     for place, target in targets.items():
         at = found[place].offset if place in asked else target
         start, end = starts[place].offset, ends[place].offset
@@ -431,10 +469,33 @@ def _resolved(admin: Any, *, wanted: Mapping[Place, Any]) -> dict[Place, int]:
         if place in asked and at == UNKNOWN_OFFSET:
             print_note(f"{where}: no record is as new; to the end, {end}")
             at = end
-        elif not start <= at <= end:
-            print_note(f"{where}: {at} is not within {start} to {end}")
-        resolved[place.topic, place.partition] = min(max(at, start), end)
+        resolved[place.topic, place.partition] = _within(where, at, start, end)
     return resolved
+
+
+def _resolved_in_logs(admin: Any, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+    """Return the index of each partition of a log, within what the log has."""
+    from kafka.admin import OffsetSpec  # noqa: PLC0415  (see kafka_admin)
+
+    bounds = log_bounds(admin, {name for name, _ in wanted})
+    resolved = {}
+    for place, target in wanted.items():
+        if place[0] not in bounds:
+            raise CommandError(f"no broker has a replica of {place[0]}; start the nodes that have")
+        start, end = bounds[place[0]]
+        known = {OffsetSpec.EARLIEST: start, OffsetSpec.LATEST: end}
+        if type(target) is not int and target not in known:
+            raise CommandError(f"{place[0]}: entries of a log are not found by time")
+        at = target if type(target) is int else known[target]
+        resolved[place] = _within(f"{place[0]} {place[1]}", at, start, end)
+    return resolved
+
+
+def _within(where: str, at: int, start: int, end: int) -> int:
+    """Return an offset, or the nearest one that the partition has."""
+    if not start <= at <= end:
+        print_note(f"{where}: {at} is not within {start} to {end}")
+    return min(max(at, start), end)
 
 
 def _commit(admin: Any, *, group: str, targets: Mapping[Place, int]) -> None:

@@ -4,10 +4,11 @@ kafka-python knows only the classic one; groups by the consumer protocol (KIP-84
 messages of our own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from quorumlog.cli.errors import CommandError
+from quorumlog.machine.cluster.consumer_groups import LOG_PREFIX
 
 DEAD: Final = "Dead"
 """The state of a group that does not exist."""
@@ -90,3 +91,45 @@ def _as_classic(group: Mapping[str, Any]) -> dict[str, Any]:
 def _places(assignment: Mapping[str, Any]) -> list[dict[str, Any]]:
     topics: Iterable[Mapping[str, Any]] = assignment["topic_partitions"]
     return [{"topic": one["topic_name"], "partitions": one["partitions"]} for one in topics]
+
+
+def is_log(topic: str) -> bool:
+    """Whether what stands among the topics of a consumer group is a log that it reads."""
+    return topic.startswith(LOG_PREFIX)
+
+
+def log_bounds(client: Any, topics: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Return the first index of each log, and that after its last entry, as brokers know them.
+
+    `topics`: names of logs among topics. Those of which no broker has a replica are left out.
+    """
+    from kafka.admin import OffsetSpec  # noqa: PLC0415  (see kafka_admin)
+    from kafka.protocol.consumer import ListOffsetsRequest  # noqa: PLC0415
+
+    topic_of = ListOffsetsRequest.ListOffsetsTopic
+    partition_of = topic_of.ListOffsetsPartition
+
+    def request(spec: Any) -> Any:
+        # all partitions of a log begin and end with it
+        asked = [partition_of(partition_index=0, timestamp=spec.value)]
+        named = [topic_of(name=name, partitions=asked) for name in sorted(topics)]
+        return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=named)
+
+    async def ask(node_id: int, spec: Any) -> dict[str, int]:
+        answer = await client._manager.send(request(spec), node_id=node_id)
+        return {one.name: one.partitions[0].offset for one in answer.topics}
+
+    async def ask_all() -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for node_id in broker_ids:
+            starts = await ask(node_id, OffsetSpec.EARLIEST)
+            ends = await ask(node_id, OffsetSpec.LATEST)
+            for name, end in ends.items():
+                if end >= 0 and end >= found.get(name, (0, -1))[1]:
+                    found[name] = starts[name], end
+        return found
+
+    if not topics:
+        return {}
+    broker_ids = [one["broker_id"] for one in client.describe_cluster()["brokers"]]
+    return dict(client._manager.run(ask_all))

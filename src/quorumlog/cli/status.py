@@ -27,7 +27,7 @@ from quorumlog.cli.output import (
 )
 from quorumlog.cli.target import Target, find_target
 from quorumlog.model.codes import ResponseCode, Role
-from quorumlog.model.messages.client import StatusResponse
+from quorumlog.model.messages.client import ConsumerPosition, StatusResponse
 
 LEFT_OUT = {"VOTES": "yes", "FLUSH": "sync"}
 """Columns that are only shown if a replica has another value there, by their usual value."""
@@ -72,7 +72,7 @@ def status_command(
 
 
 def _print_uses(status: StatusResponse) -> None:
-    """Print what the leader knows of the log's form, writers of transactions, and readers."""
+    """Print what the leader knows of the log's form, writers of transactions, and consumers."""
     if status.original_compatible:
         print_line("DLedger 0.2.7 to 0.4.0 can go on with the log (originalCompatible)")
     if status.open_transactions:
@@ -80,11 +80,15 @@ def _print_uses(status: StatusResponse) -> None:
             f"open transactions: {status.open_transactions}; readers see entries up to "
             f"{status.stable_index}"
         )
-    for one in status.readers:
-        behind = max(0, status.stable_index + 1 - one.index)
+    for one in status.consumers:
         print_line(
-            f"reader {one.reader}: at {one.index}, {behind} behind, {one.ago_ms / 1_000:.0f} s ago"
+            f"consumer group {one.group}, partition {one.partition}: at {one.index}, "
+            f"lag {_lag(status, one)}, committed {one.ago_ms / 1_000:.0f} s ago"
         )
+
+
+def _lag(status: StatusResponse, one: ConsumerPosition) -> int:
+    return max(0, status.stable_index + 1 - one.index)
 
 
 def _print_histories(target: Target, *, as_json: bool) -> None:
@@ -176,9 +180,15 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "connections": status.connections if known else None,
         "connections_max": status.connections_max if known else None,
         "loop_lag_ms": status.loop_lag_ms if known else None,
-        "readers": [
-            {"reader": one.reader, "index": one.index, "seconds_ago": one.ago_ms / 1_000}
-            for one in status.readers
+        "consumers": [
+            {
+                "group": one.group,
+                "partition": one.partition,
+                "index": one.index,
+                "lag": _lag(status, one),
+                "seconds_ago": one.ago_ms / 1_000,
+            }
+            for one in status.consumers
         ],
         "identity": (status.identity or None) if known else None,
         "addresses": status.address_text if known else None,

@@ -6,6 +6,7 @@ knows a replica, the Raft core or the storage of a node: a client sees frames an
 
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
+from quorumlog.client.consumer import Consumer
 from quorumlog.client.delivery import Delivery, ProducerStats
 from quorumlog.client.group_answers import GroupChange, GroupSummary
 from quorumlog.client.groups import Groups
@@ -32,6 +33,7 @@ from quorumlog.client.results import (
 )
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_admin import SyncGroupAdmin
+from quorumlog.client.sync_consumer import SyncConsumer
 from quorumlog.client.sync_groups import SyncGroups
 from quorumlog.client.sync_kv import SyncKV
 from quorumlog.client.sync_machine import SyncMachineCalls
@@ -48,6 +50,7 @@ __all__ = [
     "AppendedBatch",
     "Client",
     "Compare",
+    "Consumer",
     "Delete",
     "Delivery",
     "EventsForgottenError",
@@ -70,6 +73,7 @@ __all__ = [
     "Queried",
     "ReplicaHistory",
     "SyncClient",
+    "SyncConsumer",
     "SyncGroupAdmin",
     "SyncGroups",
     "SyncKV",

@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import dataclass
 
 from quorumlog.client.arguments import (
-    INDEX,
-    LABEL,
     NODE_ID,
     TERM,
     address,
@@ -29,7 +27,6 @@ from quorumlog.model.messages.admin import (
 from quorumlog.model.messages.base import Request, Response
 from quorumlog.model.messages.client import StatusRequest, StatusResponse
 from quorumlog.model.messages.machine import SnapshotRequest, SnapshotResponse
-from quorumlog.model.messages.transactions import PositionReport
 
 POLL_S = 0.2
 """Pause between two checks of a member that is catching up."""
@@ -184,15 +181,6 @@ class GroupAdmin:
                 healthy=False,
                 health_text="unreachable",
             )
-
-    @takes(reader=LABEL, index=INDEX)
-    async def report_position(self, reader: str, index: int) -> None:
-        """Report to the leader that a consumer has handled all entries before an index.
-
-        `status` shows it; nothing else depends on it.
-        """
-        request = PositionReport(group=self._requester.group, reader=reader, index=index)
-        await self._ask_leader(request)
 
     async def history(self) -> list[ReplicaHistory]:
         """Return what happened to each replica lately, one value for each known server."""

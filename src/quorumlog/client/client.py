@@ -356,7 +356,7 @@ class Client:
         blocks = BlockReader(fetch, index, end, follow=follow).blocks()
         async with aclosing(blocks):
             async for fetched in blocks:
-                if entries := _seen(self.group, self.limits, fetched, include_all, channel):
+                if entries := seen_entries(self.group, self.limits, fetched, include_all, channel):
                     yield entries
 
     @takes(leader_only=flag, linearizable=flag, isolation=ISOLATION)
@@ -593,8 +593,12 @@ async def _fetch_once(
     )
 
 
-def _seen(
-    group: str, limits: Limits, fetched: FetchedBlock, include_all: bool, channel: int | None
+def seen_entries(
+    group: str,
+    limits: Limits,
+    fetched: FetchedBlock,
+    include_all: bool = False,
+    channel: int | None = None,
 ) -> list[Entry]:
     """Return the entries of a block that a reader sees."""
     if channel is None:

@@ -313,11 +313,6 @@ class SyncClient:
         warn_renamed("SyncClient.wait_until_voter", "SyncClient.admin.wait_until_voter")
         self.admin.wait_until_voter(node_id, timeout_s=timeout_s)
 
-    def report_position(self, reader: str, index: int) -> None:
-        """Deprecated: use `admin.report_position`."""
-        warn_renamed("SyncClient.report_position", "SyncClient.admin.report_position")
-        self.admin.report_position(reader, index)
-
     def stories(self) -> list[ReplicaHistory]:
         """Deprecated: use `admin.history`."""
         warn_renamed("SyncClient.stories", "SyncClient.admin.history")

@@ -47,10 +47,6 @@ class SyncGroupAdmin:
         """See `GroupAdmin.status`."""
         return self._thread.wait(self._admin.status())
 
-    def report_position(self, reader: str, index: int) -> None:
-        """See `GroupAdmin.report_position`."""
-        self._thread.wait(self._admin.report_position(reader, index))
-
     def history(self) -> list[ReplicaHistory]:
         """See `GroupAdmin.history`."""
         return self._thread.wait(self._admin.history())

@@ -91,6 +91,11 @@ class KafkaListener:
         return self._acceptor.port
 
     @property
+    def coordinator(self) -> GroupCoordinator:
+        """The coordinator of consumer groups."""
+        return self._services.coordinator
+
+    @property
     def is_listening(self) -> bool:
         """Whether connections are accepted."""
         return self._acceptor.is_listening

@@ -77,6 +77,7 @@ class ResponseCode(IntEnum):
     CLUSTER_FULL = 648
     INVALID_TRANSACTION_STATE = 649
     NODE_STOPPING = 650
+    CONSUMER_FENCED = 660
 
 
 class WriteLevel(IntEnum):

@@ -8,6 +8,7 @@
     │   │                             LeaderNotReadyError, ProducerFencedError, SequenceGapError,
     │   │                             SequenceMismatchError, UnknownProducerError,
     │   │                             TransactionEndedError, TransactionAbortedError,
+    │   │                             ConsumerFencedError,
     │   │                             UnexpectedArgumentError, HookRefusedError,
     │   │                             EmptyBatchError, UnsupportedError,
     │   │                             UnknownGroupError, WrongClusterError,
@@ -302,6 +303,17 @@ class TransactionAbortedError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class ConsumerFencedError(RequestError):
+    """A consumer has lost partitions that it had entries of: what it did was not committed.
+
+    It was silent for longer than the session time-out, or the partitions were given to another
+    member; who has them now handles these entries again. The consumer itself goes on.
+    """
+
+    code = ResponseCode.CONSUMER_FENCED
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class LeaderNotReadyError(RequestError):
     """A new leader does not know yet what is committed, or what the others have; it soon will."""
 
@@ -471,6 +483,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         AllAckTimeoutError,
         TransactionEndedError,
         TransactionAbortedError,
+        ConsumerFencedError,
         LeaderNotReadyError,
         NoLeaderError,
         DiskFullError,

@@ -10,13 +10,15 @@ from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterView
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import NodeConfig, parse_address
+from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
 from quorumlog.model.errors import error_for
 from quorumlog.node.attachments import Attachments
-from quorumlog.node.node import Node
+from quorumlog.node.node import Node, wall_ms
+from quorumlog.service.consumers import ConsumerService
 
 if TYPE_CHECKING:
     from quorumlog.kafka.counters import KafkaCounters
+    from quorumlog.kafka.groups.log_consumers import LogConsumers
     from quorumlog.kafka.listener import KafkaListener
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,16 @@ def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
     return listener
 
 
+def _log_consumers(node: Node, broker: Broker, listener: "KafkaListener") -> "LogConsumers":
+    from quorumlog.kafka.groups.log_consumers import LogConsumers  # noqa: PLC0415  (see above)
+
+    def leader() -> str | None:
+        replica = node.replicas.get(CLUSTER_GROUP)
+        return None if replica is None else replica.core.leader_id
+
+    return LogConsumers(listener.coordinator, broker, leader)
+
+
 async def serve_kafka(node: Node, broker: Broker, listener: "KafkaListener") -> None:
     """Listen for Kafka clients, and say where.
 
@@ -98,6 +110,7 @@ class KafkaService:
     def __init__(self, config: NodeConfig) -> None:
         self._broker = None if config.cluster_group is None else Broker(config)
         self._listener: KafkaListener | None = None
+        self.consumers = ConsumerService(config, self.view, wall_ms)
 
     @property
     def attachments(self) -> Mapping[str, Attachments]:
@@ -123,10 +136,12 @@ class KafkaService:
         self._broker.start(node)
         if node.config.kafka_listen:
             self._listener = kafka_listener(node, self._broker)
+            self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
             await serve_kafka(node, self._broker, self._listener)
 
     async def stop(self) -> None:
         """Serve no more and take part no more; the node, which has to run, may be stopped then."""
+        self.consumers.coordinator = None
         if self._listener is not None:
             await self._listener.stop()
         if self._broker is not None:

@@ -209,10 +209,6 @@ FAMILIES: Final = (
     *_counters((*REPLICA, "code"), {"service_appends_refused": "Appends not acknowledged."}),
     *_gauges((*REPLICA, "state"), {"machine_state": "1 for the state that the machine is in."}),
     *_gauges(
-        (*REPLICA, "reader"),
-        {"reader_lag_entries": "Entries a reader that reported its position is behind."},
-    ),
-    *_gauges(
         PARTITION,
         {
             "partition_high_watermark": "Offset after the last record that consumers may see.",
@@ -225,7 +221,8 @@ FAMILIES: Final = (
         ("consumer_group", "topic", "partition"),
         {
             "consumer_group_lag_records": (
-                "Records of a partition that this node leads which come after the committed offset."
+                "Records of a partition, or entries of a log, that this node leads and that come "
+                "after the committed offset."
             ),
         },
     ),

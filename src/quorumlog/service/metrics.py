@@ -167,9 +167,6 @@ def _add_gauges(page: _Page, labels: tuple[str, ...], status: StatusResponse) ->
     page.add("replica_scrub_last_pass_timestamp_seconds", labels, last_pass)
     page.add("replica_scrub_last_pass_seconds", labels, last_pass)
     page.add("replica_scrub_passes", labels, status.scrub_passes)
-    for reader in status.readers:
-        lag = max(0, status.stable_index + 1 - reader.index)
-        page.add("reader_lag_entries", (*labels, reader.reader), lag)
 
 
 def _add_machine(
@@ -359,7 +356,7 @@ def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
     records = view.consumer_groups.values()
     page.add("kafka_consumer_groups", (), len(records))
     page.add("kafka_consumer_group_members", (), sum(one.member_count for one in records))
-    ends = {}
+    ends = _ends_of_logs(node, view)
     for group, assignments in view.assignments.items():
         replica = node.replicas.get(group)
         if replica is not None and replica.core.role is Role.LEADER:
@@ -377,6 +374,21 @@ def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
         topic, end = ends[place]
         lag = max(0, end - committed.offset)
         page.add("consumer_group_lag_records", (name, topic, str(place[1])), lag)
+
+
+def _ends_of_logs(node: Node, view: ClusterView) -> dict[tuple[bytes, int], tuple[str, int]]:
+    """Return the names and ends of the logs that consumer groups read and this node leads."""
+    ends: dict[tuple[bytes, int], tuple[str, int]] = {}
+    for log in {one.log for one in view.consumer_groups.values() if one.log is not None}:
+        replica = node.replicas.get(log.log)
+        if replica is None or replica.core.role is not Role.LEADER:
+            continue
+        if replica.core.identity == log.identity:
+            end = min(replica.core.committed_index, replica.tables.stable_index) + 1
+            ends.update(
+                ((log.topic_id, number), (log.topic, end)) for number in range(log.partitions)
+            )
+    return ends
 
 
 def _add_disks(page: _Page, node: Node) -> None:

@@ -39,6 +39,7 @@ from quorumlog.model.messages.client import (
     StatusRequest,
     WatchLeaderRequest,
 )
+from quorumlog.model.messages.consumers import ConsumerRequest
 from quorumlog.model.messages.machine import (
     QueryRequest,
     QueryResponse,
@@ -46,7 +47,6 @@ from quorumlog.model.messages.machine import (
     SnapshotResponse,
 )
 from quorumlog.model.messages.transactions import (
-    PositionReport,
     TransactionalRequest,
     TransactionalResponse,
 )
@@ -64,6 +64,7 @@ from quorumlog.raft.events import (
     TransferRequested,
 )
 from quorumlog.service.answers import Answers
+from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.sessions.entries import system_entry_of
@@ -97,10 +98,11 @@ GROUPS_NAMED_MAX = 8
 
 
 class ClientRequests:
-    """Handles the requests of one client connection."""
+    """Handles the requests of one client connection; `consumers`: what the node has for those."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, consumers: ConsumerService | None = None) -> None:
         self._node = node
+        self._consumers = consumers
         self._limits = node.config.limits
         self._bounds = node.request_bounds
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
@@ -375,16 +377,11 @@ class ClientRequests:
 
         self._replica(request.group).transactions.answer_state(request, answer)
 
-    def _position(self, connection: Connection, frame: Frame, request: PositionReport) -> None:
-        self._leader(request.group).fetches.readers.report(request.reader, request.index)
-        self._answer(connection, frame, Response())
-
-    def _leader(self, group: str) -> Replica:
-        replica = self._replica(group)
-        if replica.core.role is not Role.LEADER:
-            code, leader_id = ResponseCode.NOT_LEADER, replica.core.leader_id
-            raise error_for(code, f"not the leader of {group}", leader_id)
-        return replica
+    def _consumer(self, connection: Connection, frame: Frame, request: ConsumerRequest) -> None:
+        if self._consumers is None:
+            raise error_for(ResponseCode.UNSUPPORTED, "this node coordinates no consumers")
+        host = connection.remote_address.rpartition(":")[0]
+        self._consumers.answer(request, host, partial(self._answer, connection, frame))
 
     def _fetch(self, connection: Connection, frame: Frame, request: FetchRequest) -> None:
         replica = self._replica(request.group)
@@ -442,7 +439,10 @@ class ClientRequests:
         if failed is not None:
             status = status_of_failed(node.config, request.group, failed)
         else:
-            status = status_of(self._replica(request.group), node.config.self_id)
+            replica = self._replica(request.group)
+            found = [] if self._consumers is None else self._consumers.positions(replica)
+            status = status_of(replica, node.config.self_id)
+            status = msgspec.structs.replace(status, consumers=found)
         status = msgspec.structs.replace(
             status,
             connections=len(node.listener.connections),
@@ -504,7 +504,6 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     QueryRequest: ClientRequests._query,
     SnapshotRequest: ClientRequests._snapshot,
     TransactionalRequest: ClientRequests._transactional,
-    PositionReport: ClientRequests._position,
     MetadataRequest: ClientRequests._metadata,
     WatchLeaderRequest: ClientRequests._watch_leader,
     StatusRequest: ClientRequests._status,
@@ -512,4 +511,5 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     ChangeMembersRequest: ClientRequests._change_members,
     HistoryRequest: ClientRequests._history,
     **dict.fromkeys(GROUPS_REQUESTS, ClientRequests._of_groups),
+    **dict.fromkeys(CONSUMER_REQUESTS, ClientRequests._consumer),
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import QuorumlogError
@@ -29,7 +30,8 @@ class ServedNode:
         self._outlets = MetricOutlets(config)
         self._kafka = KafkaService(config)
         attachments.update(self._kafka.attachments)
-        self.node = Node(config, requests_of, attachments)
+        requests = partial(requests_of, consumers=self._kafka.consumers)
+        self.node = Node(config, requests, attachments)
         self._ended = ended
         self._starting: asyncio.Task[None] | None = None
         self._showing: asyncio.Task[None] | None = None

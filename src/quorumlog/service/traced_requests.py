@@ -2,6 +2,7 @@
 
 from quorumlog.node.instruments import Tracer
 from quorumlog.node.node import Node, monotonic_us
+from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.requests import ClientRequests
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
@@ -10,8 +11,8 @@ from quorumlog.wire.frame import Frame
 class TracedRequests(ClientRequests):
     """Notes when each request begins to be handled: before it is parsed and its CRCs checked."""
 
-    def __init__(self, node: Node, tracer: Tracer) -> None:
-        super().__init__(node)
+    def __init__(self, node: Node, tracer: Tracer, consumers: ConsumerService | None) -> None:
+        super().__init__(node, consumers)
         self._tracer = tracer
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
@@ -21,7 +22,9 @@ class TracedRequests(ClientRequests):
         self._tracer.arrived_us = 0
 
 
-def requests_of(node: Node) -> ClientRequests:
-    """Return the handler of a client's connection."""
+def requests_of(node: Node, consumers: ConsumerService | None = None) -> ClientRequests:
+    """Return the handler of a client's connection; `consumers`: what the node has for them."""
     tracer = node.instruments.tracer
-    return ClientRequests(node) if tracer is None else TracedRequests(node, tracer)
+    if tracer is None:
+        return ClientRequests(node, consumers)
+    return TracedRequests(node, tracer, consumers)

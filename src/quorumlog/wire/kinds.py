@@ -5,6 +5,7 @@ from quorumlog.model.messages import (
     base,
     client,
     cluster,
+    consumers,
     groups,
     machine,
     peer,
@@ -53,7 +54,6 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     45: machine.SnapshotResponse,
     46: transactions.TransactionalRequest,
     47: transactions.TransactionalResponse,
-    48: transactions.PositionReport,
     49: peer.OfferQuery,
     50: peer.OfferResponse,
     51: client.GroupIdentity,
@@ -75,7 +75,13 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     72: cluster.Leading,
     73: cluster.ClusterCommand,
     74: cluster.ClusterAnswer,
+    80: consumers.ConsumerHeartbeatRequest,
+    81: consumers.ConsumerHeartbeatResponse,
+    82: consumers.CommitPositionsRequest,
+    83: consumers.PositionsRequest,
+    84: consumers.PositionsResponse,
 }
+"""48 was a consumer's report of its position."""
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {
     message: kind for kind, message in MESSAGE_OF_KIND.items()
 }

@@ -23,6 +23,7 @@ from quorumlog.kafka.groups.consumers import (
     Consumers,
     HeartbeatAnswer,
 )
+from quorumlog.kafka.groups.log_topics import LogTopics
 from quorumlog.kafka.groups.reconciliation import Held, next_held
 from quorumlog.kafka.groups.target_assignment import TargetAssignment, TopicStore
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
@@ -63,7 +64,7 @@ class ProtocolStore(SaveStore, TopicStore, Protocol):
 
 class ProtocolGroup:
     """A group and its members. `due_ms`: when `tick` is to be called, in the time of a clock that
-    never goes back, or before that; None: nothing is due.
+    never goes back, or before that; None: nothing is due. `log`: what it reads instead of topics.
     """
 
     def __init__(self, record: ConsumerGroupRecord, store: ProtocolStore, now_ms: int) -> None:
@@ -81,7 +82,9 @@ class ProtocolGroup:
         """It goes on from what an earlier coordinator has saved, and has no target yet."""
         if self._is_restored:
             self._due_at(now_ms)
-        self.target = TargetAssignment(self.epoch, self.members, store)
+        self.log = record.log
+        topics = store if record.log is None else LogTopics(record.log, store.patterns)
+        self.target = TargetAssignment(self.epoch, self.members, topics)
         self.saves = ConsumerSaves(
             self.name, record.version, self.members, store, lambda: self.epoch, self._rise
         )

@@ -36,7 +36,7 @@ from quorumlog.machine.cluster.commands import (
     SaveConsumers,
     SaveGroup,
 )
-from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX, ConsumerGroupRecord
+from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX, ConsumerGroupRecord, LogToRead
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.topic_configs import (
     CONSUMER_ASSIGNORS,
@@ -122,6 +122,8 @@ class GroupCoordinator:
         """Groups of which a save is under way, with those that wait for its end."""
         self._unsaved: dict[str, None] = {}
         """Groups that are not saved as they are, as a disk was full, say: it is tried again."""
+        self.held: set[str] = set()
+        """Groups that nobody may join now, as it is not known yet what they consume."""
         self._to_take: list[str] = []
         """Groups with members that an earlier coordinator had."""
         self._expire_ms = self._save_ms = 0
@@ -167,7 +169,9 @@ class GroupCoordinator:
         names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
         return GroupSettings(*(int(cluster_default(one, self._broker.defaults)) for one in names))
 
-    def _settings_of_protocol(self) -> ProtocolSettings:
+    @property
+    def protocol_settings(self) -> ProtocolSettings:
+        """What counts for all groups by the consumer protocol."""
         defaults, version = self._broker.defaults, self._broker.version
         if self._protocol_settings[0] != version:
             names = (CONSUMER_SESSION, CONSUMER_INTERVAL, CONSUMER_MEMBERS_MAX)
@@ -194,7 +198,7 @@ class GroupCoordinator:
             if record.member_count:
                 self._keep(found)
         if isinstance(found, ProtocolGroup):
-            found.settings = self._settings_of_protocol()
+            found.settings = self.protocol_settings
         return found
 
     def _keep(self, group: AnyGroup) -> None:
@@ -210,15 +214,16 @@ class GroupCoordinator:
 
         It is made if there is none and the consumer is no member yet.
         """
-        group = self.find(name)
-        if isinstance(group, ProtocolGroup) and not self._may_change(group):
-            is_passing = group.is_unused
+        group, reads_log = self.find(name), self.log_of(name) is not None
+        is_other = isinstance(group, ProtocolGroup) and not self.may_change(group)
+        if name in self.held or reads_log or is_other:
+            is_passing = name in self.held or (not reads_log and group and group.is_unused)
             joined(JoinAnswer(_BUSY if is_passing else ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         if group is None and request.member_id:
             joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
             return
-        if group is None and self._is_full():
+        if group is None and self.is_full:
             joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
         if not isinstance(group, ConsumerGroup):
@@ -230,13 +235,18 @@ class GroupCoordinator:
         if not group.is_unused:
             self._keep(group)
 
-    def heartbeat(self, name: str, asked: ConsumerHeartbeat, done: Answered) -> None:
+    def heartbeat(
+        self, name: str, asked: ConsumerHeartbeat, done: Answered, log: LogToRead | None = None
+    ) -> None:
         """Take what a consumer says by the consumer protocol; see `ProtocolGroup.heartbeat`.
 
-        The group is made if there is none and the consumer joins.
+        The group is made if there is none and it joins. `log`: what it reads; None: topics.
         """
-        group = self.find(name)
-        if isinstance(group, ConsumerGroup) and not self._may_change(group):
+        group, read = self.find(name), self.log_of(name)
+        if name in self.held or read != log:
+            done(HeartbeatAnswer(_BUSY) if name in self.held else _refused(asked, read))
+            return
+        if isinstance(group, ConsumerGroup) and not self.may_change(group):
             text = "the group has members of the classic protocol (group.protocol=classic)"
             error = _BUSY if group.is_unused else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             done(HeartbeatAnswer(error, text=text))
@@ -245,26 +255,32 @@ class GroupCoordinator:
             if asked.epoch != JOINING:
                 done(HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
                 return
-            if group is None and self._is_full():
+            if group is None and self.is_full:
                 done(HeartbeatAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
                 return
             record = self._broker.consumer_groups.get(name, ConsumerGroupRecord(name))
             if group is not None:
                 record = replace(record, generation=max(record.generation, group.generation))
             group = ProtocolGroup(replace(record, consumers={}), self, self.now_ms())
-            group.settings = self._settings_of_protocol()
+            group.settings = self.protocol_settings
         self._groups[name] = group
         group.heartbeat(asked, self.now_ms(), done)
         if self._groups.get(name) is group:
             self.touch(group)
             self._drop_if_unused(name)
 
-    def _may_change(self, group: AnyGroup) -> bool:
+    def log_of(self, name: str) -> LogToRead | None:
+        """Return the log that a group reads; None: it consumes topics, or there is no group."""
+        record = self._broker.consumer_groups.get(name)
+        return None if record is None else record.log
+
+    def may_change(self, group: AnyGroup) -> bool:
         """Whether a group may become one of the other protocol: it has no members, for sure."""
         is_saving = group.saves.is_saving if isinstance(group, ProtocolGroup) else False
         return group.is_unused and not is_saving and group.name not in self._saving
 
-    def _is_full(self) -> bool:
+    @property
+    def is_full(self) -> bool:
         """Whether there are as many groups as there may be, saved or about to be."""
         records, groups = self._broker.consumer_groups, self._groups
         if len(records) + len(groups) < GROUPS_MAX:
@@ -317,11 +333,6 @@ class GroupCoordinator:
     def new_id(self) -> str:
         """Return an id for a member by the consumer protocol that has none."""
         return self._unique()
-
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        """How often members by the consumer protocol shall send heartbeats."""
-        return self._settings_of_protocol().interval_ms
 
     def generation_began(self) -> None:
         """See `GroupStore`."""
@@ -437,7 +448,7 @@ class GroupCoordinator:
                 continue
             group.looked_at_ms = None
             if isinstance(group, ProtocolGroup):
-                group.settings = self._settings_of_protocol()
+                group.settings = self.protocol_settings
             group.tick(now_ms)
             self.touch(group)
             self._drop_if_unused(name)
@@ -477,3 +488,11 @@ class GroupCoordinator:
         if old:
             command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)
             self._broker.order(command, SAVE_MS, lambda code, text, result: None)
+
+
+def _refused(asked: ConsumerHeartbeat, read: LogToRead | None) -> HeartbeatAnswer:
+    """Return the answer to a member of a group that reads something else than it wants to."""
+    if asked.epoch != JOINING:
+        return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+    what = "topics" if read is None else f"{read.text}, by quorumlog's own Consumer"
+    return HeartbeatAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text=f"the group consumes {what}")

@@ -18,6 +18,7 @@ from quorumlog.kafka.groups.consumers import (
     by_topic,
 )
 from quorumlog.kafka.groups.group import GroupState
+from quorumlog.kafka.groups.log_topics import LogTopic, topic_of
 from quorumlog.kafka.handlers.groups import REASONS, TEXT_MAX, answered, group_error, group_of
 from quorumlog.machine.cluster.commands import ITEMS_MAX
 
@@ -53,7 +54,7 @@ async def handle_consumer_group_heartbeat(context: RequestContext, request: Any)
     return {
         "member_id": answer.member_id,
         "member_epoch": answer.epoch,
-        "heartbeat_interval_ms": context.services.coordinator.heartbeat_interval_ms,
+        "heartbeat_interval_ms": context.services.coordinator.protocol_settings.interval_ms,
         "assignment": None if assigned is None else {"topic_partitions": _numbers(assigned)},
     }
 
@@ -153,7 +154,9 @@ async def handle_consumer_group_describe(context: RequestContext, request: Any) 
 
 
 def _described(context: RequestContext, group: ProtocolGroup, member: Consumer) -> dict[str, Any]:
-    topics = context.broker.topics_by_id
+    topics: Mapping[bytes, TopicView | LogTopic] = context.broker.topics_by_id
+    if group.log is not None:
+        topics = {group.log.topic_id: topic_of(group.log)}
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -169,7 +172,7 @@ def _described(context: RequestContext, group: ProtocolGroup, member: Consumer) 
     }
 
 
-def _named(topics: Mapping[bytes, TopicView], partitions: Partitions) -> dict[str, Any]:
+def _named(topics: Mapping[bytes, TopicView | LogTopic], partitions: Partitions) -> dict[str, Any]:
     """Return partitions with the names of their topics; those of deleted topics are left out."""
     return {
         "topic_partitions": [

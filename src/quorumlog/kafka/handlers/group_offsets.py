@@ -9,6 +9,7 @@ from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
 from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS, AnyGroup
+from quorumlog.kafka.groups.log_topics import topic_of
 from quorumlog.kafka.handlers.groups import group_error, group_of, note
 from quorumlog.kafka.led_partitions import Refusal, find_partition
 from quorumlog.machine.cluster.commands import (
@@ -20,7 +21,7 @@ from quorumlog.machine.cluster.commands import (
     GroupsChanged,
     OffsetToCommit,
 )
-from quorumlog.machine.cluster.consumer_groups import CommittedOffset
+from quorumlog.machine.cluster.consumer_groups import CommittedOffset, LogToRead
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 
@@ -33,6 +34,7 @@ Place: TypeAlias = tuple[str, int]
 _FIRST_WITH_GROUPS: Final = 8
 _FIRST_WITH_EPOCHS: Final = 9
 """Of OffsetCommit and OffsetFetch: clients know the errors of the consumer protocol."""
+_NO_PARTITION: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the log has no such partition")
 _UNKNOWN: Final = CommittedOffset(-1, -1, "", 0)
 _ERRORS: Final = {
     ResponseCode.SUCCESS: ErrorCode.NONE,
@@ -71,7 +73,8 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
     group = context.services.coordinator.find(name) if error is ErrorCode.NONE else None
     if error is ErrorCode.NONE:
         error = _may_commit(context, request, group)
-    outcomes, wanted = await offsets_to_commit(context, request.topics, error)
+    log = log_of(context, name)
+    outcomes, wanted = await offsets_to_commit(context, request.topics, error, log)
     generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
     places = list(parts_of(wanted))
     has_epochs = isinstance(group, ProtocolGroup) and generation != NO_GENERATION
@@ -94,18 +97,18 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
 
 
 async def offsets_to_commit(
-    context: RequestContext, topics: Any, error: ErrorCode
+    context: RequestContext, topics: Any, error: ErrorCode, log: LogToRead | None = None
 ) -> tuple[dict[Place, ErrorCode], list[tuple[Place, OffsetToCommit]]]:
     """Return what is known of each partition of a request, and the offsets that may be committed.
 
-    `error`: of the whole request; unless it is NONE, none may be.
+    `error`: of the whole request; unless it is NONE, none may be. `log`: what the group reads.
     """
     outcomes: dict[Place, ErrorCode] = {}
     wanted: list[tuple[Place, OffsetToCommit]] = []
     for topic in topics:
         async for one in context.in_turns(topic.partitions):
             place, fault = (topic.name, one.partition_index), error
-            found = find_partition(context.broker, *place)
+            found = _found(context, log, *place)
             metadata = one.committed_metadata or ""
             if fault is ErrorCode.NONE and isinstance(found, Refusal):
                 fault = found.error
@@ -113,12 +116,28 @@ async def offsets_to_commit(
                 fault = ErrorCode.OFFSET_METADATA_TOO_LARGE
             outcomes[place] = fault
             if fault is ErrorCode.NONE:
-                topic_id = context.broker.topics[topic.name].topic_id
+                topic_id = found if isinstance(found, bytes) else b""
                 epoch = getattr(one, "committed_leader_epoch", None)
                 epoch = -1 if epoch is None else epoch
                 asked = OffsetToCommit(topic_id, place[1], one.committed_offset, epoch, metadata)
                 wanted.append((place, asked))
     return outcomes, wanted
+
+
+def log_of(context: RequestContext, group: str) -> LogToRead | None:
+    """Return the log that a group reads instead of topics; None: it does not."""
+    record = context.broker.consumer_groups.get(group)
+    return None if record is None else record.log
+
+
+def _found(
+    context: RequestContext, log: LogToRead | None, topic: str, number: int
+) -> bytes | Refusal:
+    """Return the id of the topic of a partition, or of the log that a group reads, by its name."""
+    if log is not None and topic == log.topic:
+        return log.topic_id if 0 <= number < log.partitions else Refusal(*_NO_PARTITION)
+    found = find_partition(context.broker, topic, number)
+    return found if isinstance(found, Refusal) else context.broker.topics[topic].topic_id
 
 
 def _note_outcomes(
@@ -220,10 +239,13 @@ async def _fetched(
     record = context.broker.consumer_groups.get(asked.group_id)
     offsets = record.offsets if record is not None and error is ErrorCode.NONE else {}
     by_id, by_name = context.broker.topics_by_id, context.broker.topics
+    log = None if record is None or record.log is None else topic_of(record.log)
     if asked.topics is None:
         wanted: dict[str, list[int]] = {}
         for topic_id, number in offsets:
-            if topic_id in by_id:
+            if log is not None and topic_id == log.topic_id:
+                wanted.setdefault(log.name, []).append(number)
+            elif topic_id in by_id:
                 wanted.setdefault(by_id[topic_id].name, []).append(number)
     else:
         wanted = {}
@@ -231,7 +253,8 @@ async def _fetched(
             wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
     topics = []
     for name, numbers in wanted.items():
-        topic_id = by_name[name].topic_id if name in by_name else b""
+        known = log if log is not None and name == log.name else by_name.get(name)
+        topic_id = b"" if known is None else known.topic_id
         partitions = []
         async for number in context.in_turns(dict.fromkeys(numbers)):
             found, fault = offsets.get((topic_id, number), _UNKNOWN), error
@@ -266,18 +289,18 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
         note(context, subscribed, name)
         return {"error_code": subscribed, "topics": []}
     outcomes: dict[tuple[str, int], ErrorCode] = {}
-    deleted = []
+    deleted, log = [], log_of(context, name)
     for topic in request.topics:
         async for one in context.in_turns(topic.partitions):
             place = topic.name, one.partition_index
-            found = find_partition(context.broker, *place)
+            found = _found(context, log, *place)
             if isinstance(found, Refusal):
                 outcomes[place] = found.error
             elif topic.name in subscribed:
                 outcomes[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 outcomes[place] = ErrorCode.NONE
-                deleted.append((context.broker.topics[topic.name].topic_id, one.partition_index))
+                deleted.append((found, one.partition_index))
     if deleted:
         result = await _execute(context, DeleteOffsets(term, name, deleted))
         error = result if isinstance(result, ErrorCode) else ErrorCode.NONE

@@ -8,9 +8,10 @@ from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.fetch import READS_COMMITTED
 from quorumlog.kafka.gathering import Gathering
 from quorumlog.kafka.led_partitions import LedPartition, Refusal, led_partition
+from quorumlog.machine.cluster.consumer_groups import LOG_PREFIX
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.partition_retention import DeletedRecords
-from quorumlog.node.replica.partition_times import EARLIEST, MAX_TIMESTAMP, FoundOffset
+from quorumlog.node.replica.partition_times import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset
 
 LOOK_UP_MS: Final = 30_000
 """Most time to find offsets; requests do not say it."""
@@ -27,7 +28,8 @@ async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
 
     Readers of committed transactions see the last stable offset as the end. A partition that is
     named more than once is refused, as by Kafka's brokers, and answered once: one request could
-    have its batches searched again and again.
+    have its batches searched again and again. A log that a consumer group reads is asked for by its
+    name there (`LogToRead.topic`), of any broker that has a replica of it.
     """
     asked: dict[str, dict[int, Any]] = {}  # by partition; None: it is named more than once
     for topic in request.topics:
@@ -69,6 +71,9 @@ def _look_up(
         take(Refusal(ErrorCode.INVALID_REQUEST, text))
         return
     time_ms = asked.timestamp
+    if topic.startswith(LOG_PREFIX):
+        take(_end_of_log(context, topic.removeprefix(LOG_PREFIX), time_ms))
+        return
     led = led_partition(context.broker, topic, asked.partition_index, asked.current_leader_epoch)
     if isinstance(led, Refusal):
         take(led)
@@ -83,6 +88,21 @@ def _look_up(
             context.owner,
             reads_committed=reads_committed,
         )
+
+
+def _end_of_log(context: RequestContext, name: str, time_ms: int) -> FoundOffset | Refusal:
+    """Return the first index of a log, or that after the last one that can be read."""
+    replica = context.broker.replica(name)
+    if replica is None or replica.config.kind != "log":
+        text = f"this node has no replica of a log {name!r}"
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    if time_ms in (EARLIEST, _EARLIEST_HERE):
+        return FoundOffset(offset=replica.log.before_begin_index + 1)
+    if time_ms == LATEST:
+        last = min(replica.core.committed_index, replica.tables.stable_index)
+        return FoundOffset(offset=last + 1)
+    text = "entries of a log are not found by time"
+    return Refusal(ErrorCode.UNSUPPORTED_VERSION, text)
 
 
 def _listed(

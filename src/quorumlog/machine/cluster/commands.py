@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from quorumlog.model.bounds import AddressText, Milliseconds, Name, Number
+from quorumlog.model.bounds import AddressText, IdentityBytes, Milliseconds, Name, Number
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.messages.consumers import PARTITIONS_MAX
 from quorumlog.model.retention_classes import MIXED, UNLIMITED
 
 ID_BYTES: Final = 16
@@ -356,6 +357,19 @@ class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     member_id: MemberText = ""
 
 
+class ReadLog(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """A consumer group reads a log, a plain group with this identity (empty: not known).
+
+    The entries of the log are in `partitions` partitions: each in that of its channel modulo this
+    number.
+    """
+
+    group: ConsumerGroupName
+    log: Name
+    identity: IdentityBytes
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+
+
 class DeleteOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     """Forget how far a group has come in some partitions (topic id, number)."""
 
@@ -553,6 +567,7 @@ AnyCommand: TypeAlias = (
     | SaveGroup
     | SaveConsumers
     | CommitOffsets
+    | ReadLog
     | DeleteOffsets
     | ForgetGroups
     | InitTransaction

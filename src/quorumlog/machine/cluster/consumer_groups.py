@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from quorumlog.machine.cluster.commands import (
+    ID_BYTES,
     MEMBERS_MAX,
     NO_GENERATION,
     AddTransactionOffsets,
@@ -14,12 +16,14 @@ from quorumlog.machine.cluster.commands import (
     DeleteOffsets,
     ForgetGroups,
     GroupsChanged,
+    ReadLog,
     SaveConsumers,
     SavedConsumer,
     SavedMember,
     SaveGroup,
 )
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.wording import counted
 
 GROUPS_MAX: Final = 10_000
 """Consumer groups of a cluster."""
@@ -29,6 +33,8 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 """What all consumer groups take (`ConsumerGroupRecord.size_bytes`), in memory and in a snapshot."""
 MEMBER_BYTES: Final = 100
 """Of a member, beside its texts."""
+LOG_PREFIX: Final = "log:"
+"""Names of logs among those of topics begin so: no topic has a colon in its name."""
 _GROUP_BYTES: Final = 200
 _OFFSET_BYTES: Final = 100
 """Beside the bytes of texts."""
@@ -50,13 +56,55 @@ Partition: TypeAlias = tuple[bytes, int]
 """The id of a topic and the number of the partition."""
 
 
+class LogToRead(msgspec.Struct, frozen=True, array_like=True):
+    """A log that a consumer group reads, and its partitions; see `ReadLog`.
+
+    To the coordinator, and to Kafka's clients, it is a topic with this `topic` as its name.
+    """
+
+    log: str
+    identity: bytes
+    partitions: int
+
+    @property
+    def topic(self) -> str:
+        """Its name among those of topics."""
+        return LOG_PREFIX + self.log
+
+    @property
+    def topic_id(self) -> bytes:
+        """Its id among those of topics."""
+        return blake2b(self.log.encode(), key=self.identity, digest_size=ID_BYTES).digest()
+
+    def is_before(self, log: "LogToRead") -> bool:
+        """Whether a log of the same name was founded since, and is another one."""
+        return self.log == log.log and self.identity != log.identity
+
+    @property
+    def text(self) -> str:
+        """What it is, for people."""
+        split = f" in {counted(self.partitions, 'partition')}"
+        return f"the log {self.log!r}{split}"
+
+    def refusal(self, group: str, used: "LogToRead | None") -> str:
+        """Return why a consumer group cannot read it: it consumes something else."""
+        text = "topics" if used is None else used.text
+        if used is not None and (used.log, used.partitions) == (self.log, self.partitions):
+            text += " of before, which was deleted and founded again"
+        return (
+            f"consumer group {group!r} consumes {text}, not {self.text}: use another group, or "
+            "stop its members and delete it (quorumlog consumer-group delete)"
+        )
+
+
 class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group as it was saved last, and as a snapshot has it.
 
     `changed_ms`: when that was, in Unix time. `version` rises whenever members are saved.
     `consumers`: members by the consumer protocol (KIP-848), by their ids; None: the group is one of
     the classic protocol. `generation` is the epoch of a group of the consumer protocol. It does not
-    go back when a group without members changes from one protocol to the other.
+    go back when a group without members changes from one protocol to the other. `log`: what the
+    group reads; None: it consumes topics.
     """
 
     name: str
@@ -69,6 +117,7 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int = 0
     version: int = 0
     consumers: Mapping[str, SavedConsumer] | None = None
+    log: LogToRead | None = None
 
     @property
     def member_count(self) -> int:
@@ -83,7 +132,8 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     @property
     def member_bytes(self) -> int:
         """About how many bytes it takes without its offsets."""
-        texts = (self.name, self.protocol_type, self.protocol, self.leader)
+        log = "" if self.log is None else self.log.log
+        texts = (self.name, self.protocol_type, self.protocol, self.leader, log)
         members = sum(map(_size_of_member, self.members))
         consumers = sum(map(size_of_consumer, (self.consumers or {}).values()))
         return _GROUP_BYTES + size_of_texts(*texts) + members + consumers
@@ -195,10 +245,36 @@ class ConsumerGroups:
         )
         return GroupsChanged(ResponseCode.SUCCESS)
 
+    def read_log(self, command: ReadLog, at_ms: int) -> GroupsChanged:
+        """Have a group read a log, unless it is used for something else already.
+
+        A log that was founded again is another one: positions in the former one mean nothing in it.
+        """
+        known = self.records.get(command.group)
+        if known is None and len(self.records) >= GROUPS_MAX:
+            return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
+        before = ConsumerGroupRecord(command.group) if known is None else known
+        log = LogToRead(command.log, command.identity, command.partitions)
+        if before.log == log:
+            return GroupsChanged(ResponseCode.SUCCESS)
+        is_refounded = before.log is not None and before.log.is_before(log)
+        if before.member_count or (before.offsets and not is_refounded):
+            text = log.refusal(before.name, before.log)
+            return GroupsChanged(ResponseCode.CHANGE_IN_PROGRESS, text)
+        after = msgspec.structs.replace(before, log=log)
+        growth = after.member_bytes - (0 if known is None else before.member_bytes)
+        if growth > 0 and self._bytes + growth > BYTES_MAX:
+            return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
+        self._put(after, {}, at_ms, growth - _size_of_offsets(before.offsets.values()))
+        return GroupsChanged(ResponseCode.SUCCESS)
+
     def commit(
         self, command: CommitOffsets, topics: Mapping[bytes, object], at_ms: int
     ) -> GroupsChanged:
-        """Note how far a group has come, in those partitions whose topics there are."""
+        """Note how far a group has come, in those partitions whose topics there are.
+
+        In a log, what a member commits is not below what is committed.
+        """
         before = self.records.get(command.group)
         if before is None:
             if len(self.records) >= GROUPS_MAX:
@@ -211,9 +287,11 @@ class ConsumerGroups:
         for one in command.offsets:
             place = one.topic_id, one.partition
             known = offsets.get(place)
-            offset = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms)
+            is_kept = before.log and known and command.generation != NO_GENERATION
+            at = max(one.offset, known.offset) if is_kept and known else one.offset
+            offset = CommittedOffset(at, one.leader_epoch, one.metadata, at_ms)
             more = _size_of_offsets([offset]) - _size_of_offsets([known] if known else ())
-            if one.topic_id not in topics:
+            if not _has_partition(before.log, topics, place):
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif (known is None and self._room(before, offsets) <= 0) or (
                 more > 0 and self._bytes + growth + more > BYTES_MAX
@@ -354,6 +432,13 @@ class ConsumerGroups:
         found = {one.name: one for one in records}
         offset_count = sum(len(one.offsets) for one in found.values())
         return cls(found, offset_count, sum(one.size_bytes for one in found.values()))
+
+
+def _has_partition(log: LogToRead | None, topics: Mapping[bytes, object], place: Partition) -> bool:
+    """Whether a group may commit in a partition: one of its log, or of a topic that there is."""
+    if log is None:
+        return place[0] in topics
+    return place[0] == log.topic_id and place[1] < log.partitions
 
 
 def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:

@@ -38,6 +38,7 @@ from quorumlog.machine.cluster.commands import (
     PartitionsLost,
     PartitionsOpened,
     ProducerIds,
+    ReadLog,
     Refused,
     RegisterBroker,
     ReplaceGroup,
@@ -67,6 +68,10 @@ def _save_group(state: ClusterState, command: SaveGroup, at_ms: int) -> GroupsCh
 
 def _save_consumers(state: ClusterState, command: SaveConsumers, at_ms: int) -> GroupsChanged:
     return state.consumer_groups.save_consumers(command, at_ms)
+
+
+def _read_log(state: ClusterState, command: ReadLog, at_ms: int) -> GroupsChanged:
+    return state.consumer_groups.read_log(command, at_ms)
 
 
 def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsChanged:
@@ -141,6 +146,7 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     AllocateProducerIds: _allocate,
     SaveGroup: _save_group,
     SaveConsumers: _save_consumers,
+    ReadLog: _read_log,
     CommitOffsets: _commit,
     DeleteOffsets: _delete_offsets,
     ForgetGroups: _forget_groups,

@@ -154,11 +154,15 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
 
 
 class ConsumerPosition(msgspec.Struct, frozen=True, array_like=True):
-    """A position and when a consumer reported it: it has handled everything before `index`."""
+    """How far a consumer group has come in a partition of a log, and when it committed that.
 
-    reader: str
+    It has handled everything before `index`.
+    """
+
+    group: str
     index: Index
     ago_ms: Milliseconds
+    partition: Count = 0
 
 
 class StatusRequest(Request, frozen=True, kw_only=True):
@@ -230,8 +234,8 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     stable_index: Index = -1
     """Up to here every transaction has ended: the end of the log for read_committed."""
     open_transactions: Count = 0
-    readers: list[ConsumerPosition] = []
-    """Positions that readers reported to this replica while it led."""
+    consumers: list[ConsumerPosition] = []
+    """Positions of consumer groups of this log, as far as its leader knows."""
     retention_text: str = ""
     """Why nothing is removed by age at present; empty if it may be."""
     machine_text: str = ""

@@ -1,6 +1,6 @@
-"""Queries of transactional writers, and position reports of consumers."""
+"""Queries of transactional writers."""
 
-from quorumlog.model.bounds import AskedIndex, Batch, Label, LabelBytes, Number
+from quorumlog.model.bounds import Batch, LabelBytes, Number
 from quorumlog.model.messages.base import Request, Response
 
 
@@ -22,10 +22,3 @@ class TransactionalResponse(Response, frozen=True, kw_only=True):
     is_current: bool = False
     is_fenced: bool = False
     last_batch: Batch = -1
-
-
-class PositionReport(Request, frozen=True, kw_only=True):
-    """A consumer, by name, has handled everything before an index; shown in status."""
-
-    reader: Label
-    index: AskedIndex

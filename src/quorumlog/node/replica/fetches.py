@@ -30,7 +30,6 @@ from quorumlog.node.replica.channel_reads import (
     entries_on_channel,
     last_on_channels,
 )
-from quorumlog.node.replica.consumer_positions import ConsumerPositions
 from quorumlog.node.replica.fetch_waiters import FetchAnswer, FetchWaiters
 from quorumlog.node.replica.part_timers import PartTimers
 from quorumlog.raft.core import RaftCore
@@ -115,7 +114,7 @@ class Fetches:
     `run_cold` runs a read that may touch the disk; `damage_found` takes entries that cannot be
     read; `defer` calls a function in the next turn of the loop. `location` says where the log's
     files are, for readers on the same machine. `seconds` gets how long reading entries took by
-    `now_us`. `readers` are the positions that consumers report.
+    `now_us`.
     """
 
     def __init__(  # noqa: PLR0913
@@ -140,7 +139,6 @@ class Fetches:
         location: StoreLocation | None = None,
         now_us: Callable[[], int],
         seconds: Histogram,
-        readers: ConsumerPositions,
     ) -> None:
         self._log = log
         self._limits = limits
@@ -151,7 +149,6 @@ class Fetches:
         self._location = location
         self._now_us = now_us
         self._seconds = seconds
-        self.readers = readers
         self._waiters = FetchWaiters(self._fetch, defer, self._channels_in)
         self._timer = timers.new(self.expire)
         self.entries_served = 0
@@ -269,8 +266,7 @@ class Fetches:
         self._waiters.reached(view.committed_index, stable)
 
     def role_changed(self) -> None:
-        """Refuse what only a leader serves; consumers report to the next leader from now on."""
-        self.readers.forget()
+        """Refuse what only a leader serves."""
         self.committed()
 
     def expire(self, now_ms: int) -> None:

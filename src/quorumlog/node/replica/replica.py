@@ -46,7 +46,6 @@ from quorumlog.node.environment import Environment
 from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.applier import Applier
 from quorumlog.node.replica.batch_sealer import BatchSealer
-from quorumlog.node.replica.consumer_positions import ConsumerPositions
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.core_timer import CoreTimer
 from quorumlog.node.replica.counters import ReplicaCounters
@@ -134,7 +133,6 @@ class Replica:
             location=opened.location,
             now_us=environment.now_us,
             seconds=context.histograms.fetch_seconds,
-            readers=ConsumerPositions(environment.now_ms),
         )
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)

@@ -7,9 +7,6 @@ from quorumlog.model.messages.client import StatusResponse
 from quorumlog.model.wording import counted
 from quorumlog.node.replica.replica import Replica
 
-READERS_SHOWN = 100
-"""Positions in an answer: those of the consumers that reported last."""
-
 
 def status_of(replica: Replica, node_id: str) -> StatusResponse:
     """Return everything an operator may want to know of one replica."""
@@ -71,7 +68,6 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         open_transactions=len(replica.tables.at_end.open_ids),
         identity=core.identity.hex(),
         address_text=replica.placement.text,
-        readers=replica.fetches.readers.list()[-READERS_SHOWN:],
         retention_text=replica.maintenance.retention.text,
         machine_text=replica.applier.condition_text,
         machine_rebuilds=replica.counters.machine_rebuilds,

@@ -12,7 +12,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from quorumlog.client import Client, FetchedBlock, Isolation, SyncClient
+from quorumlog.client.consumer_requests import GroupOfLog, commit_as_nobody
 from quorumlog.model.block import INDEX_RECORD_DTYPE
+from quorumlog.model.config import CLUSTER_GROUP
 from quorumlog.model.errors import (
     IndexOutOfRangeError,
     IndexRemovedError,
@@ -20,6 +22,7 @@ from quorumlog.model.errors import (
     RemoteProtocolError,
     RequestError,
     UnknownGroupError,
+    UnsupportedError,
 )
 from quorumlog.model.messages.client import MetadataResponse
 from quorumlog.spark.source.local_reads import local_blocks
@@ -186,7 +189,17 @@ class RemoteCluster:
 
     def report(self, group: str, reader: str, index: int) -> None:
         """See `Cluster`."""
-        client_for(self._servers, group, REPORT_TIMEOUT_MS).report_position(reader, index)
+        log = client_for(self._servers, group, REPORT_TIMEOUT_MS)
+        groups = log.metadata(group=group).groups
+        identity = next((one.identity for one in groups if one.group == group), b"")
+        cluster = client_for(self._servers, CLUSTER_GROUP, REPORT_TIMEOUT_MS)
+        consumer_group = GroupOfLog(f"{reader}.{group}", group, 1)
+        try:
+            cluster.wait(
+                commit_as_nobody(cluster.asynchronous, consumer_group, identity, {0: index})
+            )
+        except UnsupportedError as error:
+            logger.debug("the position of %s is shown nowhere: %s", reader, error)
 
     def blocks(
         self,

@@ -1,0 +1,342 @@
+"""A consumer of a log: reads it, with a position that is committed and shared by its group."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
+from typing import Final, Literal, TypeAlias, TypedDict
+from uuid import uuid4
+
+from quorumlog.client import options
+from quorumlog.client.arguments import ISOLATION, Check, takes, text
+from quorumlog.client.arguments import start as start_of
+from quorumlog.client.client import Client, seen_entries
+from quorumlog.client.consumer_membership import Membership
+from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
+from quorumlog.client.consumer_share import Share
+from quorumlog.client.reader import BlockReader
+from quorumlog.client.requester import Requester
+from quorumlog.client.results import FetchedBlock, Isolation
+from quorumlog.model.config import CLUSTER_GROUP, check_name
+from quorumlog.model.entry import Entry
+from quorumlog.model.errors import (
+    ConfigError,
+    IndexRemovedError,
+    RequestError,
+    UnexpectedArgumentError,
+)
+from quorumlog.model.limits import DEFAULT_LIMITS, Limits
+from quorumlog.model.messages.consumers import PARTITIONS_MAX
+
+GROUP_LENGTH_MAX: Final = 249
+"""Characters of the name of a consumer group, and of a client id."""
+AUTO_COMMIT_LEAST_MS: Final = 10
+Start: TypeAlias = int | Literal["earliest", "latest"]
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The options of a `Consumer`; see there."""
+
+    log: str
+    partitions: int
+    start: Start
+    auto_commit_ms: float | None
+    if_removed: Literal["raise", "start"]
+    isolation: Isolation
+    leader_only: bool
+    on_assigned: Callable[[frozenset[int]], None] | None
+    client_id: str
+    timeout_ms: float
+    cluster: str
+    limits: Limits
+
+
+class Consumer:
+    """Reads a log as a member of a consumer group, which remembers how far it has come.
+
+        async with Consumer(servers, group="billing", log="flights") as consumer:
+            async for entry in consumer:
+                handle(entry)
+                await consumer.commit()
+
+    Consumers of the same group share the log. With one partition, the default, one of them gets all
+    entries in order, and the others stand by: one takes over when it leaves, dies, or is silent for
+    longer than the session time-out. With more partitions the log is split by channel: an entry is
+    in the partition of its channel modulo `partitions`, and each partition has one consumer, so
+    that the entries of a channel are handled in order.
+
+    Each entry is handled at least once: what was not committed is read again, by whoever has the
+    partition then. A committed position never goes back, except by `quorumlog consumer-group
+    reset`. The members and the positions are kept by the brokers of the cluster: their nodes have
+    `kafkaListen` (see docs/howto/consume.md). Heartbeats are sent by a task of the event loop, also
+    while the program handles an entry; who blocks the loop for longer than the session time-out
+    loses its partitions.
+
+    Nothing is asked of servers before the first entry is. One loop at a time: a new one goes on
+    after what the former one was given, and that one ends.
+
+    Args:
+        servers: some addresses of the cluster, as `host:port` joined by commas or as a sequence.
+        group: name of the consumer group.
+        log: the group whose log is read.
+        partitions: how many the log is split into; the same for all consumers of the group.
+        start: where a partition begins of which nothing is committed: an index, "earliest" (the
+            first entry that is kept) or "latest" (what is committed after that).
+        auto_commit_ms: how often the position is committed by itself, in milliseconds. It is that
+            of the first entry that may still be in work: those before it were handled, as the
+            program has asked for the next. None: the program commits.
+        if_removed: what to do when retention has removed entries that were not read yet: "raise"
+            an `IndexRemovedError`, or go on where `start` says.
+        isolation: which entries of transactions are seen (see `Isolation`).
+        leader_only: False if any replica may answer, which may not know the newest entries.
+        on_assigned: called with the partitions that the consumer has whenever these change.
+        client_id: what the consumer is called where members of the group are shown.
+        timeout_ms: how long an outage may last, in milliseconds, and a request may take.
+        cluster: name of the cluster; a server of another cluster is refused. "": any.
+        limits: the limits of the cluster, if they are not the default ones.
+
+    Attributes:
+        group: name of the consumer group.
+        log: name of the log.
+
+    Raises:
+        ConfigError: an option has a wrong type or value.
+        RequestError: this process has no free file descriptor.
+    """
+
+    def __init__(  # noqa: PLR0913  (one argument an option)
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        log: str = "default",
+        *,
+        partitions: int = 1,
+        start: Start = "earliest",
+        auto_commit_ms: float | None = None,
+        if_removed: Literal["raise", "start"] = "raise",
+        isolation: Isolation = "read_committed",
+        leader_only: bool = True,
+        on_assigned: Callable[[frozenset[int]], None] | None = None,
+        client_id: str = "quorumlog",
+        timeout_ms: float = 10_000,
+        cluster: str = "",
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.group = _label("group", group)
+        check_name("log", options.text("log", log))
+        self.log = log
+        _check_option("isolation", isolation, ISOLATION)
+        _check_option("start", start, start_of)
+        if if_removed not in ("raise", "start"):
+            raise ConfigError(f"if_removed is 'raise' or 'start', not {options.shown(if_removed)}")
+        commit_ms = auto_commit_ms
+        if commit_ms is not None:
+            least = AUTO_COMMIT_LEAST_MS
+            commit_ms = options.milliseconds("auto_commit_ms", commit_ms, least=least)
+        count = options.whole_number("partitions", partitions, 1, PARTITIONS_MAX)
+        self._client = Client(servers, log, timeout_ms=timeout_ms, cluster=cluster, limits=limits)
+        self._start = start
+        self._if_removed = if_removed
+        self._isolation: Isolation = isolation
+        self._leader_only = options.flag("leader_only", leader_only)
+        self._loop: object = None
+        """The loop over entries that was begun last: only that one goes on."""
+        coordinator = Requester(
+            self._client.servers(),
+            CLUSTER_GROUP,
+            timeout_ms=timeout_ms,
+            cluster=cluster,
+            limits=limits,
+        )
+        self._requests = ConsumerRequests(
+            coordinator,
+            GroupOfLog(self.group, log, count),
+            partial(identity_of, self._client._requester),
+            str(uuid4()),
+            _label("client_id", client_id),
+        )
+        self._membership = Membership(
+            self._requests,
+            self._begin,
+            partitions=count,
+            auto_commit_s=None if commit_ms is None else commit_ms / 1_000,
+            assigned=on_assigned or (lambda partitions: None),
+        )
+
+    async def __aenter__(self) -> "Consumer":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave the group, so that another consumer takes over at once, and end all connections.
+
+        Nothing is committed, unless there is `auto_commit_ms`: then what was handled is. A loop
+        over the consumer ends.
+        """
+        await self._membership.close()
+        await self._requests.close()
+        await self._client.close()
+
+    # -- read ---------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncGenerator[Entry, None]:
+        return self.read()
+
+    async def read(self) -> AsyncGenerator[Entry, None]:
+        """Yield the entries of the partitions that the consumer has, and wait for new ones.
+
+        While it has none, it waits for them. Reading goes on through changes of leaders, restarts,
+        and outages of up to `timeout_ms`.
+
+        Raises:
+            IndexRemovedError: the next entry is not kept any more (see `if_removed`).
+            UnsupportedError: no broker coordinates consumers.
+            UnexpectedArgumentError: the consumer group is used for another log, or with another
+                number of partitions.
+            RequestError: an outage was longer than `timeout_ms`.
+        """
+        parts = self._parts()
+        async with aclosing(parts):
+            async for share, fetched, entries in parts:
+                last = len(entries) - 1
+                for place, entry in enumerate(entries):
+                    if not self._membership.may_yield(share):
+                        break
+                    share.advance_to(entry)
+                    if place == last:
+                        share.advance(fetched.following)
+                    with self._membership.handling(share):
+                        yield entry
+
+    async def read_blocks(self) -> AsyncGenerator[list[Entry], None]:
+        """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
+        parts = self._parts()
+        async with aclosing(parts):
+            async for share, fetched, entries in parts:
+                if not self._membership.may_yield(share):
+                    continue
+                for entry in entries:
+                    share.yielded.add(share.partition_of(entry))
+                share.advance(fetched.following)
+                with self._membership.handling(share):
+                    yield entries
+
+    async def _parts(self) -> AsyncGenerator[tuple[Share, FetchedBlock, list[Entry]], None]:
+        """Yield what each block has of the present share, which may end meanwhile."""
+        self._loop = loop = object()
+        self._membership.rests()  # what a former loop has left, this one begins after
+        while (share := await self._membership.usable()) is not None and self._loop is loop:
+            try:
+                blocks = self._blocks(share, loop)
+                async with aclosing(blocks):
+                    async for fetched in blocks:
+                        entries = [one for one in self._seen(fetched) if share.has(one)]
+                        if entries:
+                            yield share, fetched, entries
+                        else:
+                            share.advance(fetched.following)
+                            share.has_handled()
+            except IndexRemovedError:
+                if self._if_removed == "raise":
+                    raise
+                begin, _ = await self._bounds()
+                begin = max(begin, await self._begin())
+                later = {p: max(at, begin) for p, at in share.positions.items()}
+                self._membership.restart(later)
+
+    async def _blocks(self, share: Share, loop: object) -> AsyncGenerator[FetchedBlock, None]:
+        blocks = BlockReader(self._fetch, share.begin, None, follow=True).blocks()
+        async with aclosing(blocks):
+            while self._membership.may_yield(share) and self._loop is loop:
+                fetched = await share.unless_ended(anext(blocks))
+                if fetched is None:
+                    return
+                yield fetched
+
+    async def _fetch(self, begin: int, last: int, wait_ms: int) -> FetchedBlock:
+        return await self._client.fetch(
+            begin,
+            last,
+            wait_ms=wait_ms,
+            leader_only=self._leader_only,
+            isolation=self._isolation,
+        )
+
+    def _seen(self, fetched: FetchedBlock) -> list[Entry]:
+        return seen_entries(self.log, self._client.limits, fetched)
+
+    async def _begin(self) -> int:
+        """Return where a partition begins of which nothing is committed."""
+        return await self._index_of(self._start)
+
+    async def _bounds(self) -> tuple[int, int]:
+        return await self._client.bounds(isolation=self._isolation)
+
+    async def _index_of(self, place: Start) -> int:
+        if isinstance(place, int):
+            return place
+        begin, last = await self._bounds()
+        return begin if place == "earliest" else last + 1
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Where the consumer is: the index of the first entry not yielded yet, by partition.
+
+        Of the partitions that it has at present; these are the keys.
+        """
+        share = self._membership.share
+        return {} if share is None else dict(share.positions)
+
+    async def commit(self) -> None:
+        """Commit the positions: all entries that were yielded until now are handled.
+
+        Raises:
+            ConsumerFencedError: entries that were yielded since the last commit are of partitions
+                that the consumer has lost, so they are handled again; the other positions are
+                committed, and the consumer goes on.
+            RequestError: the positions could not be committed within `timeout_ms`; they may be
+                all the same.
+        """
+        await self._membership.commit()
+
+    async def committed(self) -> dict[int, int]:
+        """Return the committed positions of the group, by partition, whoever has committed them."""
+        return await self._requests.positions()
+
+    @takes(index=start_of)
+    async def seek(self, index: Start) -> None:
+        """Go on at an index, "earliest" or "latest", in all partitions that the consumer has now.
+
+        What is committed stays, and `commit` changes it once the consumer has come beyond that.
+
+        Raises:
+            RequestError: the consumer has no partitions now; or no server said where the log
+                begins and ends.
+        """
+        at = await self._index_of(index)
+        if not self.positions:
+            raise RequestError("the consumer has no partitions now, so it cannot seek in them")
+        self._membership.restart(dict.fromkeys(self.positions, at))
+
+
+def _label(name: str, value: object) -> str:
+    """Return a text of 1 to `GROUP_LENGTH_MAX` characters. Raises `ConfigError`."""
+    _check_option(name, value, text(1, GROUP_LENGTH_MAX))
+    return str(value)
+
+
+def _check_option(name: str, value: object, check: Check) -> None:
+    """Check an option as the argument of a call is. Raises `ConfigError`."""
+    try:
+        check(name, value)
+    except UnexpectedArgumentError as error:
+        raise ConfigError(str(error)) from None

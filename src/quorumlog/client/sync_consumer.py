@@ -1,0 +1,98 @@
+"""`Consumer` for code without an event loop."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar, Unpack
+
+from quorumlog.client.consumer import Consumer, ConsumerOptions, Start
+from quorumlog.client.loop_thread import LoopThread
+from quorumlog.model.entry import Entry
+
+T = TypeVar("T")
+
+
+class SyncConsumer:
+    """`Consumer` for code without an event loop; see there for arguments, results and errors.
+
+        with SyncConsumer(servers, group="billing", log="flights") as consumer:
+            for entry in consumer:
+                handle(entry)
+                consumer.commit()
+
+    Heartbeats are sent in a daemon thread of its own, also while the program handles an entry; so
+    is `on_assigned` called. Calls during or after `close` raise `QuorumlogError`.
+
+    Attributes:
+        group: name of the consumer group.
+        log: name of the log.
+    """
+
+    def __init__(
+        self, servers: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
+    ) -> None:
+        self._consumer = Consumer(servers, group, **options)
+        self._thread = LoopThread()
+        self.group = self._consumer.group
+        self.log = self._consumer.log
+        self._closed = False
+
+    def __enter__(self) -> "SyncConsumer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `Consumer.close`; in a forked child, which is no member, do nothing."""
+        if not self._closed:
+            self._closed = True
+            if self._thread.is_running:
+                self._thread.wait(self._consumer.close())
+                self._thread.stop()
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.read()
+
+    def read(self) -> Iterator[Entry]:
+        """See `Consumer.read`."""
+        return self._each(self._consumer.read())
+
+    def read_blocks(self) -> Iterator[list[Entry]]:
+        """See `Consumer.read_blocks`."""
+        return self._each(self._consumer.read_blocks())
+
+    def _each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
+        async def following() -> list[T]:
+            try:
+                return [await anext(found)]
+            except StopAsyncIteration:
+                return []
+
+        try:
+            while item := self._thread.wait(following()):
+                yield item[0]
+        finally:
+            if not self._closed and self._thread.is_running:
+                self._thread.wait(found.aclose())
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """See `Consumer.positions`."""
+        return self._consumer.positions
+
+    def commit(self) -> None:
+        """See `Consumer.commit`."""
+        self._thread.wait(self._consumer.commit())
+
+    def committed(self) -> dict[int, int]:
+        """See `Consumer.committed`."""
+        return self._thread.wait(self._consumer.committed())
+
+    def seek(self, index: Start) -> None:
+        """See `Consumer.seek`."""
+        self._thread.wait(self._consumer.seek(index))
