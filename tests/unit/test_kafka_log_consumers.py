@@ -1,5 +1,7 @@
 """Groups whose members read a log: what else may use them, who may commit, and what is kept."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from cluster_commands import BILLS, ORDERS, TERM, Coordinated
@@ -9,7 +11,15 @@ from quorumlog.kafka.groups.consumers import ConsumerHeartbeat
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.log_consumers import LogConsumers
 from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest
-from quorumlog.machine.cluster.commands import CommitOffsets, OffsetToCommit
+from quorumlog.machine.cluster.commands import (
+    AddToTransaction,
+    AddTransactionOffsets,
+    CommitOffsets,
+    DecideTransaction,
+    InitTransaction,
+    OffsetToCommit,
+    SaveGroup,
+)
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.consumers import (
     CommitPositionsRequest,
@@ -26,7 +36,8 @@ class World(Coordinated):
     def __init__(self):
         super().__init__()
         self.now_ms, self.coordinator_term, self.version, self.calls = 0, TERM, 1, []
-        self.defaults, self.held, self.holds = {}, [], False
+        self.defaults, self.held, self.holds, self.identities = {}, [], False, {}
+        self.fails_with = None
         self.coordinator = GroupCoordinator(
             self,
             lambda: self.now_ms,
@@ -46,18 +57,35 @@ class World(Coordinated):
         return self.machine.view.consumer_groups
 
     def order(self, command, timeout_ms, done):
-        def carry_out():
-            done(ResponseCode.SUCCESS, "", self.do(command, at_ms=self.now_ms))
+        if self.holds:
+            self.held.append((command, done))
+        else:
+            self.carry_out(command, done)
 
-        self.held.append(carry_out) if self.holds else carry_out()
+    def carry_out(self, command, done):
+        if self.fails_with is None:
+            done(ResponseCode.SUCCESS, "", self.do(command, at_ms=self.now_ms))
+        else:
+            done(self.fails_with, "", None)
 
     def ask_barrier(self, timeout_ms, done):
         done(True)
 
+    def replica(self, log):
+        found = self.identities.get(log)
+        return SimpleNamespace(core=SimpleNamespace(identity=found)) if found else None
+
     def go_on(self):
         self.holds, held, self.held = False, self.held, []
-        for call in held:
-            call()
+        for command, done in held:
+            self.carry_out(command, done)
+
+    def give_up(self):
+        """Have all commands take too long, and return them: they may be carried out yet."""
+        held, self.held = self.held, []
+        for _, done in held:
+            done(ResponseCode.TIMEOUT, "", None)
+        return [command for command, _ in held]
 
     def wait(self, time_ms):
         self.now_ms += time_ms
@@ -78,6 +106,19 @@ class World(Coordinated):
         self.consumers.answer(request, "host", answers.append)
         return answers[0] if answers else None
 
+    def join_topics(self, member_id):
+        answers = []
+        asked = ConsumerHeartbeat(member_id, 0, None, None, 1_000, ("orders",), owned=frozenset())
+        self.coordinator.heartbeat("g", asked, answers.append)
+        return answers
+
+    def join_classic(self, member_id=""):
+        answers = []
+        protocols = (GroupProtocol("range", b""),)
+        classic = JoinRequest("c", "h", member_id, None, 10_000, 10_000, "consumer", protocols)
+        self.coordinator.join("g", classic, answers.append)
+        return answers
+
     def beat(self, member_id="m", epoch=0, owned=(), **more):
         fields = {"member_id": member_id, "epoch": epoch, "owned": list(owned)}
         return self.ask(ConsumerHeartbeatRequest, **fields, **more)
@@ -86,8 +127,34 @@ class World(Coordinated):
         fields = {"member_id": member_id, "epoch": epoch, "positions": list(positions)}
         return self.ask(CommitPositionsRequest, **fields, **more).code
 
+    def size_is_right(self):
+        groups = self.machine._state.consumer_groups
+        again = type(groups).restored(groups.records.values())
+        return again == groups
+
     def positions(self, **more):
         return self.ask(PositionsRequest, **more).positions
+
+
+class Producing:
+    """The transaction of a Kafka producer that commits offsets of a consumer group."""
+
+    def __init__(self, world, group="g"):
+        self.world, self.group = world, group
+        world.do(InitTransaction(TERM, "t", 0, 7, 0, 60_000, False))
+        world.do(AddToTransaction(TERM, "t", 1, [], [group]))
+
+    @property
+    def version(self):
+        return self.world.machine.view.transactions.records["t"].version
+
+    def offset(self, *offset):
+        found = [OffsetToCommit(*offset)]
+        command = AddTransactionOffsets(TERM, "t", self.version, self.group, found)
+        return self.world.do(command).codes
+
+    def commit(self):
+        assert self.world.do(DecideTransaction(TERM, "t", self.version, True, 0)).code is OK
 
 
 @pytest.fixture
@@ -95,6 +162,8 @@ def world():
     return World()
 
 
+NEW = b"j" * 16
+"""The identity of the log once it was founded again."""
 OK, FENCED = ResponseCode.SUCCESS, ResponseCode.CONSUMER_FENCED
 REFUSED = ResponseCode.UNEXPECTED_ARGUMENT
 
@@ -143,8 +212,53 @@ def test_positions_keep_the_number_of_partitions_and_go_with_their_log(world):
     assert world.commit((0, 8), member_id="a", epoch=epoch) == OK
     world.beat("a", -1)
     assert world.beat("b", partitions=3).code == REFUSED
-    assert world.beat("b", identity=b"j" * 16).code == OK, "the log was founded again"
-    assert world.positions(identity=b"j" * 16) == []
+    world.identities["flights"] = NEW
+    assert world.beat("b", identity=NEW).code == OK, "the log was founded again"
+    assert world.positions(identity=NEW) == []
+
+
+def test_nobody_drops_positions_with_an_identity_that_is_not_sure_to_be_that_of_the_log(world):
+    assert world.commit((0, 8), member_id="") == OK
+    refused = world.beat("b", identity=NEW)
+    assert refused.code == REFUSED
+    assert "another identity" in refused.text
+    assert "consumer-group delete g" in refused.text
+    assert world.positions() == [(0, 8)]
+
+
+def test_a_consumer_of_a_log_that_was_founded_again_since_is_refused(world):
+    world.identities["flights"] = NEW
+    world.beat("a", identity=NEW)
+    world.commit((0, 8), member_id="a", identity=NEW)
+    world.beat("a", -1, identity=NEW)
+    for late in (world.beat("b"), world.ask(PositionsRequest)):
+        assert late.code == ResponseCode.WRONG_CLUSTER
+        assert "start the consumer anew" in late.text
+    assert world.commit((0, 2), member_id="") == ResponseCode.WRONG_CLUSTER
+    assert world.positions(identity=NEW) == [(0, 8)]
+
+
+@pytest.mark.parametrize("here", [b"", b"i" * 16])
+def test_who_does_not_know_the_identity_of_a_log_reads_the_one_that_the_group_reads(world, here):
+    world.identities["flights"] = here
+    assert world.commit((0, 8), member_id="") == OK
+    epoch = world.beat("a", identity=b"").epoch
+    assert world.commit((0, 9), member_id="a", epoch=epoch, identity=b"") == OK
+    assert world.beat("b").code == OK, "both are members of one group"
+    assert world.positions() == world.positions(identity=b"") == [(0, 9)]
+
+
+def test_a_group_that_did_not_know_the_identity_learns_it_and_keeps_its_positions(world):
+    epoch = world.beat("a", identity=b"").epoch
+    assert world.commit((0, 8), member_id="a", epoch=epoch, identity=b"") == OK
+    assert world.beat("b").code == OK, "it stands by"
+    world.beat("a", -1, identity=b"")
+    world.beat("b", -1)
+    assert world.positions() == [(0, 8)]
+    assert world.beat("c").assigned == [0]
+    assert world.consumer_groups["g"].log.identity == b"i" * 16
+    assert world.positions() == [(0, 8)]
+    assert world.size_is_right()
 
 
 def test_a_committed_position_does_not_go_back_unless_nobody_is_a_member(world):
@@ -152,7 +266,9 @@ def test_a_committed_position_does_not_go_back_unless_nobody_is_a_member(world):
     for index in (8, 5):
         assert world.commit((0, index), member_id="a", epoch=epoch) == OK
         assert world.positions() == [(0, 8)]
-    assert world.commit((0, 2), member_id="") == FENCED
+    refused = world.ask(CommitPositionsRequest, positions=[(0, 2)])
+    assert refused.code == REFUSED
+    assert "has members" in refused.text
     world.beat("a", -1)
     assert world.commit((0, 2), member_id="") == OK
     assert world.positions() == [(0, 2)]
@@ -176,13 +292,7 @@ def test_a_member_commits_only_what_it_has(world):
 
 def test_consumers_of_topics_cannot_join_a_group_that_reads_a_log(world):
     world.beat("a")
-    answers = []
-    asked = ConsumerHeartbeat("b", 0, None, None, 1_000, ("orders",), owned=frozenset())
-    world.coordinator.heartbeat("g", asked, answers.append)
-    classic = JoinRequest(
-        "c", "h", "", None, 10_000, 10_000, "consumer", (GroupProtocol("range", b""),)
-    )
-    world.coordinator.join("g", classic, answers.append)
+    answers = world.join_topics("b") + world.join_classic()
     assert [one.error for one in answers] == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL] * 2
     assert world.do(CommitOffsets(TERM, "g", -1, [OffsetToCommit(ORDERS, 0, 3)])).codes == [
         ResponseCode.UNKNOWN_TOPIC
@@ -198,9 +308,7 @@ def test_a_group_that_consumes_topics_cannot_read_a_log(world):
 def test_nobody_joins_while_it_is_not_known_what_a_group_reads(world):
     world.holds = True
     assert world.beat("a") is None
-    answers = []
-    asked = ConsumerHeartbeat("b", 0, None, None, 1_000, ("orders",), owned=frozenset())
-    world.coordinator.heartbeat("g", asked, answers.append)
+    answers = world.join_topics("b")
     assert answers[0].error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert world.beat("c").code == ResponseCode.LEADER_NOT_READY
     world.go_on()
@@ -221,3 +329,115 @@ def test_what_a_group_reads_is_part_of_snapshots(world):
     restored = type(state).decode(state.encode())
     assert restored.consumer_groups.records["g"] == before
     assert restored.consumer_groups.size_bytes == state.consumer_groups.size_bytes
+
+
+def test_positions_of_something_else_are_refused(world):
+    world.commit((0, 8), member_id="")
+    for other in ({"partitions": 2}, {"log": "orders"}, {"identity": NEW}):
+        refused = world.ask(PositionsRequest, **other)
+        assert refused.code == REFUSED
+        assert "consumer-group delete g" in refused.text
+
+
+def test_a_position_of_a_partition_that_there_is_not_is_refused(world):
+    refused = world.ask(CommitPositionsRequest, positions=[(3, 2)], partitions=3)
+    assert refused.code == REFUSED
+    assert "there is none 3" in refused.text
+
+
+def test_offsets_of_topics_are_no_positions(world):
+    world.commit((0, 500), member_id="")
+    producer = Producing(world)
+    assert producer.offset(ORDERS, 0, 90_000) == [ResponseCode.UNKNOWN_TOPIC]
+    assert producer.offset(ORDERS, 7_000, 90_000) == [ResponseCode.UNKNOWN_TOPIC]
+    producer.commit()
+    assert world.positions() == [(0, 500)]
+    assert world.consumer_groups["g"].offsets.keys() == {
+        (world.consumer_groups["g"].log.topic_id, 0)
+    }
+
+
+def test_a_group_whose_offsets_a_transaction_may_commit_reads_no_log_before(world):
+    producer = Producing(world)
+    assert producer.offset(ORDERS, 0, 90_000) == [OK]
+    assert world.beat("a").code == REFUSED
+    producer.commit()
+    assert world.beat("a").code == REFUSED, "it consumes topics"
+    assert world.consumer_groups["g"].offsets[ORDERS, 0].offset == 90_000
+    assert world.positions(group="other") == []
+
+
+def test_a_command_that_comes_late_makes_no_group_of_two_kinds(world):
+    world.holds = True
+    assert world.beat("a") is None
+    (late,) = world.give_up()
+    joined = world.join_topics("b")
+    world.do(late)
+    world.go_on()
+    record = world.consumer_groups["g"]
+    assert (record.log is None, record.member_count) == (False, 0)
+    assert [one.error for one in joined] == [ErrorCode.NOT_COORDINATOR]
+    assert world.beat("a").assigned == [0]
+
+
+def test_a_late_save_of_the_classic_protocol_does_not_make_a_group_forget_its_log(world):
+    world.holds = True
+    assert world.beat("a") is None
+    (late,) = world.give_up()
+    (named,) = world.join_classic()
+    joined = world.join_classic(named.member_id)
+    world.wait(10_000)
+    assert [one.error for one in joined] == [ErrorCode.NONE]
+    world.do(late)
+    world.holds = False
+    assert world.beat("a").assigned == [0], "no member of the classic protocol is in its way"
+    save = SaveGroup(TERM, "g", 7, "consumer", "range", "c", [])
+    assert world.do(save).code is ResponseCode.INCONSISTENT_TERM
+    assert world.consumer_groups["g"].log.log == "flights"
+
+
+def test_a_group_that_is_yet_to_be_saved_reads_no_log_meanwhile(world):
+    world.coordinator.is_current()
+    world.coordinator.to_save["g"] = None
+    world.do(SaveGroup(TERM, "g", 1, "consumer", "range", "", []))
+    assert world.beat("a").code == ResponseCode.LEADER_NOT_READY
+    world.wait(2_000)
+    world.wait(2_000)
+    assert world.beat("a").code == OK
+
+
+def test_who_joins_takes_nothing_from_the_one_that_has_the_log_whatever_the_default_is(world):
+    world.defaults = {"group.consumer.assignors": "range"}
+    one = world.beat("m")
+    for other in ("a", "z"):
+        assert world.beat(other).assigned == []
+        one = world.beat("m", one.epoch, [0])
+        assert one.assigned == [0]
+
+
+def test_members_are_told_how_long_they_may_take_to_give_a_partition_up(world):
+    one = world.beat("a", partitions=2)
+    two = world.beat("b", partitions=2)
+    one = world.beat("a", one.epoch, [0, 1], partitions=2)
+    (gone,) = {0, 1} - set(one.assigned)
+    world.wait(30_000)
+    for member_id, told, owned in (("a", one, [0, 1]), ("b", two, [])):
+        assert world.beat(member_id, told.epoch, owned, partitions=2).code == OK
+    world.wait(one.rebalance_ms - 30_001)
+    kept = world.beat("a", one.epoch, [0, 1], partitions=2)
+    assert (kept.code, gone in kept.assigned) == (OK, False)
+    world.wait(1)
+    refused = world.beat("a", one.epoch, [0, 1], partitions=2)
+    assert refused.code == FENCED
+    assert "has to join again" in refused.text
+
+
+def test_a_full_disk_is_named(world):
+    world.fails_with = ResponseCode.DISK_FULL
+    for refused in (world.beat("a"), world.ask(CommitPositionsRequest, positions=[(0, 1)])):
+        assert refused.code == ResponseCode.DISK_FULL
+        assert "free space" in refused.text
+    world.fails_with = ResponseCode.TIMEOUT
+    refused = world.beat("a")
+    assert refused.code == ResponseCode.LEADER_NOT_READY
+    assert "consumer group 'g'" in refused.text

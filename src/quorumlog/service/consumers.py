@@ -1,8 +1,10 @@
 """Consumers of logs, as far as a node knows of them: their requests, and how far they have come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from heapq import nlargest
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.config import NodeConfig
@@ -40,6 +42,9 @@ class ConsumerService:
         self._config = config
         self._view = view
         self._wall_ms = wall_ms
+        self._indexed: ClusterView | None = None
+        self._index: dict[tuple[str, bytes], list[ConsumerGroupRecord]] = {}
+        """Of the view that is indexed: the consumer groups by name and identity of their log."""
 
     def answer(self, request: ConsumerRequest, host: str, answer: Answer) -> None:
         """Answer one of `CONSUMER_REQUESTS` once, now or later. Raises `RequestError`."""
@@ -59,15 +64,27 @@ class ConsumerService:
         """Return how far consumers of a log have come, the newest commit last; its leader says."""
         if replica.core.role is not Role.LEADER:
             return []
-        name, identity, now_ms = replica.config.group, replica.core.identity, self._wall_ms()
-        found = sorted(
-            (one.at_ms, record.name, place[1], one.offset)
-            for record in self._view().consumer_groups.values()
-            if record.log is not None and (record.log.log, record.log.identity) == (name, identity)
-            for place, one in record.offsets.items()
-            if one.offset >= 0
+        now_ms = self._wall_ms()
+        newest = nlargest(
+            POSITIONS_SHOWN,
+            (
+                (one.at_ms, record.name, number, one.offset)
+                for record in self._groups_of(replica.config.group, replica.core.identity)
+                for number, one in record.positions.items()
+            ),
         )
         return [
             ConsumerPosition(group, index, max(0, now_ms - at_ms), partition)
-            for at_ms, group, partition, index in found[-POSITIONS_SHOWN:]
+            for at_ms, group, partition, index in reversed(newest)
         ]
+
+    def _groups_of(self, log: str, identity: bytes) -> Sequence[ConsumerGroupRecord]:
+        """Return the consumer groups that read a log; all are looked through once for each view."""
+        view = self._view()
+        if view is not self._indexed:
+            self._indexed, self._index = view, {}
+            for record in view.consumer_groups.values():
+                if record.log is not None:
+                    key = record.log.log, record.log.identity
+                    self._index.setdefault(key, []).append(record)
+        return self._index.get((log, identity), ())

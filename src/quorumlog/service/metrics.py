@@ -356,7 +356,7 @@ def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
     records = view.consumer_groups.values()
     page.add("kafka_consumer_groups", (), len(records))
     page.add("kafka_consumer_group_members", (), sum(one.member_count for one in records))
-    ends = _ends_of_logs(node, view)
+    logs, ends = _ends_of_logs(node, view), dict[tuple[bytes, int], tuple[str, int]]()
     for group, assignments in view.assignments.items():
         replica = node.replicas.get(group)
         if replica is not None and replica.core.role is Role.LEADER:
@@ -365,29 +365,30 @@ def _add_consumer_groups(page: _Page, node: Node, view: ClusterView) -> None:
                 if channel in found:
                     ends[one.topic_id, one.number] = one.topic, found[channel].next_offset
     lags = (
-        (record.name, place, offset)
+        (record.name, place[1], end, offset.offset)
         for record in records
         for place, offset in record.offsets.items()
-        if place in ends and offset.offset >= 0  # consumers take one below 0 for none
+        if offset.offset >= 0  # consumers take one below 0 for none
+        and (end := logs.get(place[0]) or ends.get(place)) is not None
     )
-    for name, place, committed in islice(lags, LAGS_SHOWN_MAX):
-        topic, end = ends[place]
-        lag = max(0, end - committed.offset)
-        page.add("consumer_group_lag_records", (name, topic, str(place[1])), lag)
+    for name, number, (topic, last), committed in islice(lags, LAGS_SHOWN_MAX):
+        lag = max(0, last - committed)
+        page.add("consumer_group_lag_records", (name, topic, str(number)), lag)
 
 
-def _ends_of_logs(node: Node, view: ClusterView) -> dict[tuple[bytes, int], tuple[str, int]]:
-    """Return the names and ends of the logs that consumer groups read and this node leads."""
-    ends: dict[tuple[bytes, int], tuple[str, int]] = {}
+def _ends_of_logs(node: Node, view: ClusterView) -> dict[bytes, tuple[str, int]]:
+    """Return the names and ends of the logs that consumer groups read and this node leads.
+
+    By their ids among those of topics: all partitions of a log end with it.
+    """
+    ends: dict[bytes, tuple[str, int]] = {}
     for log in {one.log for one in view.consumer_groups.values() if one.log is not None}:
         replica = node.replicas.get(log.log)
         if replica is None or replica.core.role is not Role.LEADER:
             continue
         if replica.core.identity == log.identity:
             end = min(replica.core.committed_index, replica.tables.stable_index) + 1
-            ends.update(
-                ((log.topic_id, number), (log.topic, end)) for number in range(log.partitions)
-            )
+            ends[log.topic_id] = log.topic, end
     return ends
 
 

@@ -36,6 +36,10 @@ SAID_MAX: Final = 512 * 1024
 all partitions of a cluster, it is saved as one command if need be."""
 
 
+LOG_ASSIGNORS: Final = ("uniform",)
+"""Assignors of groups that read a log, whatever the cluster's default is."""
+
+
 class ProtocolGroupState(StrEnum):
     """States, by Kafka's names."""
 
@@ -106,10 +110,8 @@ class ProtocolGroup:
                 self._take(found, asked, now_ms, done)
 
     def _problem_of(self, asked: ConsumerHeartbeat) -> HeartbeatAnswer | None:
-        if asked.assignor and asked.assignor not in self.settings.assignors:
-            text = (
-                f"there is no assignor {asked.assignor!r}, but {', '.join(self.settings.assignors)}"
-            )
+        if asked.assignor and asked.assignor not in self.assignors:
+            text = f"there is no assignor {asked.assignor!r}, but {', '.join(self.assignors)}"
             return HeartbeatAnswer(ErrorCode.UNSUPPORTED_ASSIGNOR, text=text)
         problem = self._problem_of_pattern(asked.pattern) if asked.pattern else ""
         if problem:
@@ -302,7 +304,7 @@ class ProtocolGroup:
         """
         if self.target.look_at_topics():
             self.epoch += 1
-        assignors = self.settings.assignors
+        assignors = self.assignors
         if self._is_restored:
             self._is_restored = False
             epochs = {member.held.epoch for member in self.members if not member.is_away}
@@ -312,6 +314,14 @@ class ProtocolGroup:
             return
         self.target.make(self.epoch, assignors, now_ms)
         self._store.generation_began()
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """Those that members may ask for, the default first.
+
+        A log is assigned uniformly, so that who joins takes no partition from the one that has it.
+        """
+        return self.settings.assignors if self.log is None else LOG_ASSIGNORS
 
     @property
     def subscribed(self) -> frozenset[str]:

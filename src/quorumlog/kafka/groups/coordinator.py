@@ -120,7 +120,7 @@ class GroupCoordinator:
         """When groups may have something to do; what is not the next time of its group is over."""
         self._saving: dict[str, list[_Save]] = {}
         """Groups of which a save is under way, with those that wait for its end."""
-        self._unsaved: dict[str, None] = {}
+        self.to_save: dict[str, None] = {}
         """Groups that are not saved as they are, as a disk was full, say: it is tried again."""
         self.held: set[str] = set()
         """Groups that nobody may join now, as it is not known yet what they consume."""
@@ -153,7 +153,7 @@ class GroupCoordinator:
 
     def _give_up(self, error: ErrorCode) -> None:
         groups, self._groups, self._due = list(self._groups.values()), {}, []
-        self._to_take, self._unsaved = [], {}
+        self._to_take, self.to_save = [], {}
         for group in groups:
             group.end(error)
 
@@ -164,10 +164,6 @@ class GroupCoordinator:
         self.term = -1
 
     # -- groups -------------------------------------------------------------------------------
-
-    def _settings(self) -> GroupSettings:
-        names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
-        return GroupSettings(*(int(cluster_default(one, self._broker.defaults)) for one in names))
 
     @property
     def protocol_settings(self) -> ProtocolSettings:
@@ -189,9 +185,12 @@ class GroupCoordinator:
         One without members is made of its record each time, until somebody joins it.
         """
         found, record = self._groups.get(name), self._broker.consumer_groups.get(name)
+        if isinstance(found, ConsumerGroup) and self.log_of(name) is not None:
+            self.forget(name)  # it was joined while a command that has it read a log was late
+            found = None
         if found is None and record is not None:
             if record.consumers is None:
-                found = ConsumerGroup(name, self._settings(), self)
+                found = ConsumerGroup(name, _settings(self._broker.defaults), self)
                 found.restore(record, self.now_ms())
             else:
                 found = ProtocolGroup(record, self, self.now_ms())
@@ -228,9 +227,9 @@ class GroupCoordinator:
             return
         if not isinstance(group, ConsumerGroup):
             generation = 0 if group is None else group.epoch
-            group = ConsumerGroup(name, self._settings(), self)
+            group = ConsumerGroup(name, _settings(self._broker.defaults), self)
             group.generation = generation  # what is late counts neither before nor after a change
-        group.settings = self._settings()
+        group.settings = _settings(self._broker.defaults)
         group.join(request, self.now_ms(), joined)
         if not group.is_unused:
             self._keep(group)
@@ -322,7 +321,7 @@ class GroupCoordinator:
         if is_saved:
             del self._groups[name]
         else:
-            self._unsaved[name] = None
+            self.to_save[name] = None
 
     # -- what groups need ---------------------------------------------------------------------
 
@@ -344,7 +343,7 @@ class GroupCoordinator:
         Saves of one group are not under way at the same time, as an earlier one might be carried
         out after a later one. Of those that wait meanwhile the last one says all.
         """
-        self._unsaved.pop(group.group, None)
+        self.to_save.pop(group.group, None)
         if group.group in self._saving:
             self._saving[group.group].append(_Save(group, done))
         else:
@@ -354,7 +353,7 @@ class GroupCoordinator:
     def _order_save(self, group: SaveGroup, done: Sequence[Callable[[ErrorCode], None]]) -> None:
         def ended(error: ErrorCode, *, is_saved: bool) -> None:
             if error is ErrorCode.NONE and not is_saved:
-                self._unsaved[group.group] = None
+                self.to_save[group.group] = None
             waiting, self._saving[group.group] = self._saving[group.group], []
             if waiting:
                 self._order_save(waiting[-1].group, [one.done for one in waiting])
@@ -410,12 +409,12 @@ class GroupCoordinator:
                 self.find(command.group)  # it may have been forgotten meanwhile, and has members
                 self._drop_if_unused(command.group)
 
-        self._unsaved.pop(command.group, None)
+        self.to_save.pop(command.group, None)
         self._order(command, then)
 
     def unsaved(self, name: str) -> None:
         """See `ProtocolStore`."""
-        self._unsaved[name] = None
+        self.to_save[name] = None
 
     def give_up(self, name: str, error: ErrorCode) -> None:
         """See `ProtocolStore`."""
@@ -457,8 +456,8 @@ class GroupCoordinator:
             self._expire()
 
     def _save_again(self) -> None:
-        for name in list(islice(self._unsaved, TAKEN_PER_TICK)):
-            del self._unsaved[name]
+        for name in list(islice(self.to_save, TAKEN_PER_TICK)):
+            del self.to_save[name]
             group = self._groups.get(name)
             if group is None:
                 continue
@@ -467,12 +466,12 @@ class GroupCoordinator:
             elif group.state in (GroupState.STABLE, GroupState.EMPTY):
                 self.save(group.saved(), partial(self._saved_again, group))
             else:
-                self._unsaved[name] = None  # after the others
+                self.to_save[name] = None  # after the others
 
     def _saved_again(self, group: ConsumerGroup, error: ErrorCode) -> None:
         is_there = self._groups.get(group.name) is group
         if error is not ErrorCode.NONE and is_there and group.name not in self._saving:
-            self._unsaved[group.name] = None
+            self.to_save[group.name] = None
 
     def _expire(self) -> None:
         """Forget groups that have had no members, and committed nothing, for long."""
@@ -488,6 +487,12 @@ class GroupCoordinator:
         if old:
             command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)
             self._broker.order(command, SAVE_MS, lambda code, text, result: None)
+
+
+def _settings(defaults: Mapping[str, str]) -> GroupSettings:
+    """Return what counts for groups by the classic protocol."""
+    names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
+    return GroupSettings(*(int(cluster_default(one, defaults)) for one in names))
 
 
 def _refused(asked: ConsumerHeartbeat, read: LogToRead | None) -> HeartbeatAnswer:

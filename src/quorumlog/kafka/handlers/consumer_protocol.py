@@ -143,7 +143,7 @@ async def handle_consumer_group_describe(context: RequestContext, request: Any) 
                 "group_state": group.state,
                 "group_epoch": group.epoch,
                 "assignment_epoch": group.target.epoch,
-                "assignor_name": group.target.assignor or group.settings.assignors[0],
+                "assignor_name": group.target.assignor or group.assignors[0],
                 "members": [
                     _described(context, group, one)
                     async for one in context.in_turns(list(group.members))

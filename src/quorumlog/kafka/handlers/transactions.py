@@ -6,7 +6,7 @@ from typing import Any, Final
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
-from quorumlog.kafka.handlers.group_offsets import by_topic, offsets_to_commit, parts_of
+from quorumlog.kafka.handlers.group_offsets import by_topic, log_of, offsets_to_commit, parts_of
 from quorumlog.kafka.handlers.groups import REASONS, TEXT_MAX
 from quorumlog.kafka.led_partitions import Refusal, find_partition
 from quorumlog.kafka.transactions.coordinator import (
@@ -39,6 +39,8 @@ _REASONS: Final = {
     ErrorCode.INVALID_TXN_STATE: "there is no transaction that this could be done to",
     ErrorCode.POLICY_VIOLATION: "the cluster has no room for more of them (docs/kafka.md, Limits)",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the consumer group reads a log, by quorumlog's own "
+    "Consumer, and has no offsets of topics: use another group",
 }
 _OF_OFFSETS: Final = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -62,6 +64,14 @@ def _fault(context: RequestContext, name: str) -> ErrorCode:
     if not context.services.transactions.is_current():
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.NONE
+
+
+def _fault_of_group(context: RequestContext, name: str, group: str) -> ErrorCode:
+    """Return why a transaction cannot commit offsets of a consumer group; NONE: it can."""
+    error = _fault(context, name)
+    if error is ErrorCode.NONE and log_of(context, group) is not None:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return error
 
 
 def _as_known(context: RequestContext, error: ErrorCode, request: str) -> ErrorCode:
@@ -148,7 +158,7 @@ def _results(topics: Any, outcomes: Mapping[tuple[str, int], ErrorCode]) -> list
 async def handle_add_offsets_to_txn(context: RequestContext, request: Any) -> Answer:
     """Have a transaction commit offsets of a consumer group, too."""
     asked = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
-    error = _fault(context, asked.transactional_id)
+    error = _fault_of_group(context, asked.transactional_id, request.group_id)
     if not 0 < len(request.group_id) <= TEXT_MAX:
         error = ErrorCode.INVALID_GROUP_ID
     if error is ErrorCode.NONE:
@@ -164,7 +174,7 @@ async def handle_add_offsets_to_txn(context: RequestContext, request: Any) -> An
 async def handle_txn_offset_commit(context: RequestContext, request: Any) -> Answer:
     """Note offsets that are committed if the transaction is."""
     asked = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
-    error = _fault(context, asked.transactional_id)
+    error = _fault_of_group(context, asked.transactional_id, request.group_id)
     member = NO_MEMBER
     if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_MEMBERS:
         found_member = _member_of(context, request)

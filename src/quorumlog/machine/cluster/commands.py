@@ -361,13 +361,15 @@ class ReadLog(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     """A consumer group reads a log, a plain group with this identity (empty: not known).
 
     The entries of the log are in `partitions` partitions: each in that of its channel modulo this
-    number.
+    number. `is_certain`: the coordinator's own replica has this identity, so that positions in a
+    log of the same name with another identity are those of one that was deleted.
     """
 
     group: ConsumerGroupName
     log: Name
     identity: IdentityBytes
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+    is_certain: bool = False
 
 
 class DeleteOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):

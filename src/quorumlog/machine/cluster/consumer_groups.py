@@ -76,9 +76,17 @@ class LogToRead(msgspec.Struct, frozen=True, array_like=True):
         """Its id among those of topics."""
         return blake2b(self.log.encode(), key=self.identity, digest_size=ID_BYTES).digest()
 
-    def is_before(self, log: "LogToRead") -> bool:
-        """Whether a log of the same name was founded since, and is another one."""
-        return self.log == log.log and self.identity != log.identity
+    def may_be(self, other: "LogToRead") -> bool:
+        """Whether both are the same log, as far as is known: an empty identity is not known."""
+        is_alike = (self.log, self.partitions) == (other.log, other.partitions)
+        return is_alike and (
+            self.identity == other.identity or not (self.identity and other.identity)
+        )
+
+    def is_other(self, log: "LogToRead") -> bool:
+        """Whether both have the same name and are two logs: one was founded after the other."""
+        is_known = bool(self.identity and log.identity)
+        return is_known and self.log == log.log and self.identity != log.identity
 
     @property
     def text(self) -> str:
@@ -88,19 +96,23 @@ class LogToRead(msgspec.Struct, frozen=True, array_like=True):
 
     def refusal(self, group: str, used: "LogToRead | None") -> str:
         """Return why a consumer group cannot read it: it consumes something else."""
-        text = "topics" if used is None else used.text
-        if used is not None and (used.log, used.partitions) == (self.log, self.partitions):
-            text += " of before, which was deleted and founded again"
+        text = f"consumes {'topics' if used is None else used.text}, not {self.text}"
+        if used is not None and used.is_other(self):
+            text = (
+                f"consumes another log {self.log!r}, with another identity, as one was deleted "
+                "and founded again"
+            )
         return (
-            f"consumer group {group!r} consumes {text}, not {self.text}: use another group, or "
-            "stop its members and delete it (quorumlog consumer-group delete)"
+            f"consumer group {group!r} {text}: use another group, or stop its members and delete "
+            f"it with its positions (quorumlog consumer-group delete {group})"
         )
 
 
 class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group as it was saved last, and as a snapshot has it.
 
-    `changed_ms`: when that was, in Unix time. `version` rises whenever members are saved.
+    `changed_ms`: when that was, in Unix time. `version` rises whenever members are saved, and
+    whenever the group is to read another log.
     `consumers`: members by the consumer protocol (KIP-848), by their ids; None: the group is one of
     the classic protocol. `generation` is the epoch of a group of the consumer protocol. It does not
     go back when a group without members changes from one protocol to the other. `log`: what the
@@ -123,6 +135,24 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
     def member_count(self) -> int:
         """How many members it has, by whatever protocol."""
         return len(self.members) + len(self.consumers or ())
+
+    @property
+    def positions(self) -> dict[int, CommittedOffset]:
+        """How far the group has come in each partition of the log that it reads."""
+        if self.log is None:
+            return {}
+        topic_id = self.log.topic_id
+        return {
+            number: one
+            for (of, number), one in self.offsets.items()
+            if of == topic_id and number < self.log.partitions and one.offset >= 0
+        }
+
+    def has_partition(self, topics: Mapping[bytes, object], place: Partition) -> bool:
+        """Whether it may commit in a partition: one of its log, or of a topic that there is."""
+        if self.log is None:
+            return place[0] in topics
+        return place[0] == self.log.topic_id and place[1] < self.log.partitions
 
     @property
     def size_bytes(self) -> int:
@@ -191,6 +221,8 @@ class ConsumerGroups:
             return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
         if before is not None and before.generation > command.generation:
             return _outdated(before)
+        if before is not None and before.log is not None:
+            return _outdated(before)  # none of the classic protocol reads a log
         after = ConsumerGroupRecord(
             command.group,
             command.generation,
@@ -245,27 +277,34 @@ class ConsumerGroups:
         )
         return GroupsChanged(ResponseCode.SUCCESS)
 
-    def read_log(self, command: ReadLog, at_ms: int) -> GroupsChanged:
+    def read_log(self, command: ReadLog, at_ms: int, *, has_pending: bool) -> GroupsChanged:
         """Have a group read a log, unless it is used for something else already.
 
-        A log that was founded again is another one: positions in the former one mean nothing in it.
+        Positions stay if it is the same log as before, of which one identity was not known. They go
+        if the log was founded again, which the coordinator has to know for sure. `has_pending`: an
+        ongoing transaction may commit offsets of topics for the group.
         """
         known = self.records.get(command.group)
         if known is None and len(self.records) >= GROUPS_MAX:
             return _full(f"a cluster has at most {GROUPS_MAX} consumer groups")
         before = ConsumerGroupRecord(command.group) if known is None else known
         log = LogToRead(command.log, command.identity, command.partitions)
-        if before.log == log:
+        is_same = before.log is not None and before.log.may_be(log)
+        if before.log == log or (is_same and not log.identity):
             return GroupsChanged(ResponseCode.SUCCESS)
-        is_refounded = before.log is not None and before.log.is_before(log)
-        if before.member_count or (before.offsets and not is_refounded):
+        is_refounded = before.log is not None and before.log.is_other(log) and command.is_certain
+        is_kept = bool(before.offsets) and not (is_same or is_refounded)
+        if before.member_count or is_kept or has_pending:
             text = log.refusal(before.name, before.log)
             return GroupsChanged(ResponseCode.CHANGE_IN_PROGRESS, text)
-        after = msgspec.structs.replace(before, log=log)
+        after = msgspec.structs.replace(before, log=log, version=before.version + 1)
         growth = after.member_bytes - (0 if known is None else before.member_bytes)
         if growth > 0 and self._bytes + growth > BYTES_MAX:
             return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
-        self._put(after, {}, at_ms, growth - _size_of_offsets(before.offsets.values()))
+        offsets = before.offsets if is_same else {}
+        moved = {(log.topic_id, number): one for (_, number), one in offsets.items()}
+        growth += _size_of_offsets(moved.values()) - _size_of_offsets(before.offsets.values())
+        self._put(after, moved, at_ms, growth)
         return GroupsChanged(ResponseCode.SUCCESS)
 
     def commit(
@@ -291,7 +330,7 @@ class ConsumerGroups:
             at = max(one.offset, known.offset) if is_kept and known else one.offset
             offset = CommittedOffset(at, one.leader_epoch, one.metadata, at_ms)
             more = _size_of_offsets([offset]) - _size_of_offsets([known] if known else ())
-            if not _has_partition(before.log, topics, place):
+            if not before.has_partition(topics, place):
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif (known is None and self._room(before, offsets) <= 0) or (
                 more > 0 and self._bytes + growth + more > BYTES_MAX
@@ -336,6 +375,11 @@ class ConsumerGroups:
         more = sum(name not in self.records for name in names)
         return not more or len(self.records) + more <= GROUPS_MAX
 
+    def has_partition(self, name: str, topics: Mapping[bytes, object], place: Partition) -> bool:
+        """Whether a transaction may commit for a group in a partition: of a topic that there is."""
+        record = self.records.get(name)
+        return place[0] in topics and (record is None or record.log is None)
+
     def reserve(
         self,
         name: str,
@@ -370,8 +414,13 @@ class ConsumerGroups:
     def put_offsets(
         self, name: str, offsets: Mapping[Partition, CommittedOffset], at_ms: int
     ) -> None:
-        """Commit offsets for which there is room: a group has come so far."""
+        """Commit offsets of topics for which there is room: a group has come so far.
+
+        In the log of a group that reads one they mean nothing.
+        """
         before = self.records.get(name, ConsumerGroupRecord(name))
+        if before.log is not None:
+            return
         growth = 0 if name in self.records else before.member_bytes
         replaced = [before.offsets[place] for place in offsets if place in before.offsets]
         growth += _size_of_offsets(offsets.values()) - _size_of_offsets(replaced)
@@ -432,13 +481,6 @@ class ConsumerGroups:
         found = {one.name: one for one in records}
         offset_count = sum(len(one.offsets) for one in found.values())
         return cls(found, offset_count, sum(one.size_bytes for one in found.values()))
-
-
-def _has_partition(log: LogToRead | None, topics: Mapping[bytes, object], place: Partition) -> bool:
-    """Whether a group may commit in a partition: one of its log, or of a topic that there is."""
-    if log is None:
-        return place[0] in topics
-    return place[0] == log.topic_id and place[1] < log.partitions
 
 
 def _outdated(saved: ConsumerGroupRecord) -> GroupsChanged:

@@ -71,7 +71,8 @@ def _save_consumers(state: ClusterState, command: SaveConsumers, at_ms: int) -> 
 
 
 def _read_log(state: ClusterState, command: ReadLog, at_ms: int) -> GroupsChanged:
-    return state.consumer_groups.read_log(command, at_ms)
+    has_pending = state.transactions.has_offsets(command.group)
+    return state.consumer_groups.read_log(command, at_ms, has_pending=has_pending)
 
 
 def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsChanged:

@@ -212,7 +212,7 @@ class Transactions:
         groups: ConsumerGroups,
         at_ms: int,
     ) -> GroupsChanged:
-        """Offsets are to be committed with a transaction, if it is."""
+        """Offsets are to be committed with a transaction, if it is; none of who reads a log."""
         before = self._judged(command)
         if isinstance(before, GroupsChanged):
             return before
@@ -225,7 +225,7 @@ class Transactions:
         for one in command.offsets:
             place = one.topic_id, one.partition
             offset = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms)
-            if one.topic_id not in topics:
+            if not groups.has_partition(command.group, topics, place):
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif not groups.reserve(command.group, place, offset, offsets.get(place)):
                 codes.append(ResponseCode.CLUSTER_FULL)
@@ -241,6 +241,10 @@ class Transactions:
             )
         )
         return GroupsChanged(ResponseCode.SUCCESS, codes=codes)
+
+    def has_offsets(self, group: str) -> bool:
+        """Whether ongoing transactions may commit offsets of a consumer group."""
+        return any(self.records[name].offsets[group] for name in self._pending.get(group, ()))
 
     def superseded(
         self, command: CommitOffsets, codes: Iterable[ResponseCode], groups: ConsumerGroups

@@ -56,13 +56,15 @@ class ConsumerHeartbeatRequest(ConsumerRequest, frozen=True, kw_only=True):
 class ConsumerHeartbeatResponse(Response, frozen=True, kw_only=True):
     """The epoch of the member and the partitions that it may use; it gives up all others.
 
-    It is removed after `session_ms` without a heartbeat, and shall send one each `interval_ms`.
+    It is removed after `session_ms` without a heartbeat, and shall send one each `interval_ms`. It
+    is removed, too, if it has not given up `rebalance_ms` after the answer what it is to give up.
     """
 
     epoch: Epoch = NO_EPOCH
     assigned: PartitionNumbers = []
     interval_ms: Milliseconds = 0
     session_ms: Milliseconds = 0
+    rebalance_ms: Milliseconds = 60_000
 
 
 class CommitPositionsRequest(ConsumerRequest, frozen=True, kw_only=True):
