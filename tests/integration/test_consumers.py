@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import confluent_kafka
 import pytest
 
 from kafka_nodes import hasten, kafka_nodes
@@ -223,6 +224,29 @@ async def test_a_group_is_used_for_one_log_and_one_number_of_partitions(cluster,
         async with Consumer(cluster.addresses, filled, log=LOG, partitions=2) as consumer:
             with pytest.raises(UnexpectedArgumentError, match=r"in 1 partition, not .* 2 part"):
                 await take(consumer, 1)
+
+
+def send_offsets(cluster, group):
+    """Return the error of a Kafka producer that commits offsets of a group in a transaction."""
+    servers = {"bootstrap.servers": cluster.servers}
+    reader = confluent_kafka.Consumer({**servers, "group.id": group})
+    producer = confluent_kafka.Producer({**servers, "transactional.id": group})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    places = [confluent_kafka.TopicPartition("orders", 0, 90_000)]
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        producer.send_offsets_to_transaction(places, reader.consumer_group_metadata(), SECONDS)
+    reader.close()
+    return refused.value.args[0].code()
+
+
+async def test_a_kafka_producer_commits_no_offsets_for_a_group_that_reads_a_log(cluster, filled):
+    async with asyncio.timeout(SECONDS), Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        assert await take(consumer, 2) == "ab"
+        before = await consumer.committed()
+        error = await asyncio.to_thread(send_offsets, cluster, filled)
+        assert error == confluent_kafka.KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        assert await consumer.committed() == before
 
 
 async def test_without_brokers_the_error_says_what_to_configure(make_cluster):
