@@ -164,7 +164,7 @@ class LogConsumers:
             return None
         log = LogToRead(request.log, request.identity or here, request.partitions)
         read = self._coordinator.log_of(name)
-        if read is None or not log.may_be(read):
+        if read is None or read == log or not log.may_be(read):
             return log
         group = self._coordinator.find(name)
         is_unused = group is None or group.is_unused
@@ -226,7 +226,7 @@ class LogConsumers:
 
         def done(found: HeartbeatAnswer) -> None:
             if found.error is ErrorCode.NONE:
-                answer(self._heartbeat_response(found))
+                answer(self._heartbeat_response(request.consumer_group, found))
             else:
                 answer(self._refusal(request, found.error, found.text))
 
@@ -242,15 +242,26 @@ class LogConsumers:
         else:
             go(None)
 
-    def _heartbeat_response(self, found: HeartbeatAnswer) -> ConsumerHeartbeatResponse:
+    def _heartbeat_response(self, name: str, found: HeartbeatAnswer) -> ConsumerHeartbeatResponse:
         settings = self._coordinator.protocol_settings
         return ConsumerHeartbeatResponse(
             epoch=found.epoch,
             assigned=sorted(number for _, number in found.assigned or ()),
             interval_ms=settings.interval_ms,
             session_ms=settings.session_ms,
-            rebalance_ms=REBALANCE_MS,
+            rebalance_ms=self._rebalance_ms(name, found.member_id),
         )
+
+    def _rebalance_ms(self, name: str, member_id: str) -> int:
+        """Return how long a member may still take to give up what it is to give up.
+
+        It may have been told before, and the answer been lost.
+        """
+        group = self._coordinator.find(name)
+        member = group.members.by_id.get(member_id) if isinstance(group, ProtocolGroup) else None
+        if member is None or member.revoke_by_ms is None:
+            return REBALANCE_MS
+        return max(0, member.revoke_by_ms - self._coordinator.now_ms())
 
     # -- positions ----------------------------------------------------------------------------
 
