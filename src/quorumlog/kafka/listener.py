@@ -14,6 +14,7 @@ from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.frames import FRAME_BYTES_MAX
+from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.producer_ids import Allocate
 from quorumlog.kafka.services import ServiceEnvironment, broker_changed, make_services
