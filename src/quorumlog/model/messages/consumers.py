@@ -57,8 +57,7 @@ class ConsumerHeartbeatResponse(Response, frozen=True, kw_only=True):
     """The epoch of the member and the partitions that it may use; it gives up all others.
 
     It is removed after `session_ms` without a heartbeat, and shall send one each `interval_ms`. It
-    is removed, too, if it takes longer than `rebalance_ms` to give up what it is to give up. All
-    times in milliseconds, from when it sent the request.
+    is removed, too, if it has not given up within `rebalance_ms` what it is to give up.
     """
 
     epoch: Epoch = NO_EPOCH
