@@ -241,7 +241,10 @@ def send_offsets(cluster, group):
 
 
 async def test_a_kafka_producer_commits_no_offsets_for_a_group_that_reads_a_log(cluster, filled):
-    async with asyncio.timeout(SECONDS), Consumer(cluster.addresses, filled, log=LOG) as consumer:
+    async with (
+        asyncio.timeout(SECONDS),
+        Consumer(cluster.addresses, group=filled, log=LOG) as consumer,
+    ):
         assert await take(consumer, 2) == "ab"
         before = await consumer.committed()
         error = await asyncio.to_thread(send_offsets, cluster, filled)
