@@ -267,8 +267,8 @@ def test_a_committed_position_does_not_go_back_unless_nobody_is_a_member(world):
         assert world.commit((0, index), member_id="a", epoch=epoch) == OK
         assert world.positions() == [(0, 8)]
     refused = world.ask(CommitPositionsRequest, positions=[(0, 2)])
-    assert refused.code == REFUSED
-    assert "has members" in refused.text
+    assert refused.code == FENCED
+    assert "stop them first" in refused.text
     world.beat("a", -1)
     assert world.commit((0, 2), member_id="") == OK
     assert world.positions() == [(0, 2)]

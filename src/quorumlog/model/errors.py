@@ -379,7 +379,8 @@ class UnknownGroupError(RequestError):
 class WrongClusterError(RequestError):
     """A server belongs to another cluster than the client, or is a copy that may not serve.
 
-    The addresses lead to a cluster that was founded again, or copied: nothing was done there.
+    The addresses lead to a cluster that was founded again, or copied: nothing was done there. A
+    consumer gets it, too, if its log was deleted and founded again since it has begun.
     """
 
     code = ResponseCode.WRONG_CLUSTER

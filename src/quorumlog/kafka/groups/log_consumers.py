@@ -288,7 +288,7 @@ class LogConsumers:
             if refused is not None:
                 answer(refused)
             elif group is not None and not group.is_unused:
-                answer(self._response(request, ResponseCode.UNEXPECTED_ARGUMENT, _HAS_MEMBERS))
+                answer(self._response(request, ResponseCode.CONSUMER_FENCED, _HAS_MEMBERS))
             else:
                 self._order(request, log, answer)
 
