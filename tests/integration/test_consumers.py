@@ -49,7 +49,7 @@ def filled(cluster, request):
     name = request.node.name
     with (
         SyncClient(cluster.addresses, LOG) as log,
-        SyncConsumer(cluster.addresses, name, log=LOG) as me,
+        SyncConsumer(cluster.addresses, group=name, log=LOG) as me,
     ):
         _, last = log.bounds()
         log.append_batch([f"{name}-{letter}".encode() for letter in "abcde"])
@@ -89,10 +89,10 @@ async def take(consumer, count, *, commits=True):
 
 async def test_a_consumer_goes_on_where_it_had_committed(cluster, filled):
     async with asyncio.timeout(SECONDS):
-        async with Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
             assert await take(consumer, 2) == "ab"
             assert await take(consumer, 1, commits=False) == "c"
-        async with Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
             assert await take(consumer, 3) == "cde"
             (position,) = (await consumer.committed()).values()
             assert {0: position} == consumer.positions
@@ -104,7 +104,7 @@ async def test_the_next_one_takes_over_when_the_active_process_is_killed(cluster
             assert await asyncio.to_thread(said, active) == f"{filled}-a"
             assert await asyncio.to_thread(said, active, "commit") == "committed"
             assert await asyncio.to_thread(said, active) == f"{filled}-b"
-            async with Consumer(cluster.addresses, filled, log=LOG) as standby:
+            async with Consumer(cluster.addresses, group=filled, log=LOG) as standby:
                 going_on = asyncio.ensure_future(take(standby, 4))
                 assert await asyncio.to_thread(said, active, "") == f"{filled}-c"
                 assert not standby.positions, "one is active"
@@ -118,7 +118,7 @@ async def test_who_was_silent_for_too_long_cannot_commit_and_joins_again(cluster
             try:
                 assert await asyncio.to_thread(said, stopped) == f"{filled}-a"
                 stopped.send_signal(signal.SIGSTOP)
-                async with Consumer(cluster.addresses, filled, log=LOG) as other:
+                async with Consumer(cluster.addresses, group=filled, log=LOG) as other:
                     assert await take(other, 2) == "ab"
                     stopped.send_signal(signal.SIGCONT)
                     assert await asyncio.to_thread(said, stopped, "commit") == "fenced"
@@ -133,7 +133,12 @@ async def test_members_that_come_and_go_share_a_log_by_channel(cluster, request)
 
     async def member(number, count=None):
         async with Consumer(
-            cluster.addresses, name, log=LOG, partitions=3, start=begin, client_id=f"m{number}"
+            cluster.addresses,
+            group=name,
+            log=LOG,
+            partitions=3,
+            start=begin,
+            client_id=f"m{number}",
         ) as consumer:
             async for entry in consumer:
                 handled.append((entry.channel, int(entry.body), number))
@@ -199,7 +204,7 @@ async def test_operators_see_the_lag_and_may_reset_the_position(cluster, filled,
 
     topic = f"log:{LOG}"
     async with asyncio.timeout(SECONDS):
-        async with Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
             assert await take(consumer, 2) == "ab"
             (position,) = consumer.positions.values()
             async with Client(cluster.addresses, LOG) as log:
@@ -212,16 +217,16 @@ async def test_operators_see_the_lag_and_may_reset_the_position(cluster, filled,
         shift = ("consumer-group", "reset", filled, "--shift-by", "-1")
         (moved,) = await asyncio.to_thread(command, *shift)
         assert moved["committed"] == position - 1
-        async with Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
             assert await take(consumer, 4) == "bcde"
         await asyncio.to_thread(command, "consumer-group", "delete", filled)
-        async with Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
             assert await consumer.committed() == {}
 
 
 async def test_a_group_is_used_for_one_log_and_one_number_of_partitions(cluster, filled):
     async with asyncio.timeout(SECONDS):
-        async with Consumer(cluster.addresses, filled, log=LOG, partitions=2) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG, partitions=2) as consumer:
             with pytest.raises(UnexpectedArgumentError, match=r"in 1 partition, not .* 2 part"):
                 await take(consumer, 1)
 
@@ -255,21 +260,26 @@ async def test_a_kafka_producer_commits_no_offsets_for_a_group_that_reads_a_log(
 async def test_without_brokers_the_error_says_what_to_configure(make_cluster):
     async with asyncio.timeout(SECONDS), make_cluster(count=1) as cluster:
         await cluster.start()
-        async with Consumer(cluster.servers, "g", log="g") as consumer:
+        async with Consumer(cluster.servers, group="g", log="g") as consumer:
             with pytest.raises(UnsupportedError, match="kafkaListen"):
                 await take(consumer, 1)
 
 
 async def test_handled_entries_are_committed_by_themselves_if_wished(cluster, filled):
     async with asyncio.timeout(SECONDS):
-        async with Consumer(cluster.addresses, filled, log=LOG, auto_commit_ms=60_000) as consumer:
+        async with Consumer(
+            cluster.addresses, group=filled, log=LOG, auto_commit_ms=60_000
+        ) as consumer:
             assert await take(consumer, 3, commits=False) == "abc"
-        async with Consumer(cluster.addresses, filled, log=LOG) as consumer:
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
             assert await take(consumer, 3) == "cde", "c was still in work"
 
 
 async def test_consumers_go_on_when_the_coordinator_is_gone(cluster, filled):
-    async with asyncio.timeout(SECONDS), Consumer(cluster.addresses, filled, log=LOG) as consumer:
+    async with (
+        asyncio.timeout(SECONDS),
+        Consumer(cluster.addresses, group=filled, log=LOG) as consumer,
+    ):
         assert await take(consumer, 2) == "ab"
         (leading,) = [one for one in cluster.nodes if one.broker.coordinator_term >= 0]
         await asyncio.to_thread(cluster.run, leading.stop())

@@ -3,15 +3,26 @@ coordinator.
 """
 
 import asyncio
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from quorumlog import Consumer
-from quorumlog.client.consumer_membership import Membership
-from quorumlog.client.consumer_share import Share
-from quorumlog.errors import ConfigError, ConsumerFencedError
+from quorumlog.client.consumer_membership import Callbacks, Membership
+from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
+from quorumlog.client.consumer_share import Place, Share
+from quorumlog.client.loop_thread import LoopThread
+from quorumlog.errors import ConfigError, ConsumerFencedError, WrongClusterError
 from quorumlog.model.entry import Entry
-from quorumlog.model.errors import DeadlineExceededError, UnsupportedError
+from quorumlog.model.errors import (
+    DeadlineExceededError,
+    LeaderNotReadyError,
+    QuorumlogError,
+    UnsupportedError,
+)
+from quorumlog.model.messages.client import GroupMetadata, MetadataResponse
 from quorumlog.model.messages.consumers import ConsumerHeartbeatResponse
 
 SECONDS = 10
@@ -25,6 +36,7 @@ class Coordinator:
         self.answers = list(answers)
         self.assigned = frozenset()
         self.epoch, self.session_ms = 0, 60_000
+        self.interval_ms, self.rebalance_ms = 5, 60_000
         self.positions_of = dict(committed or {})
         self.beats, self.commits, self.left = [], [], 0
         self.may_answer = asyncio.Event()
@@ -41,8 +53,9 @@ class Coordinator:
         return ConsumerHeartbeatResponse(
             epoch=self.epoch,
             assigned=sorted(self.assigned),
-            interval_ms=5,
+            interval_ms=self.interval_ms,
             session_ms=self.session_ms,
+            rebalance_ms=self.rebalance_ms,
         )
 
     async def positions(self):
@@ -67,14 +80,16 @@ async def zero():
 async def member_of():
     made = []
 
-    def make(coordinator, *, partitions=2, auto_commit_s=None, assigned=lambda found: None):
+    def make(
+        coordinator, *, partitions=2, auto_commit_s=None, assigned=None, revoked=None, begin=zero
+    ):
         made.append(
             Membership(
                 coordinator,
-                zero,
+                begin,
                 partitions=partitions,
                 auto_commit_s=auto_commit_s,
-                assigned=assigned,
+                callbacks=Callbacks(assigned, revoked),
             )
         )
         return made[-1]
@@ -121,7 +136,7 @@ async def test_a_partition_that_is_revoked_is_given_up_once_its_entry_is_handled
         before = len(coordinator.beats)
         await until(lambda: len(coordinator.beats) >= before + 2)
         assert coordinator.beats[-1][1] == {0, 1}, "the program may still handle its entry"
-        await member.commit()
+        await member.commit(member.taken())
         assert coordinator.positions_of[1] == 5
     await until(lambda: coordinator.beats[-1][1] == {0})
 
@@ -140,7 +155,7 @@ async def test_what_is_read_while_other_partitions_come_is_kept(member_of):
     share = await member.usable()
     assert meanwhile.has_ended
     assert share.positions == {0: 7, 1: 3}
-    await member.commit()
+    await member.commit(member.taken())
     assert coordinator.positions_of == {0: 7, 1: 3}
 
 
@@ -152,9 +167,9 @@ async def test_who_is_fenced_has_nothing_joins_again_and_cannot_commit(member_of
     coordinator.answers = [FENCED, {0}]
     await until(lambda: share.has_ended)
     await told(member, {0})
-    with pytest.raises(ConsumerFencedError, match=r"partition 0 .* handled again"):
-        await member.commit()
-    await member.commit()
+    with pytest.raises(ConsumerFencedError, match=r"partition 0 .* handles them again"):
+        await member.commit(member.taken())
+    await member.commit(member.taken())
     assert coordinator.positions_of == {0: 0}
     assert 0 in [epoch for epoch, _ in coordinator.beats[1:]], "it has joined again"
     assert seen == [{0}, frozenset(), {0}]
@@ -166,7 +181,7 @@ async def test_a_commit_in_an_old_epoch_is_repeated_in_the_present_one(member_of
     share = await member.usable()
     share.advance_to(entry(8))
     coordinator.epoch += 1  # as an answer was lost
-    await member.commit()
+    await member.commit(member.taken())
     assert coordinator.positions_of == {0: 9}
 
 
@@ -213,7 +228,7 @@ async def test_without_auto_commit_leaving_commits_nothing(member_of):
 
 
 async def test_positions_go_beyond_what_is_of_others():
-    share = Share({0: 5, 2: 9}, 3)
+    share = Share({0: Place(5), 2: Place(9)}, 3)
     assert [share.has(entry(index, channel)) for index, channel in ((5, 3), (4, 0), (8, 2))] == [
         True,
         False,
@@ -244,6 +259,321 @@ async def test_positions_go_beyond_what_is_of_others():
     ],
 )
 def test_impossible_options_are_refused(option, value):
-    options = {"group": "g", option: value}
+    options = {"group": "g", "log": "l", option: value}
     with pytest.raises(ConfigError, match=option):
         Consumer("127.0.0.1:1", **options)
+
+
+# -- what is handled, and what is committed ------------------------------------------------------
+
+
+async def test_a_commit_has_what_was_yielded_when_it_was_called(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator)
+    share = await member.usable()
+    share.advance_to(entry(0))
+    committing = asyncio.create_task(member.commit(member.taken()))
+    share.advance_to(entry(1))  # before the task has begun
+    await committing
+    assert coordinator.positions_of == {0: 1}
+
+
+async def test_a_commit_that_waits_is_void_for_a_partition_that_was_lost_meanwhile(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator)
+    share = await member.usable()
+    share.advance_to(entry(7))
+    taken = member.taken()
+    coordinator.answers = [FENCED, {0}]
+    await until(lambda: share.has_ended)
+    await told(member, {0})
+    with pytest.raises(ConsumerFencedError):
+        await member.commit(taken)
+    await member.commit(taken)
+    assert coordinator.positions_of == {0: 0}, "it is of an earlier tenure"
+
+
+async def test_what_was_lost_is_read_again_if_the_consumer_has_it_again(member_of):
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator)
+    share = await member.usable()
+    share.advance_to(entry(49))
+    coordinator.answers = [FENCED, {0, 1}]
+    await until(lambda: share.has_ended)
+    await told(member, {0, 1})
+    share = await member.usable()
+    share.advance_to(entry(99))
+    share.advance_to(entry(98, channel=1))
+    with pytest.raises(ConsumerFencedError, match="partition 0 "):
+        await member.commit(member.taken())
+    assert coordinator.positions_of == {0: 0, 1: 99}, "the program undoes what it did of 0"
+    assert (await member.usable()).positions == {0: 0, 1: 99}, "so that it is yielded again"
+    (await member.usable()).advance_to(entry(10))
+    await member.commit(member.taken())
+    assert coordinator.positions_of == {0: 11, 1: 99}
+
+
+async def test_a_new_loop_begins_at_the_first_entry_not_known_to_be_handled(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(3))
+    with suppress(ZeroDivisionError), member.handling(share):
+        share.advance_to(entry(4))
+        raise ZeroDivisionError
+    member.begin_again()
+    assert (await member.usable()).positions == {0: 4}
+    (await member.usable()).advance_to(entry(4))
+    await member.commit(member.taken())
+    member.begin_again()
+    assert (await member.usable()).positions == {0: 5}, "what is committed was handled"
+
+
+async def test_a_seek_is_not_committed_by_itself_before_something_is_read_there(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator, auto_commit_s=60)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(0))
+        member.seek(share, {0: 500})
+    member.begin_again()
+    assert (await member.usable()).positions == {0: 500}
+    await member.close()
+    assert coordinator.positions_of == {0: 0}
+
+
+async def test_a_seek_in_a_share_that_has_ended_changes_nothing(member_of):
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator)
+    former = await member.usable()
+    coordinator.answers = [{1}]
+    await told(member, {1})
+    member.seek(former, {0: 9, 1: 9})
+    assert member.share.positions == {1: 0}
+
+
+async def test_an_entry_that_is_handled_while_partitions_come_is_committed_by_itself(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator, auto_commit_s=60)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(6))
+        coordinator.answers = [{0, 1}]
+        await told(member, {0, 1})
+    await member.close()
+    assert coordinator.positions_of == {0: 7, 1: 0}
+
+
+async def test_closing_commits_what_is_given_up_and_leaves_even_if_that_fails(member_of):
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator, auto_commit_s=60)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(6))
+    with member.handling(share):
+        share.advance_to(entry(7, channel=1))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+        await member.close()
+    assert coordinator.positions_of == {0: 7, 1: 0}
+    assert coordinator.left == 1
+    other = Coordinator({0})
+    member = member_of(other, auto_commit_s=60)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(0))
+    other.epoch += 1
+    await member.close()
+    assert (other.positions_of, other.left) == ({0: 0}, 1)
+
+
+async def test_auto_commits_do_not_make_heartbeats_more_frequent(member_of):
+    coordinator = Coordinator({0})
+    coordinator.interval_ms = 60_000
+    member = member_of(coordinator, auto_commit_s=0.001)
+    share = await member.usable()
+    for index in range(3):
+        with member.handling(share):
+            share.advance_to(entry(index))
+        await until(lambda at=index + 1: coordinator.positions_of[0] == at)
+    assert len(coordinator.beats) <= 2, "one to join, and one to say what it has taken"
+
+
+# -- what the program is told, and when it may go on -----------------------------------------------
+
+
+async def test_what_is_revoked_can_be_committed_before_it_is_given_up(member_of):
+    coordinator, may_end = Coordinator({0, 1}), asyncio.Event()
+
+    async def revoked(partitions):
+        assert partitions == {0}
+        await may_end.wait()
+        await member.commit(member.taken())
+
+    member = member_of(coordinator, revoked=revoked)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(299))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+    assert not member.may_yield(member.share), "nothing is yielded until that is done"
+    before = len(coordinator.beats)
+    await until(lambda: len(coordinator.beats) >= before + 2)
+    assert coordinator.beats[-1][1] == {0, 1}, "heartbeats go on"
+    may_end.set()
+    await until(lambda: coordinator.beats[-1][1] == {1})
+    assert coordinator.positions_of == {0: 300, 1: 0}
+    assert (await member.usable()).positions == {1: 0}
+    await member.commit(member.taken())  # and raises nothing: no entry was lost
+
+
+async def test_an_entry_whose_handling_failed_is_not_committed_as_it_is_revoked(member_of):
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator, revoked=lambda partitions: member.commit(member.taken()))
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(4))
+    with suppress(ZeroDivisionError), member.handling(share):
+        share.advance_to(entry(5))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+        raise ZeroDivisionError
+    await until(lambda: coordinator.beats[-1][1] == {1})
+    assert coordinator.positions_of == {0: 5, 1: 0}
+
+
+@pytest.mark.parametrize("callback", ["assigned", "revoked"])
+async def test_what_a_callback_raises_is_raised_by_the_loop(member_of, callback):
+    def refuse(partitions):
+        raise ZeroDivisionError
+
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator, **{callback: refuse})
+    if callback == "revoked":
+        await member.usable()
+        coordinator.answers = [{1}]
+        await until(lambda: coordinator.beats[-1][1] == {1})
+    with pytest.raises(ZeroDivisionError):
+        await member.usable()
+
+
+async def test_nothing_is_yielded_after_the_time_for_giving_up_until_a_heartbeat_is_answered(
+    member_of,
+):
+    coordinator = Coordinator({0, 1})
+    coordinator.rebalance_ms = 20
+    member = member_of(coordinator)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(4))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+        await until(lambda: not member.may_yield(member.share))
+        before = len(coordinator.beats)
+        await until(lambda: len(coordinator.beats) >= before + 2)
+        assert not member.may_yield(member.share), "another one may have been given all"
+    assert not member.may_yield(member.share), "nobody knows yet that it is given up"
+    before = len(coordinator.beats)
+    assert (await member.usable()).positions == {1: 0}
+    assert {1} in [owned for _, owned in coordinator.beats[before:]]
+
+
+async def test_partitions_that_cannot_be_begun_end_the_wait(member_of):
+    answers = [5, DeadlineExceededError("the log has no leader")]
+
+    async def begin():
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    coordinator = Coordinator({0})
+    member = member_of(coordinator, begin=begin)
+    await member.usable()
+    coordinator.answers = [{0, 1}]
+    await until(lambda: not member.partitions)
+    with pytest.raises(DeadlineExceededError, match="no leader"):
+        await member.usable()
+
+
+async def test_a_partition_that_comes_back_before_it_was_given_up_goes_on(member_of):
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(4))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+        coordinator.answers = [{0, 1}]
+        await told(member, {0, 1})
+    assert (await member.usable()).positions == {0: 5, 1: 0}
+    await member.commit(member.taken())
+    assert coordinator.positions_of == {0: 5, 1: 0}
+
+
+# -- which log it is -----------------------------------------------------------------------------
+
+
+class Servers:
+    """A requester: answers with these identities, one a question."""
+
+    def __init__(self, *identities):
+        self.group, self.metadata = "flights", self
+        self.identities = list(identities)
+        self.sent = []
+
+    def leader(self):
+        raise AssertionError
+
+    async def ask(self, address, group):
+        found = GroupMetadata(group, {}, None, 1, self.identities.pop(0))
+        return MetadataResponse(groups=[found])
+
+    async def retrying(self, locate, ask, timeout_ms, *, repeat_unknown):
+        while True:
+            try:
+                return await ask(SimpleNamespace(address="a:1"))
+            except LeaderNotReadyError:
+                continue
+
+    async def ask_leader(self, request, kind, *, timeout_ms, repeat_unknown):
+        self.sent.append(request)
+        return kind()
+
+
+async def test_an_identity_that_is_not_known_yet_is_asked_for_again():
+    assert await identity_of(Servers(b"", b"", b"x" * 16)) == b"x" * 16
+
+
+async def test_a_member_does_not_join_again_if_the_log_is_another_one():
+    log, cluster = Servers(b"x" * 16, b"x" * 16, b"y" * 16), Servers()
+    requests = ConsumerRequests(
+        cluster, GroupOfLog("billing", "flights", 1), partial(identity_of, log), "me"
+    )
+    for epoch in (0, 3, 0):
+        await requests.heartbeat(epoch, ())
+    with pytest.raises(WrongClusterError, match="founded again"):
+        await requests.heartbeat(0, ())
+    assert len(cluster.sent) == 3, "nothing was sent that ends the positions of the new log"
+
+
+def test_a_callback_that_would_wait_for_its_own_thread_is_refused():
+    thread = LoopThread()
+    try:
+
+        async def callback():
+            thread.wait(zero())
+
+        with pytest.raises(QuorumlogError, match="callback"):
+            thread.wait(callback())
+    finally:
+        thread.stop()
+
+
+@pytest.mark.parametrize("missing", ["group", "log"])
+def test_group_and_log_are_said_by_name(missing):
+    names = {"group": "g", "log": "l"}
+    with pytest.raises(TypeError, match=missing):
+        Consumer("127.0.0.1:1", **{name: names[name] for name in names if name != missing})
+    with pytest.raises(TypeError):
+        Consumer("127.0.0.1:1", "g", "l")

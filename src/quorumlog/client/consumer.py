@@ -1,17 +1,18 @@
 """A consumer of a log: reads it, with a position that is committed and shared by its group."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 from uuid import uuid4
 
 from quorumlog.client import options
-from quorumlog.client.arguments import ISOLATION, Check, takes, text
+from quorumlog.client.arguments import ISOLATION, MILLISECONDS, Check, takes, text
 from quorumlog.client.arguments import start as start_of
 from quorumlog.client.client import Client, seen_entries
-from quorumlog.client.consumer_membership import Membership
+from quorumlog.client.consumer_membership import Callbacks, Membership, Revoked
 from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
 from quorumlog.client.consumer_share import Share
 from quorumlog.client.reader import BlockReader
@@ -22,8 +23,10 @@ from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
     ConfigError,
     IndexRemovedError,
+    QuorumlogError,
     RequestError,
     UnexpectedArgumentError,
+    WrongClusterError,
 )
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
 from quorumlog.model.messages.consumers import PARTITIONS_MAX
@@ -37,7 +40,6 @@ Start: TypeAlias = int | Literal["earliest", "latest"]
 class ConsumerOptions(TypedDict, total=False):
     """The options of a `Consumer`; see there."""
 
-    log: str
     partitions: int
     start: Start
     auto_commit_ms: float | None
@@ -45,6 +47,7 @@ class ConsumerOptions(TypedDict, total=False):
     isolation: Isolation
     leader_only: bool
     on_assigned: Callable[[frozenset[int]], None] | None
+    on_revoked: Revoked | None
     client_id: str
     timeout_ms: float
     cluster: str
@@ -66,19 +69,22 @@ class Consumer:
     that the entries of a channel are handled in order.
 
     Each entry is handled at least once: what was not committed is read again, by whoever has the
-    partition then. A committed position never goes back, except by `quorumlog consumer-group
-    reset`. The members and the positions are kept by the brokers of the cluster: their nodes have
-    `kafkaListen` (see docs/howto/consume.md). Heartbeats are sent by a task of the event loop, also
-    while the program handles an entry; who blocks the loop for longer than the session time-out
-    loses its partitions.
+    partition then. A consumer never sets a committed position back. The members and the positions
+    are kept by the brokers of the cluster: their nodes have `kafkaListen` (see
+    docs/howto/consume.md). Heartbeats are sent by a task of the event loop, also while the program
+    handles an entry; who blocks the loop for longer than the session time-out loses its partitions.
+    That time is measured by the clock of the event loop, which on Linux stands still while the
+    machine is suspended: after that, entries may be yielded that another member has got, too.
 
-    Nothing is asked of servers before the first entry is. One loop at a time: a new one goes on
-    after what the former one was given, and that one ends.
+    Nothing is asked of servers before the first entry is. One loop at a time: as a new one begins,
+    the former one ends. The new one begins at the first entry not known to be handled. An entry is
+    known to be handled once the program has asked for the next one, or has committed; so one at
+    which a loop ended, by an error or by `break`, is yielded again unless it was committed.
 
     Args:
         servers: some addresses of the cluster, as `host:port` joined by commas or as a sequence.
         group: name of the consumer group.
-        log: the group whose log is read.
+        log: the group whose log is read; other than a `Client`, a consumer has two groups.
         partitions: how many the log is split into; the same for all consumers of the group.
         start: where a partition begins of which nothing is committed: an index, "earliest" (the
             first entry that is kept) or "latest" (what is committed after that).
@@ -89,7 +95,13 @@ class Consumer:
             an `IndexRemovedError`, or go on where `start` says.
         isolation: which entries of transactions are seen (see `Isolation`).
         leader_only: False if any replica may answer, which may not know the newest entries.
-        on_assigned: called with the partitions that the consumer has whenever these change.
+        on_assigned: called with the partitions that the consumer has whenever these change; not to
+            be awaited.
+        on_revoked: called, and awaited, with partitions that another member is to get, once the
+            program has asked for more than it was given of them: it may still `commit` here, and
+            nothing is yielded meanwhile. It has 60 s from when they were revoked. It is not called
+            for partitions that are lost, nor by `close`. What either of the two raises is raised by
+            the loop.
         client_id: what the consumer is called where members of the group are shown.
         timeout_ms: how long an outage may last, in milliseconds, and a request may take.
         cluster: name of the cluster; a server of another cluster is refused. "": any.
@@ -107,9 +119,9 @@ class Consumer:
     def __init__(  # noqa: PLR0913  (one argument an option)
         self,
         servers: str | Sequence[str],
-        group: str,
-        log: str = "default",
         *,
+        group: str,
+        log: str,
         partitions: int = 1,
         start: Start = "earliest",
         auto_commit_ms: float | None = None,
@@ -117,6 +129,7 @@ class Consumer:
         isolation: Isolation = "read_committed",
         leader_only: bool = True,
         on_assigned: Callable[[frozenset[int]], None] | None = None,
+        on_revoked: Revoked | None = None,
         client_id: str = "quorumlog",
         timeout_ms: float = 10_000,
         cluster: str = "",
@@ -141,6 +154,7 @@ class Consumer:
         self._leader_only = options.flag("leader_only", leader_only)
         self._loop: object = None
         """The loop over entries that was begun last: only that one goes on."""
+        self._polled: AsyncGenerator[list[Entry], None] | None = None
         coordinator = Requester(
             self._client.servers(),
             CLUSTER_GROUP,
@@ -160,7 +174,7 @@ class Consumer:
             self._begin,
             partitions=count,
             auto_commit_s=None if commit_ms is None else commit_ms / 1_000,
-            assigned=on_assigned or (lambda partitions: None),
+            callbacks=Callbacks(on_assigned, on_revoked),
         )
 
     async def __aenter__(self) -> "Consumer":
@@ -196,18 +210,21 @@ class Consumer:
         and outages of up to `timeout_ms`.
 
         Raises:
-            IndexRemovedError: the next entry is not kept any more (see `if_removed`).
+            IndexRemovedError: the next entry is not kept any more (see `if_removed`). Each loop
+                raises it, until `seek` sets the consumer to an entry that is kept ("earliest").
+            WrongClusterError: the log was founded again; a new consumer is needed.
             UnsupportedError: no broker coordinates consumers.
             UnexpectedArgumentError: the consumer group is used for another log, or with another
                 number of partitions.
             RequestError: an outage was longer than `timeout_ms`.
         """
-        parts = self._parts()
+        self._loop = loop = object()
+        parts = self._parts(loop)
         async with aclosing(parts):
             async for share, fetched, entries in parts:
                 last = len(entries) - 1
                 for place, entry in enumerate(entries):
-                    if not self._membership.may_yield(share):
+                    if not self._may_yield(share, loop):
                         break
                     share.advance_to(entry)
                     if place == last:
@@ -217,22 +234,56 @@ class Consumer:
 
     async def read_blocks(self) -> AsyncGenerator[list[Entry], None]:
         """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
-        parts = self._parts()
+        self._loop = loop = object()
+        parts = self._parts(loop)
         async with aclosing(parts):
             async for share, fetched, entries in parts:
-                if not self._membership.may_yield(share):
+                if not self._may_yield(share, loop):
                     continue
-                for entry in entries:
-                    share.yielded.add(share.partition_of(entry))
+                share.advance_over(entries)
                 share.advance(fetched.following)
                 with self._membership.handling(share):
                     yield entries
 
-    async def _parts(self) -> AsyncGenerator[tuple[Share, FetchedBlock, list[Entry]], None]:
+    @takes(timeout_ms=MILLISECONDS)
+    async def poll(self, timeout_ms: float) -> list[Entry]:
+        """Return the next entries, as `read_blocks` yields them, or none after `timeout_ms`.
+
+        For a program that has something to do while nothing comes, such as to commit. A time that
+        is shorter than an answer of a server takes returns none. Calling it
+        again says that the entries returned before are handled. It begins a loop of its own if
+        another one was begun since. Raises what `read` does, and `QuorumlogError` once the consumer
+        is closed.
+        """
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                while not self._membership.is_closed:
+                    if self._polled is None:
+                        self._polled = self.read_blocks()
+                    async for entries in self._polled:
+                        return entries
+                    self._polled = None  # another loop was begun since
+        except TimeoutError:
+            self._polled = None  # it has ended
+            return []
+        except BaseException:
+            self._polled = None
+            raise
+        raise QuorumlogError("this consumer is closed; make a new one")
+
+    def _may_yield(self, share: Share, loop: object) -> bool:
+        return self._loop is loop and self._membership.may_yield(share)
+
+    async def _parts(
+        self, loop: object
+    ) -> AsyncGenerator[tuple[Share, FetchedBlock, list[Entry]], None]:
         """Yield what each block has of the present share, which may end meanwhile."""
-        self._loop = loop = object()
-        self._membership.rests()  # what a former loop has left, this one begins after
-        while (share := await self._membership.usable()) is not None and self._loop is loop:
+        membership = self._membership
+        membership.begin_again()
+        while self._loop is loop:
+            share = await membership.usable()
+            if share is None:
+                return
             try:
                 blocks = self._blocks(share, loop)
                 async with aclosing(blocks):
@@ -248,15 +299,17 @@ class Consumer:
                     raise
                 begin, _ = await self._bounds()
                 begin = max(begin, await self._begin())
-                later = {p: max(at, begin) for p, at in share.positions.items()}
-                self._membership.restart(later)
+                membership.seek(share, {p: max(at, begin) for p, at in share.positions.items()})
+            except WrongClusterError as error:
+                membership.fail(error)  # its positions are of a log that is no more
+                raise
 
     async def _blocks(self, share: Share, loop: object) -> AsyncGenerator[FetchedBlock, None]:
         blocks = BlockReader(self._fetch, share.begin, None, follow=True).blocks()
         async with aclosing(blocks):
-            while self._membership.may_yield(share) and self._loop is loop:
+            while self._may_yield(share, loop):
                 fetched = await share.unless_ended(anext(blocks))
-                if fetched is None:
+                if fetched is None or self._loop is not loop:
                     return
                 yield fetched
 
@@ -296,17 +349,22 @@ class Consumer:
         share = self._membership.share
         return {} if share is None else dict(share.positions)
 
-    async def commit(self) -> None:
-        """Commit the positions: all entries that were yielded until now are handled.
+    def commit(self) -> Coroutine[Any, Any, None]:
+        """Commit the positions: all entries that were yielded until this call are handled.
+
+        The call itself takes the positions, not the await: with
+        `asyncio.create_task(consumer.commit())` the loop may go on, and entries that are yielded
+        after the call are not committed by it.
 
         Raises:
             ConsumerFencedError: entries that were yielded since the last commit are of partitions
-                that the consumer has lost, so they are handled again; the other positions are
-                committed, and the consumer goes on.
+                that the consumer has lost, so they are handled again. Undo what was not committed
+                of these partitions, and go on: those that the consumer has again are read again
+                from where they are committed. Positions of the others are committed.
             RequestError: the positions could not be committed within `timeout_ms`; they may be
                 all the same.
         """
-        await self._membership.commit()
+        return self._membership.commit(self._membership.taken())
 
     async def committed(self) -> dict[int, int]:
         """Return the committed positions of the group, by partition, whoever has committed them."""
@@ -316,16 +374,18 @@ class Consumer:
     async def seek(self, index: Start) -> None:
         """Go on at an index, "earliest" or "latest", in all partitions that the consumer has now.
 
-        What is committed stays, and `commit` changes it once the consumer has come beyond that.
+        What is committed stays, also with `auto_commit_ms`, until the consumer has read from there
+        to beyond it, or the program commits.
 
         Raises:
             RequestError: the consumer has no partitions now; or no server said where the log
                 begins and ends.
         """
         at = await self._index_of(index)
-        if not self.positions:
+        share = self._membership.share
+        if share is None or not share.places:
             raise RequestError("the consumer has no partitions now, so it cannot seek in them")
-        self._membership.restart(dict.fromkeys(self.positions, at))
+        self._membership.seek(share, dict.fromkeys(share.places, at))
 
 
 def _label(name: str, value: object) -> str:

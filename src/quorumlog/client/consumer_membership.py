@@ -5,30 +5,74 @@ member's present epoch.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Final, TypeAlias
+from inspect import isawaitable
+from math import inf
+from typing import Final, NamedTuple, TypeAlias
 
+from quorumlog.client.consumer_commits import Commits, Taken, taken_of
 from quorumlog.client.consumer_requests import ConsumerRequests
-from quorumlog.client.consumer_share import Share
+from quorumlog.client.consumer_share import Place, Share
 from quorumlog.model.errors import ConsumerFencedError, RequestError
-from quorumlog.model.messages.consumers import JOINING
+from quorumlog.model.messages.consumers import JOINING, ConsumerHeartbeatResponse
 
+LAST_COMMIT_MS: Final = 2_000
 LEAVE_MS: Final = 2_000
-"""How long leaving may take: after the session time-out the coordinator notices by itself."""
+"""How long closing may take to commit, and then to leave: the coordinator notices by itself, after
+the session time-out, that a member is gone."""
 REJOIN_S: Final = 0.5
 """Pause before a member that was refused as it joined tries again."""
 Begin: TypeAlias = Callable[[], Awaitable[int]]
 """Returns where a partition begins of which nothing was committed."""
-Assigned: TypeAlias = Callable[[frozenset[int]], None]
+Revoked: TypeAlias = Callable[[frozenset[int]], Awaitable[None] | None]
+
+
+class Callbacks(NamedTuple):
+    """What the program is told.
+
+    `assigned` is called with the partitions that the consumer has, whenever these change; `revoked`
+    with those that it is about to give up, as long as it may still commit.
+    """
+
+    assigned: Callable[[frozenset[int]], None] | None = None
+    revoked: Revoked | None = None
+
+
+class Session:
+    """How long the coordinator leaves the member its partitions, by the clock of the event loop."""
+
+    def __init__(self) -> None:
+        self.epoch = JOINING
+        self._ends_s = -1.0
+        self._gives_up_by_s = inf
+
+    def goes_on(
+        self, answer: ConsumerHeartbeatResponse, asked_s: float, *, is_giving_up: bool
+    ) -> None:
+        """A heartbeat was answered that was sent at a time.
+
+        The coordinator removes a member that gives nothing up for `rebalance_ms`, whatever else it
+        says: it began to count when it first said what to give up, which was after `asked_s`.
+        """
+        self.epoch = answer.epoch
+        self._ends_s = asked_s + answer.session_ms / 1_000
+        if is_giving_up:
+            self._gives_up_by_s = min(self._gives_up_by_s, asked_s + answer.rebalance_ms / 1_000)
+        else:
+            self._gives_up_by_s = inf
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether nobody else can have the partitions."""
+        return asyncio.get_running_loop().time() < min(self._ends_s, self._gives_up_by_s)
 
 
 class Membership:
-    """Keeps a consumer a member from `start` to `close`.
+    """Keeps a consumer a member from the first `usable` to `close`.
 
     `begin`: see `Begin`. `auto_commit_s`: how often what the program has handled is committed;
-    None: never. `assigned` is called with the partitions that the consumer has, whenever these
-    change.
+    None: never.
     """
 
     def __init__(
@@ -38,24 +82,21 @@ class Membership:
         *,
         partitions: int,
         auto_commit_s: float | None,
-        assigned: Assigned,
+        callbacks: Callbacks,
     ) -> None:
         self.share: Share | None = None
         self._requests = requests
         self._begin = begin
         self._partitions = partitions
         self._auto_commit_s = auto_commit_s
-        self._assigned = assigned
+        self._callbacks = callbacks
         self._told: frozenset[int] = frozenset()
         """What the coordinator said last that the consumer may use."""
-        self._releasing: Share | None = None
-        """A share of which the program may still handle an entry, while others wait for that."""
-        self._committed: dict[int, int] = {}
-        self._lost: set[int] = set()
-        """Partitions that were lost with entries that were yielded and not committed."""
-        self._epoch = JOINING
-        self._valid_until_s = -1.0
-        """Until then the coordinator does not give the partitions to others."""
+        self._releasing: dict[int, Place] = {}
+        """Of what others wait for: the program may still handle an entry of it, or commit it."""
+        self._revoking: asyncio.Task[None] | None = None
+        self._commits = Commits(requests)
+        self._session = Session()
         self._asking = asyncio.Lock()
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -69,12 +110,13 @@ class Membership:
     @property
     def partitions(self) -> frozenset[int]:
         """The partitions that the consumer has."""
-        return frozenset(() if self.share is None else self.share.positions)
+        return frozenset(() if self.share is None else self.share.places)
 
     async def usable(self) -> Share | None:
         """Wait until the consumer has partitions; None: it was closed.
 
-        Raises `RequestError` if it cannot be a member, or is none any more after a long outage.
+        Raises `RequestError` if it cannot be a member, or is none any more after a long outage, and
+        what a callback has raised.
         """
         while not self.is_closed:
             changed = self._changed
@@ -82,20 +124,24 @@ class Membership:
                 failure, self._failure = self._failure, None
                 raise failure
             self._start()
-            if self.share is not None and self.share.positions and self._is_valid:
+            if self.share is not None and self.share.places and self.may_yield(self.share):
                 return self.share
             await changed.wait()
         return None
 
     def may_yield(self, share: Share) -> bool:
-        """Whether entries of a share may be yielded: it has not ended, and nor has the session."""
-        if not self._is_valid:
+        """Whether entries of a share may be yielded: it has not ended, and nor has the session.
+
+        While something is to be given up, nothing is yielded: what `revoked` commits was handled.
+        """
+        is_valid = self._session.is_valid
+        if not is_valid:
             self._wake.set()  # the loop was blocked, or there is an outage: ask first
-        return self._is_valid and not share.has_ended
+        return is_valid and not share.has_ended and not self._has_to_give_up
 
     @property
-    def _is_valid(self) -> bool:
-        return asyncio.get_running_loop().time() < self._valid_until_s
+    def _has_to_give_up(self) -> bool:
+        return bool(self._releasing) and self._handling is None
 
     @contextmanager
     def handling(self, share: Share) -> Iterator[None]:
@@ -107,24 +153,42 @@ class Membership:
         self._handling = token = object()
         try:
             yield
-            share.has_handled()
+            if self._handling is token:
+                share.has_handled()
         finally:
             if self._handling is token:
-                self.rests()
+                self._rest()
 
-    def rests(self) -> None:
+    def _rest(self) -> None:
         """The program has no entries in its hands any more."""
         self._handling = None
-        if self._releasing is not None:
+        if self._releasing:
             self._wake.set()
 
-    def restart(self, positions: Mapping[int, int]) -> None:
-        """Go on at other positions of the partitions that the consumer has."""
-        before, self.share = self.share, Share(positions, self._partitions)
-        if before is not None:
-            self.share.yielded |= before.yielded
-            before.end()
-        self._notify()
+    def begin_again(self) -> None:
+        """A new loop begins, at the first entry of each partition not known to be handled."""
+        self._rest()
+        share = self.share
+        if share is not None:
+            self._move(
+                {
+                    partition: one.moved(one.handled, is_sought=one.is_sought)
+                    for partition, one in share.places.items()
+                    if one.handled < one.position
+                }
+            )
+
+    def seek(self, share: Share, positions: Mapping[int, int]) -> None:
+        """Go on at other positions of a share's partitions, unless the share has ended."""
+        if share is self.share and not share.has_ended:
+            places = share.places
+            self._move({p: places[p].moved(at, is_sought=True) for p, at in positions.items()})
+
+    def _move(self, places: Mapping[int, Place]) -> None:
+        if places and self.share is not None:
+            self.share.end()
+            self.share = Share({**self.share.places, **places}, self._partitions)
+            self._notify()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -138,104 +202,98 @@ class Membership:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        commit_s = loop.time()
+        beat_s = loop.time()
+        commit_s = inf if self._auto_commit_s is None else beat_s
         while not self.is_closed:
+            is_woken = self._wake.is_set()
             self._wake.clear()
             try:
                 async with self._asking:
-                    pause_s = await self._beat()
+                    await self._give_up()
+                    if is_woken or loop.time() >= beat_s:
+                        beat_s = loop.time() + await self._beat()
                     if self._auto_commit_s is not None and loop.time() >= commit_s:
                         commit_s = loop.time() + self._auto_commit_s
-                        await self._commit_handled(self.share)
+                        await self._commits.commit_handled(self._places, self._session.epoch)
             except ConsumerFencedError:  # as it committed: a heartbeat says in which epoch it is
-                pause_s = REJOIN_S
+                beat_s = loop.time() + REJOIN_S
             except Exception as error:
-                pause_s = REJOIN_S
-                is_passing = isinstance(error, RequestError) and error.retriable
-                if not is_passing or self._epoch == JOINING or not self._is_valid:
-                    self._fail(error)
+                beat_s = loop.time() + REJOIN_S
+                if not self._may_pass(error):
+                    self.fail(error)
                     return
-            if self._auto_commit_s is not None:
-                pause_s = min(pause_s, self._auto_commit_s)
-            if pause_s > 0:
-                try:
-                    async with asyncio.timeout(pause_s):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(beat_s, commit_s)):
+                    await self._wake.wait()
 
-    def _fail(self, error: Exception) -> None:
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether the consumer is a member with all of its partitions, in spite of an error."""
+        if not isinstance(error, RequestError) or not error.retriable:
+            return False
+        is_settled = self._session.epoch != JOINING and self._told == self.partitions
+        return is_settled and self._session.is_valid
+
+    def fail(self, error: Exception) -> None:
         """Have whoever waits for partitions get an error; asking again begins anew."""
-        self._lose_all()
         self._failure = error
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        with suppress(Exception):  # of a callback: there is an error to tell of already
+            self._lose_all()
         self._notify()
 
     async def _beat(self) -> float:
         """Send a heartbeat, and take what it is answered; return the seconds until the next."""
-        if self._releasing is not None and self._handling is None:
-            await self._release_now(self._releasing)
-        self._has_asked = True
         asked_s, owned = asyncio.get_running_loop().time(), self._owned()
+        self._has_asked = True
         try:
-            answer = await self._requests.heartbeat(self._epoch, owned)
+            answer = await self._requests.heartbeat(self._session.epoch, owned)
         except ConsumerFencedError:
-            was_joining = self._epoch == JOINING
+            was_joining = self._session.epoch == JOINING
             self._lose_all()
             return REJOIN_S if was_joining else 0.0
-        self._epoch = answer.epoch
-        was_valid = self._is_valid
-        self._valid_until_s = asked_s + answer.session_ms / 1_000
+        was_valid = self._session.is_valid
         self._told = frozenset(answer.assigned)
+        self._session.goes_on(answer, asked_s, is_giving_up=not self._owned() <= self._told)
         if self._told != self.partitions:
             await self._take()
-        elif not was_valid:
+        elif not was_valid and self._session.is_valid:
             self._notify()
         # who has given something up says so at once: another member waits for that
         return 0.0 if self._owned() != owned else answer.interval_ms / 1_000
 
+    @property
+    def _places(self) -> dict[int, Place]:
+        return self._releasing | ({} if self.share is None else self.share.places)
+
     def _owned(self) -> frozenset[int]:
         """Return the partitions that the consumer uses, or whose entry the program handles."""
-        held = () if self._releasing is None else self._releasing.positions
-        return self.partitions | frozenset(held)
+        return frozenset(self._places)
 
     async def _take(self) -> None:
         """Have what the coordinator says: give up what is not in it, and begin with what is new."""
-        before, told = self.share, self._told
-        kept = {} if before is None else {p: at for p, at in before.positions.items() if p in told}
-        gone = set() if before is None else before.positions.keys() - told
-        if before is not None:
-            before.end()
-        self.share = share = Share(kept, self._partitions)
-        if before is not None:
-            share.take_over(before)
-            if gone:
-                self._release_later(before)
-        if gone and self._releasing is not None and self._handling is None:
-            await self._release_now(self._releasing)
-        new = told - kept.keys()
+        had, told = self._places, self._told
+        if self.share is not None:
+            self.share.end()
+        self.share = Share({p: one for p, one in had.items() if p in told}, self._partitions)
+        self._releasing = {p: one for p, one in had.items() if p not in told}
+        if self._callbacks.revoked is None:
+            await self._give_up()
+        elif self._has_to_give_up:
+            self._wake.set()
+        new = told - self.partitions
         if new:
             await self._begin_new(new)
-        self._assigned(self.partitions)
-        self._notify()
+        self._tell()
 
-    async def _release_now(self, share: Share) -> None:
-        """Use a share no more; with auto-commit, what the program has handled is committed.
-
-        If it cannot be, others handle it again: they must not wait for this consumer.
-        """
-        if self._auto_commit_s is not None:
-            with suppress(RequestError):
-                await self._commit_handled(share)
-        self._releasing = None
-        self._forget(share, share.positions.keys() - self.partitions)
-
-    def _release_later(self, share: Share) -> None:
-        """Give a share up, once the program has handled what it was given of it."""
-        if self._releasing is not None:
-            share.positions = self._releasing.positions | share.positions
-            share.handled = self._releasing.handled | share.handled
-            share.yielded |= self._releasing.yielded
-        self._releasing = share
+    def _tell(self) -> None:
+        """Say that the consumer has other partitions."""
+        try:
+            if self._callbacks.assigned is not None:
+                self._callbacks.assigned(self.partitions)
+        finally:
+            self._notify()
 
     async def _begin_new(self, new: frozenset[int]) -> None:
         """Have partitions that the consumer has got in its share, at their committed positions.
@@ -244,80 +302,104 @@ class Membership:
         partition next does not begin later.
         """
         committed = await self._requests.positions()
-        missing = sorted(new - committed.keys())
+        missing = new - committed.keys()
         if missing:
             begin = await self._begin()
-            first = dict.fromkeys(missing, begin)
-            await self._requests.commit(first, self._epoch)
-            committed |= first
+            await self._commits.first(missing, begin, self._session.epoch)
+            committed |= dict.fromkeys(missing, begin)
         found = {one: committed[one] for one in new}
-        self._committed.update(found)
-        before = self.share  # others of its partitions were read meanwhile
-        self.share = Share((before.positions if before else {}) | found, self._partitions)
-        if before is not None:
-            self.share.take_over(before)
-            before.end()
+        self._commits.know(found)
+        places = {} if self.share is None else self.share.places  # others were read meanwhile
+        if self.share is not None:
+            self.share.end()
+        self.share = Share(
+            places | {p: Place(at) for p, at in found.items()},
+            self._partitions,
+        )
 
     def _lose_all(self) -> None:
         """The consumer is no member any more: others have its partitions, or will have them."""
-        shares = [one for one in (self.share, self._releasing) if one is not None]
-        had = self.partitions
-        self.share = self._releasing = None
-        for one in shares:
-            one.end()
-            self._forget(one, one.positions.keys())
-        self._epoch, self._valid_until_s, self._told = JOINING, -1.0, frozenset()
+        places, had = self._places, self.partitions
+        if self.share is not None:
+            self.share.end()
+        self.share, self._releasing, self._told = None, {}, frozenset()
+        self._session = Session()
+        self._commits.forget(places)
         if had:
-            self._assigned(frozenset())
+            self._tell()
 
-    def _forget(self, share: Share, partitions: Set[int]) -> None:
-        self._lost |= share.yielded & partitions
-        for one in partitions:
-            self._committed.pop(one, None)
+    # -- giving up ----------------------------------------------------------------------------
+
+    async def _give_up(self) -> None:
+        """Give up what others wait for, unless the program has an entry in its hands.
+
+        `revoked` is awaited by a task of its own, as it may commit, and heartbeats go on.
+        """
+        if not self._has_to_give_up or self._revoking is not None:
+            return
+        if self._callbacks.revoked is None:
+            await self._release(frozenset(self._releasing))
+        else:
+            work = self._revoke(self._callbacks.revoked, frozenset(self._releasing))
+            self._revoking = asyncio.create_task(work)
+
+    async def _revoke(self, revoked: Revoked, partitions: frozenset[int]) -> None:
+        try:
+            done = revoked(partitions)
+            if isawaitable(done):
+                await done
+        except Exception as error:
+            self._failure = error  # the loop raises it
+        async with self._asking:
+            await self._release(partitions)
+        self._revoking = None
+        self._wake.set()
+
+    async def _release(self, partitions: frozenset[int]) -> None:
+        """Use partitions no more; with auto-commit, what the program has handled is committed.
+
+        If it cannot be, others handle it again: they must not wait for this consumer.
+        """
+        places = {p: one for p, one in self._releasing.items() if p in partitions}
+        if self._auto_commit_s is not None:
+            with suppress(RequestError):
+                await self._commits.commit_handled(places, self._session.epoch)
+        for partition in places:
+            self._releasing.pop(partition, None)
+        self._commits.forget(places)
+        self._notify()
 
     # -- commits ------------------------------------------------------------------------------
 
-    async def commit(self) -> None:
-        """Commit all that was yielded of the partitions that the consumer has, or gives up.
+    def taken(self) -> dict[int, Taken]:
+        """Return what the program has handled, as it says by asking for a commit now.
+
+        `revoked` says nothing of that: what a loop had in its hands when it ended by an error was
+        not handled.
+        """
+        if self._revoking is None:
+            for place in self._places.values():
+                place.has_handled(place.position)
+        return taken_of(self._places)
+
+    async def commit(self, taken: Mapping[int, Taken]) -> None:
+        """Commit what was taken of the partitions that the consumer has, or gives up.
 
         Raises `ConsumerFencedError` after that if others were lost, with entries not committed.
+        Those of them that the consumer has again go on where they are committed.
         """
+        commits = self._commits
         async with self._asking:
             try:
-                await self._commit_yielded()
+                await commits.commit_taken(taken, self._places, self._session.epoch)
             except ConsumerFencedError:
                 # the epoch may have risen without this consumer knowing
                 if not await self._beat():
                     self._wake.set()
-                await self._commit_yielded()
-        if self._lost:
-            lost, self._lost = sorted(self._lost), set()
-            text = ", ".join(map(str, lost))
-            raise ConsumerFencedError(
-                f"entries of {'partition' if len(lost) == 1 else 'partitions'} {text} were handled "
-                "and not committed before another member got them: they are handled again there"
-            )
-
-    async def _commit_yielded(self) -> None:
-        shares = [one for one in (self._releasing, self.share) if one is not None]
-        positions = {p: at for one in shares for p, at in one.positions.items()}
-        await self._commit(positions)
-        for one in shares:
-            one.yielded -= {p for p, at in positions.items() if at >= one.positions.get(p, at)}
-
-    async def _commit_handled(self, share: Share | None) -> None:
-        """Commit what the program has handled for sure."""
-        if share is None:
-            return
-        handled = dict(share.handled)
-        await self._commit(handled)
-        share.yielded -= {p for p, at in handled.items() if at >= share.positions.get(p, at)}
-
-    async def _commit(self, positions: Mapping[int, int]) -> None:
-        wanted = {p: at for p, at in positions.items() if at > self._committed.get(p, -1)}
-        if wanted:
-            await self._requests.commit(wanted, self._epoch)
-            self._committed.update(wanted)
+                await commits.commit_taken(taken, self._places, self._session.epoch)
+            if self.share is not None:
+                self._move(commits.after_loss(self.share.places))
+        commits.raise_lost()
 
     # -- end ----------------------------------------------------------------------------------
 
@@ -329,15 +411,16 @@ class Membership:
         self._notify()
         if self.share is not None:
             self.share.end()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        for task in (self._task, self._revoking):
+            if task not in (None, asyncio.current_task()):
+                task.cancel()
+                await asyncio.wait((task,))
         if not self._has_asked:
             return
-        try:
+        if self._auto_commit_s is not None:
+            with suppress(RequestError, TimeoutError):
+                async with asyncio.timeout(LAST_COMMIT_MS / 1_000), self._asking:
+                    await self._commits.commit_handled(self._places, self._session.epoch)
+        with suppress(RequestError, TimeoutError):
             async with asyncio.timeout(LEAVE_MS / 1_000), self._asking:
-                if self._auto_commit_s is not None:
-                    await self._commit_handled(self.share)
                 await self._requests.leave(LEAVE_MS)
-        except (RequestError, TimeoutError):
-            return  # the coordinator notices it after the session time-out

@@ -7,9 +7,15 @@ from quorumlog.client.client import Client
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.requester import Requester
 from quorumlog.model.config import CLUSTER_GROUP
-from quorumlog.model.errors import UnknownGroupError, UnsupportedError
+from quorumlog.model.errors import (
+    LeaderNotReadyError,
+    UnknownGroupError,
+    UnsupportedError,
+    WrongClusterError,
+)
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.consumers import (
+    JOINING,
     LEAVING,
     NO_EPOCH,
     CommitPositionsRequest,
@@ -24,13 +30,28 @@ R = TypeVar("R", bound=Response)
 
 
 async def identity_of(requester: Requester) -> bytes:
-    """Return the identity of the log that a requester asks about, as its leader knows it."""
+    """Return the identity of the log that a requester asks about; it is never empty.
+
+    A group that was just founded has none until its first membership is committed; it is asked
+    again until the deadline. Raises `RequestError`.
+    """
 
     async def ask(connection: ServerConnection) -> bytes:
         found = await requester.metadata.ask(connection.address, requester.group)
-        return next((one.identity for one in found.groups if one.group == requester.group), b"")
+        for one in found.groups:
+            if one.group == requester.group and one.identity:
+                return one.identity
+        raise LeaderNotReadyError(
+            f"{connection.address} does not know the identity of {requester.group} yet: the group "
+            "has just been founded, or is not there any more"
+        )
 
     return await requester.retrying(requester.metadata.leader, ask, None, repeat_unknown=True)
+
+
+async def identity_of_log(log: Client) -> bytes:
+    """Return the identity of a client's group, as `identity_of` does."""
+    return await identity_of(log._requester)
 
 
 class GroupOfLog(NamedTuple):
@@ -46,7 +67,8 @@ async def commit_as_nobody(
 ) -> None:
     """Commit positions of a consumer group that has no members.
 
-    `cluster` is a client of `__cluster`; `identity` is that of the log. Raises `RequestError`.
+    `cluster` is a client of `__cluster`; `identity` is that of the log (see `identity_of_log`).
+    Raises `RequestError`.
     """
 
     async def identify() -> bytes:
@@ -59,7 +81,9 @@ class ConsumerRequests:
     """The requests of one member of a consumer group; of nobody's if it has no `member_id`.
 
     All of them may be sent again: repeating one changes nothing more. `requester` asks the group
-    `__cluster`; `identify`, which is awaited once, returns the identity of the log.
+    `__cluster`; `identify` returns the identity of the log, and is awaited each time that the
+    member joins: to join by the identity of a log that is no more would end the positions of the
+    one that took its place.
     """
 
     def __init__(
@@ -80,8 +104,11 @@ class ConsumerRequests:
     async def heartbeat(self, epoch: int, owned: Iterable[int]) -> ConsumerHeartbeatResponse:
         """Say that the member is alive, and what it uses; return what it may use.
 
-        Raises `ConsumerFencedError`: it is no member any more, and joins again with epoch 0.
+        Raises `ConsumerFencedError`: it is no member any more, and joins again with epoch 0;
+        `WrongClusterError`: it joins, and the log is another one than it was.
         """
+        if epoch == JOINING and self._identity is not None:
+            await self._check_identity(self._identity)
         return await self._beat(epoch, owned, None)
 
     async def leave(self, timeout_ms: float) -> None:
@@ -118,6 +145,14 @@ class ConsumerRequests:
         """Return the committed positions by partition."""
         request = PositionsRequest(**await self._common())
         return dict((await self._ask(request, PositionsResponse)).positions)
+
+    async def _check_identity(self, known: bytes) -> None:
+        identity = await self._identify()
+        if identity != known:
+            raise WrongClusterError(
+                f"log {self._group.log} has the identity {identity.hex()}, and had {known.hex()}: "
+                "it was founded again since this consumer began; make a new consumer"
+            )
 
     async def _common(self) -> dict[str, Any]:
         if self._identity is None:

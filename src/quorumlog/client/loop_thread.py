@@ -51,8 +51,12 @@ class LoopThread:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and return what it returns; Ctrl-C first lets it end.
 
-        Raises `QuorumlogError` if it did not end before `stop`.
+        Raises `QuorumlogError` if it did not end before `stop`, or if this is the thread itself,
+        which would wait for ever.
         """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise QuorumlogError("a callback cannot call its client or consumer and wait for it")
         if not self.is_running:
             work.close()
             self._process.check()

@@ -1,14 +1,22 @@
 """`Consumer` for code without an event loop."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeVar, Unpack
 
 from quorumlog.client.consumer import Consumer, ConsumerOptions, Start
+from quorumlog.client.consumer_membership import Revoked
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
 
 T = TypeVar("T")
+
+
+async def _in_a_thread(revoked: Revoked, partitions: frozenset[int]) -> None:
+    """Call what may wait for the consumer, outside of the thread that the consumer runs in."""
+    await asyncio.to_thread(revoked, partitions)
 
 
 class SyncConsumer:
@@ -19,8 +27,10 @@ class SyncConsumer:
                 handle(entry)
                 consumer.commit()
 
-    Heartbeats are sent in a daemon thread of its own, also while the program handles an entry; so
-    is `on_assigned` called. Calls during or after `close` raise `QuorumlogError`.
+    Heartbeats are sent in a daemon thread of its own, also while the program handles an entry.
+    `on_assigned` is called in that thread, too, so it cannot call the consumer, which raises
+    `QuorumlogError`. `on_revoked` is called in another one, and may call `commit`; the program gets
+    no entry meanwhile. Calls during or after `close` raise `QuorumlogError`.
 
     Attributes:
         group: name of the consumer group.
@@ -28,9 +38,16 @@ class SyncConsumer:
     """
 
     def __init__(
-        self, servers: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
+        self,
+        servers: str | Sequence[str],
+        *,
+        group: str,
+        log: str,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        self._consumer = Consumer(servers, group, **options)
+        if (revoked := options.get("on_revoked")) is not None:
+            options["on_revoked"] = partial(_in_a_thread, revoked)
+        self._consumer = Consumer(servers, group=group, log=log, **options)
         self._thread = LoopThread()
         self.group = self._consumer.group
         self.log = self._consumer.log
@@ -65,6 +82,10 @@ class SyncConsumer:
     def read_blocks(self) -> Iterator[list[Entry]]:
         """See `Consumer.read_blocks`."""
         return self._each(self._consumer.read_blocks())
+
+    def poll(self, timeout_ms: float) -> list[Entry]:
+        """See `Consumer.poll`."""
+        return self._thread.wait(self._consumer.poll(timeout_ms))
 
     def _each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
         async def following() -> list[T]:
