@@ -12,7 +12,7 @@ import pytest
 from kafka_nodes import hasten, kafka_nodes
 from quorumlog import Client, Consumer, SyncClient, SyncConsumer
 from quorumlog.cli.main import main
-from quorumlog.errors import UnexpectedArgumentError, UnsupportedError
+from quorumlog.errors import QuorumlogError, UnexpectedArgumentError, UnsupportedError
 from quorumlog.service.metrics import NodeMetrics
 
 SECONDS = 60
@@ -285,3 +285,59 @@ async def test_consumers_go_on_when_the_coordinator_is_gone(cluster, filled):
         await asyncio.to_thread(cluster.run, leading.stop())
         assert await take(consumer, 3) == "cde"
         assert await consumer.committed() == consumer.positions
+
+
+async def test_a_former_loop_ends_when_another_one_begins(cluster, filled):
+    async with asyncio.timeout(SECONDS):
+        async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
+            former, found = consumer.read(), consumer.read()
+            assert (await anext(former)).body[-1:] == b"a"
+            await consumer.commit()
+            assert (await anext(found)).body[-1:] == b"b"
+            with pytest.raises(StopAsyncIteration):
+                await anext(former)
+            assert (await anext(found)).body[-1:] == b"c"
+            await found.aclose()
+            assert await take(consumer, 3) == "cde", "c is not known to be handled"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(consumer.read()), 0.05)
+            assert await consumer.committed() == consumer.positions
+
+
+def test_a_program_that_polls_commits_while_nothing_comes(cluster, filled):
+    with SyncConsumer(cluster.addresses, group=filled, log=LOG) as consumer:
+        found = []
+        while len(found) < 5:
+            found += consumer.poll(SECONDS * 1_000)
+        assert consumer.poll(20) == []
+        consumer.commit()
+        assert consumer.committed() == consumer.positions
+        (position,) = consumer.positions.values()
+        assert position > found[-1].index
+    with pytest.raises(QuorumlogError, match="closed"):
+        consumer.poll(20)
+
+
+def test_a_consumer_without_a_loop_commits_as_others_come(cluster, request):
+    name, given = request.node.name, []
+
+    def revoked(partitions):
+        given.append(partitions)
+        me.commit()
+
+    with SyncClient(cluster.addresses, LOG) as log:
+        _, last = log.bounds()
+        options = {"group": name, "log": LOG, "partitions": 2, "start": last + 1}
+        with SyncConsumer(cluster.addresses, on_revoked=revoked, **options) as me:
+            log.append(b"0", channel=0)
+            log.append(b"1", channel=1)
+            found = []
+            while len(found) < 2:
+                found += me.poll(SECONDS * 1_000)
+            with SyncConsumer(cluster.addresses, **options) as other:
+                while not other.positions:
+                    other.poll(50)
+                    assert me.poll(50) == []
+                assert other.poll(50) == [], "it was committed before it was given up"
+            me.commit()
+        assert given in ([{0}], [{1}])

@@ -306,8 +306,11 @@ class TransactionAbortedError(RequestError):
 class ConsumerFencedError(RequestError):
     """A consumer has lost partitions that it had entries of: what it did was not committed.
 
-    It was silent for longer than the session time-out, or the partitions were given to another
-    member; who has them now handles these entries again. The consumer itself goes on.
+    It was silent for longer than the session time-out, or did not give the partitions up in time;
+    whoever has them now handles these entries again. The program undoes what it has not committed
+    of them; the consumer joins again by itself, and goes on. It is also raised where positions are
+    committed by a program that is no member, such as a reset, while the group has members: stop
+    these first.
     """
 
     code = ResponseCode.CONSUMER_FENCED

@@ -1,6 +1,7 @@
 """The cluster as the data source sees it, and the connections that a process keeps to it."""
 
 import asyncio
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -12,7 +13,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from quorumlog.client import Client, FetchedBlock, Isolation, SyncClient
-from quorumlog.client.consumer_requests import GroupOfLog, commit_as_nobody
+from quorumlog.client.consumer import GROUP_LENGTH_MAX
+from quorumlog.client.consumer_requests import GroupOfLog, commit_as_nobody, identity_of_log
 from quorumlog.model.block import INDEX_RECORD_DTYPE
 from quorumlog.model.config import CLUSTER_GROUP
 from quorumlog.model.errors import (
@@ -42,6 +44,9 @@ NODES_MAX = 1_024
 """Nodes asked which groups they host."""
 ANY_GROUP = "default"
 """Clients are of a group; this one asks for all groups, and need not exist."""
+
+NAME_DIGEST_DIGITS = 16
+"""Hexadecimal digits of a digest in the name of a consumer group that would be too long."""
 
 Fetch: TypeAlias = Callable[[int, int, bool], Awaitable[FetchedBlock]]
 """(begin index, last index, whether only the leader may answer) → a block, empty if not there."""
@@ -83,7 +88,11 @@ class Cluster(Protocol):
         ...
 
     def report(self, group: str, reader: str, index: int) -> None:
-        """Report to the leader that a reader has processed everything before an index."""
+        """Commit that a reader has processed everything before an index, to be shown by `status`.
+
+        A cluster without brokers keeps no positions: the log of this process says so, at level
+        INFO.
+        """
         ...
 
     def blocks(
@@ -127,6 +136,18 @@ def client_for(servers: str, group: str, timeout_ms: int) -> SyncClient:
         while len(_clients) > CLIENTS_MAX:
             _clients.popitem(last=False)[1].close()
     return client
+
+
+def consumer_group_of(reader: str, log: str) -> str:
+    """Return the consumer group that shows how far a reader has come in a log: `READER.LOG`.
+
+    A name that would be too long is cut, and ends with a digest of the whole one.
+    """
+    name = f"{reader}.{log}"
+    if len(name) <= GROUP_LENGTH_MAX:
+        return name
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:NAME_DIGEST_DIGITS]
+    return f"{name[: GROUP_LENGTH_MAX - NAME_DIGEST_DIGITS - 1]}-{digest}"
 
 
 def is_in_use(servers: str, group: str, timeout_ms: int) -> bool:
@@ -190,16 +211,15 @@ class RemoteCluster:
     def report(self, group: str, reader: str, index: int) -> None:
         """See `Cluster`."""
         log = client_for(self._servers, group, REPORT_TIMEOUT_MS)
-        groups = log.metadata(group=group).groups
-        identity = next((one.identity for one in groups if one.group == group), b"")
+        identity = log.wait(identity_of_log(log.asynchronous))
         cluster = client_for(self._servers, CLUSTER_GROUP, REPORT_TIMEOUT_MS)
-        consumer_group = GroupOfLog(f"{reader}.{group}", group, 1)
+        consumer_group = GroupOfLog(consumer_group_of(reader, group), group, 1)
         try:
             cluster.wait(
                 commit_as_nobody(cluster.asynchronous, consumer_group, identity, {0: index})
             )
         except UnsupportedError as error:
-            logger.debug("the position of %s is shown nowhere: %s", reader, error)
+            logger.info("the position of %s in %s is shown nowhere: %s", reader, group, error)
 
     def blocks(
         self,
