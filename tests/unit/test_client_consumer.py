@@ -204,6 +204,22 @@ async def test_an_error_that_stays_ends_the_wait_for_partitions(member_of):
     assert (await member.usable()).positions == {0: 0}, "asking again begins anew"
 
 
+async def test_a_reader_that_meets_another_log_ends_the_membership(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator)
+    share = await member.usable()
+    member.fail(WrongClusterError("founded again"))
+    assert share.has_ended
+    assert not member.partitions
+    before = len(coordinator.beats)
+    with pytest.raises(WrongClusterError):
+        await member.usable()
+    assert len(coordinator.beats) == before, "no heartbeat by the former identity"
+    coordinator.answers = [WrongClusterError("founded again")]  # as the identity is asked for
+    with pytest.raises(WrongClusterError):
+        await member.usable()
+
+
 async def test_only_what_is_handled_is_committed_by_itself(member_of):
     coordinator = Coordinator({0})
     member = member_of(coordinator, auto_commit_s=60)
@@ -509,6 +525,28 @@ async def test_a_partition_that_comes_back_before_it_was_given_up_goes_on(member
     assert (await member.usable()).positions == {0: 5, 1: 0}
     await member.commit(member.taken())
     assert coordinator.positions_of == {0: 5, 1: 0}
+
+
+async def test_an_entry_whose_handling_failed_comes_again_with_its_partition(member_of):
+    may_end = asyncio.Event()
+
+    async def revoked(partitions):
+        await may_end.wait()
+
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator, revoked=revoked)
+    share = await member.usable()
+    with suppress(ZeroDivisionError), member.handling(share):
+        share.advance_to(entry(5))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+        raise ZeroDivisionError
+    member.begin_again()
+    coordinator.answers = [{0, 1}]
+    await told(member, {0, 1})
+    assert not member.may_yield(member.share), "what the callback commits must not grow"
+    may_end.set()
+    assert (await member.usable()).positions == {0: 0, 1: 0}
 
 
 # -- which log it is -----------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Consumer:
     Args:
         servers: some addresses of the cluster, as `host:port` joined by commas or as a sequence.
         group: name of the consumer group.
-        log: the group whose log is read; other than a `Client`, a consumer has two groups.
+        log: the plain group whose log is read, which a `Client` calls `group`.
         partitions: how many the log is split into; the same for all consumers of the group.
         start: where a partition begins of which nothing is committed: an index, "earliest" (the
             first entry that is kept) or "latest" (what is committed after that).

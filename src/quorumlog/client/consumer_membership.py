@@ -137,7 +137,7 @@ class Membership:
         is_valid = self._session.is_valid
         if not is_valid:
             self._wake.set()  # the loop was blocked, or there is an outage: ask first
-        return is_valid and not share.has_ended and not self._has_to_give_up
+        return is_valid and not (share.has_ended or self._revoking or self._has_to_give_up)
 
     @property
     def _has_to_give_up(self) -> bool:
@@ -168,15 +168,9 @@ class Membership:
     def begin_again(self) -> None:
         """A new loop begins, at the first entry of each partition not known to be handled."""
         self._rest()
-        share = self.share
-        if share is not None:
-            self._move(
-                {
-                    partition: one.moved(one.handled, is_sought=one.is_sought)
-                    for partition, one in share.places.items()
-                    if one.handled < one.position
-                }
-            )
+        self._releasing |= _not_handled(self._releasing)  # it may be assigned again
+        if self.share is not None:
+            self._move(_not_handled(self.share.places))
 
     def seek(self, share: Share, positions: Mapping[int, int]) -> None:
         """Go on at other positions of a share's partitions, unless the share has ended."""
@@ -354,6 +348,7 @@ class Membership:
             await self._release(partitions)
         self._revoking = None
         self._wake.set()
+        self._notify()
 
     async def _release(self, partitions: frozenset[int]) -> None:
         """Use partitions no more; with auto-commit, what the program has handled is committed.
@@ -424,3 +419,12 @@ class Membership:
         with suppress(RequestError, TimeoutError):
             async with asyncio.timeout(LEAVE_MS / 1_000), self._asking:
                 await self._requests.leave(LEAVE_MS)
+
+
+def _not_handled(places: Mapping[int, Place]) -> dict[int, Place]:
+    """Return places at the first entries not known to be handled, of which some were yielded."""
+    return {
+        partition: one.moved(one.handled, is_sought=one.is_sought)
+        for partition, one in places.items()
+        if one.handled < one.position
+    }
