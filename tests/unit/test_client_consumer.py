@@ -39,6 +39,7 @@ class Coordinator:
         self.interval_ms, self.rebalance_ms = 5, 60_000
         self.positions_of = dict(committed or {})
         self.beats, self.commits, self.left = [], [], 0
+        self.refusals = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -64,6 +65,8 @@ class Coordinator:
 
     async def commit(self, positions, epoch):
         self.commits.append(dict(positions))
+        if self.refusals:
+            raise self.refusals.pop(0)
         if epoch != self.epoch:
             raise FENCED
         self.positions_of |= positions
@@ -327,6 +330,20 @@ async def test_what_was_lost_is_read_again_if_the_consumer_has_it_again(member_o
     (await member.usable()).advance_to(entry(10))
     await member.commit(member.taken())
     assert coordinator.positions_of == {0: 11, 1: 99}
+
+
+async def test_what_the_coordinator_takes_from_nobody_is_read_again(member_of):
+    coordinator = Coordinator({0})
+    member = member_of(coordinator)
+    share = await member.usable()
+    share.advance_to(entry(8))
+    coordinator.refusals = [FENCED, FENCED]
+    with pytest.raises(ConsumerFencedError, match=r"partition 0 .* Undo"):
+        await member.commit(member.taken())
+    assert (await member.usable()).positions == {0: 0}, "the program undoes what it did"
+    (await member.usable()).advance_to(entry(8))
+    await member.commit(member.taken())
+    assert coordinator.positions_of == {0: 9}
 
 
 async def test_a_new_loop_begins_at_the_first_entry_not_known_to_be_handled(member_of):

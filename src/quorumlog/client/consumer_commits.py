@@ -56,16 +56,20 @@ class Commits:
         Partitions that were lost are left out, even if the consumer has them again: the program is
         to be told first.
         """
-        await self._commit(
-            {
-                partition: one.position
-                for partition, one in taken.items()
-                if partition in places
-                and places[partition].tenure is one.tenure
-                and partition not in self.lost
-            },
-            epoch,
-        )
+        await self._commit(self._taken_still(taken, places), epoch)
+
+    def _taken_still(self, taken: Mapping[int, Taken], places: Places) -> dict[int, int]:
+        return {
+            partition: one.position
+            for partition, one in taken.items()
+            if partition in places
+            and places[partition].tenure is one.tenure
+            and partition not in self.lost
+        }
+
+    def give_up(self, taken: Mapping[int, Taken], places: Places) -> None:
+        """Count as lost what was taken, and is not committed: the coordinator has refused it."""
+        self.lost.update(self._wanted(self._taken_still(taken, places)))
 
     async def commit_handled(self, places: Places, epoch: int) -> None:
         """Commit what the program has handled for sure; a place that it has sought only, is not."""
@@ -74,10 +78,13 @@ class Commits:
         )
 
     async def _commit(self, positions: Mapping[int, int], epoch: int) -> None:
-        wanted = {p: at for p, at in positions.items() if at > self._committed.get(p, -1)}
+        wanted = self._wanted(positions)
         if wanted:
             await self._requests.commit(wanted, epoch)
             self._committed.update(wanted)
+
+    def _wanted(self, positions: Mapping[int, int]) -> dict[int, int]:
+        return {p: at for p, at in positions.items() if at > self._committed.get(p, -1)}
 
     def after_loss(self, places: Places) -> dict[int, Place]:
         """Return where lost partitions that the consumer has again go on: where it had committed.

@@ -391,7 +391,10 @@ class Membership:
                 # the epoch may have risen without this consumer knowing
                 if not await self._beat():
                     self._wake.set()
-                await commits.commit_taken(taken, self._places, self._session.epoch)
+                try:
+                    await commits.commit_taken(taken, self._places, self._session.epoch)
+                except ConsumerFencedError:  # the coordinator takes none of them from it
+                    commits.give_up(taken, self._places)
             if self.share is not None:
                 self._move(commits.after_loss(self.share.places))
         commits.raise_lost()
