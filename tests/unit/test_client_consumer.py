@@ -544,6 +544,29 @@ async def test_a_partition_that_comes_back_before_it_was_given_up_goes_on(member
     assert coordinator.positions_of == {0: 5, 1: 0}
 
 
+async def test_closing_lets_a_commit_of_what_is_revoked_end(member_of):
+    may_end, has_begun = asyncio.Event(), asyncio.Event()
+
+    async def revoked(partitions):
+        has_begun.set()
+        await may_end.wait()
+        await member.commit(member.taken())
+
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator, revoked=revoked)
+    share = await member.usable()
+    with member.handling(share):
+        share.advance_to(entry(5))
+        coordinator.answers = [{1}]
+        await told(member, {1})
+    await has_begun.wait()
+    closing = asyncio.create_task(member.close())
+    await asyncio.sleep(0)
+    may_end.set()
+    await closing
+    assert (coordinator.positions_of, coordinator.left) == ({0: 6, 1: 0}, 1)
+
+
 async def test_an_entry_whose_handling_failed_comes_again_with_its_partition(member_of):
     may_end = asyncio.Event()
 

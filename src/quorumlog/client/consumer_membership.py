@@ -409,6 +409,8 @@ class Membership:
         self._notify()
         if self.share is not None:
             self.share.end()
+        if self._revoking not in (None, asyncio.current_task()):  # it may be about to commit
+            await asyncio.wait((self._revoking,), timeout=LAST_COMMIT_MS / 1_000)
         for task in (self._task, self._revoking):
             if task not in (None, asyncio.current_task()):
                 task.cancel()
