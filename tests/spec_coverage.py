@@ -6,6 +6,7 @@ program it writes the page; test_citations.py checks that the page is current.
 
 import ast
 import tomllib
+from functools import cache
 from typing import NamedTuple
 
 from citations import ROOT, SPEC, citations, of_test, scenarios
@@ -31,8 +32,13 @@ class Reason(NamedTuple):
     tests: tuple[str, ...]
 
 
+@cache
 def all_tests():
-    """Yield (file, name, numbers carried) of every test but those of citations themselves."""
+    """Return (file, name, numbers carried) of every test but those of citations themselves."""
+    return tuple(_tests())
+
+
+def _tests():
     for path in sorted(TESTS.rglob("test_*.py")):
         if path == TESTS / "test_citations.py":
             continue
