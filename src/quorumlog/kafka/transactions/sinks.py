@@ -1,7 +1,7 @@
 """The coordinator of sinks: the broker whose node leads `__cluster`, as for transactions.
 
-It judges by the records in `__cluster`. What it answers without a command
-is proved first: a majority has confirmed that its view is up to date.
+It judges by the records in `__cluster`. What it answers without a command is proved first: a
+majority has confirmed that its view is up to date.
 """
 
 from collections.abc import Sequence

@@ -38,6 +38,8 @@ BROKERS_MAX: Final = 64
 _METADATA_VERSION: Final = 9
 _LIST_OFFSETS_VERSION: Final = 5
 _LOCATE_VERSION: Final = 0
+DIRECTORIES_MIN: Final = 3
+"""Directories of a log: its own, that of index files, and one or more of data files."""
 _UNKNOWN: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -215,13 +217,16 @@ class RemoteBrokers:
             if address in self._elsewhere:
                 return None
             answer = self._ask(address, ApiKey.LOCATE_BATCHES, _LOCATE_VERSION, values)
+            if answer.error_code:
+                return None
+            if not answer.is_same_machine:
+                self._elsewhere.add(address)
+            return located_of(answer, machine, first) if answer.directories else None
         except PassingError:
             return None
-        if answer.error_code:
+        except RemoteProtocolError as error:
+            logger.warning("batches of %s from offset %d on are fetched: %s", part, first, error)
             return None
-        if not answer.is_same_machine:
-            self._elsewhere.add(address)
-        return located_of(answer, machine, first) if answer.directories else None
 
     def _sent(
         self, part: Part, first: int, beyond: int, reads_committed: bool, bytes_max: int
@@ -416,6 +421,8 @@ def located_of(answer: Message, machine: str, first: int) -> LocatedBatches:
     rising = all(one < two for rows in (offsets, indexes) for one, two in pairwise(rows))
     if not (rising and 0 < len(offsets) == len(indexes) and offsets[0] <= first):
         raise RemoteProtocolError(f"asked where offset {first} is, a broker named other batches")
+    if len(answer.directories) < DIRECTORIES_MIN:
+        raise RemoteProtocolError("a broker did not name the directories of a log")
     if answer.next_offset <= max(first, offsets[-1]):
         raise RemoteProtocolError(f"batches from {first} on cannot end at {answer.next_offset}")
     return LocatedBatches(

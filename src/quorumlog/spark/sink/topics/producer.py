@@ -30,8 +30,9 @@ ABORT_S: Final = 5.0
 """How long a task that failed tries to abort its transaction."""
 _ANY_PARTITION: Final = -1
 _NOW: Final = 0
-_LEAST_MS: Final = 1
 """Instead of a partition, which is chosen then, and of a timestamp."""
+_LEAST_MS: Final = 1
+"""The least timestamp that librdkafka does not take for none."""
 _FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
