@@ -136,7 +136,7 @@ def test_b3_offsets_of_a_member_that_was_succeeded_are_not_committed_with_a_tran
         command = AddTransactionOffsets(TERM, "t", version, "g", found, generation, member_id)
         return cluster.do(command).code
 
-    late = ResponseCode.ILLEGAL_MEMBER_STATE
+    late = ResponseCode.CONSUMER_FENCED
     assert added(3) is OK, "a group that was not saved yet has no later generation"
     member = SavedMember("c", None, "client", "host", 10_000, 60_000, b"topics", b"part")
     cluster.do(SaveGroup(TERM, "g", 4, "consumer", "range", "c", [member]))

@@ -77,7 +77,6 @@ class World:
             "timers": self.timers,
             "now_us": lambda: self.now_ms * 1_000,
             "seconds": self.seconds,
-            "readers": None,
         }
         self.fetches = Fetches(
             log, limits, self.view, self, self.run_cold, self.damage.append, **environment

@@ -220,7 +220,7 @@ class Transactions:
             return _outdated(before)
         if groups.is_late(command):
             text = f"a later generation of {command.group} was saved, or the member has gone"
-            return GroupsChanged(ResponseCode.ILLEGAL_MEMBER_STATE, text)
+            return GroupsChanged(ResponseCode.CONSUMER_FENCED, text)
         offsets, codes = dict(before.offsets.get(command.group, {})), []
         for one in command.offsets:
             place = one.topic_id, one.partition

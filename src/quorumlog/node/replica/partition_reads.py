@@ -172,7 +172,7 @@ class PartitionReads:
             known, offset = partitions.get(read.channel), read.offset
             if known is None or not known.log_start <= offset <= known.next_offset:
                 return 0
-            end = self.end(read)
+            end = self._end(read, known)
             if offset < end:
                 if wanted <= 1:
                     return 0
@@ -188,9 +188,12 @@ class PartitionReads:
 
     def end(self, read: PartitionRead) -> int:
         """Return the offset at which a read of a partition that is there ends in any case."""
+        return self._end(read, self._readable[read.channel])
+
+    def _end(self, read: PartitionRead, partition: Partition) -> int:
         if read.reads_committed:
             return self._tables.partitions.stable_offset(read.channel)
-        return self._readable[read.channel].next_offset
+        return partition.next_offset
 
     def _available(self, read: PartitionRead, end: int, wanted: int) -> int:
         """Return how many bytes a read would give, counted no further than to `wanted`.
