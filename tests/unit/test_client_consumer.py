@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quorumlog import Consumer
+from quorumlog import Consumer, SyncConsumer
 from quorumlog.client.consumer_membership import Callbacks, Membership
 from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
 from quorumlog.client.consumer_share import Place, Share
@@ -19,6 +19,7 @@ from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
     DeadlineExceededError,
     LeaderNotReadyError,
+    NoLeaderError,
     QuorumlogError,
     UnsupportedError,
 )
@@ -275,12 +276,55 @@ async def test_positions_go_beyond_what_is_of_others():
         ("isolation", "all"),
         ("client_id", ""),
         ("leader_only", 1),
+        ("on_assigned", 5),
+        ("on_assigned", zero),
+        ("on_revoked", "x"),
     ],
 )
 def test_impossible_options_are_refused(option, value):
     options = {"group": "g", "log": "l", option: value}
     with pytest.raises(ConfigError, match=option):
         Consumer("127.0.0.1:1", **options)
+
+
+def test_a_callback_that_would_never_be_awaited_is_refused():
+    with pytest.raises(ConfigError, match="on_revoked"):
+        SyncConsumer("127.0.0.1:1", group="g", log="l", on_revoked=zero)
+
+
+# -- polls ---------------------------------------------------------------------------------------
+
+
+async def nothing():
+    await asyncio.Event().wait()
+    yield []
+
+
+async def test_polls_that_are_shorter_than_an_outage_tell_of_it(monkeypatch):
+    async def bounds():
+        raise NoLeaderError("nobody leads")
+
+    consumer = Consumer("127.0.0.1:1", group="g", log="l", timeout_ms=1)
+    monkeypatch.setattr(Consumer, "positions", {0: 7})
+    monkeypatch.setattr(consumer, "read_blocks", nothing)
+    monkeypatch.setattr(consumer, "_bounds", bounds)
+
+    async def poll_on():
+        for _ in range(100):
+            assert await consumer.poll(5) == []
+
+    with pytest.raises(NoLeaderError):
+        await poll_on()
+
+
+async def test_one_task_at_a_time_polls(monkeypatch):
+    consumer = Consumer("127.0.0.1:1", group="g", log="l")
+    monkeypatch.setattr(consumer, "read_blocks", nothing)
+    first = asyncio.ensure_future(consumer.poll(50))
+    await asyncio.sleep(0)
+    with pytest.raises(QuorumlogError, match="another task"):
+        await consumer.poll(50)
+    assert await first == []
 
 
 # -- what is handled, and what is committed ------------------------------------------------------

@@ -226,6 +226,14 @@ def test_nobody_drops_positions_with_an_identity_that_is_not_sure_to_be_that_of_
     assert world.positions() == [(0, 8)]
 
 
+def test_a_consumer_of_a_log_that_was_founded_again_since_can_leave_for_its_successor(world):
+    world.beat("a")
+    world.identities["flights"] = NEW
+    assert world.beat("a").code == ResponseCode.WRONG_CLUSTER
+    assert world.beat("a", -1).code == ResponseCode.SUCCESS
+    assert world.beat("b", identity=NEW).code == ResponseCode.SUCCESS
+
+
 def test_a_consumer_of_a_log_that_was_founded_again_since_is_refused(world):
     world.identities["flights"] = NEW
     world.beat("a", identity=NEW)

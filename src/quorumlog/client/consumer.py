@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
+from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 from uuid import uuid4
 
 from quorumlog.client import options
@@ -35,6 +36,7 @@ GROUP_LENGTH_MAX: Final = 249
 """Characters of the name of a consumer group, and of a client id."""
 AUTO_COMMIT_LEAST_MS: Final = 10
 Start: TypeAlias = int | Literal["earliest", "latest"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -147,6 +149,8 @@ class Consumer:
             least = AUTO_COMMIT_LEAST_MS
             commit_ms = options.milliseconds("auto_commit_ms", commit_ms, least=least)
         count = options.whole_number("partitions", partitions, 1, PARTITIONS_MAX)
+        if on_revoked is not None and not callable(on_revoked):
+            raise ConfigError(f"on_revoked is a function, not {options.shown(on_revoked)}")
         self._client = Client(servers, log, timeout_ms=timeout_ms, cluster=cluster, limits=limits)
         self._start = start
         self._if_removed = if_removed
@@ -155,6 +159,10 @@ class Consumer:
         self._loop: object = None
         """The loop over entries that was begun last: only that one goes on."""
         self._polled: AsyncGenerator[list[Entry], None] | None = None
+        self._is_polling = False
+        self._timeout_s = timeout_ms / 1_000
+        self._answered_s: float | None = None
+        """When the log last answered a request of this consumer, by the clock of the event loop."""
         coordinator = Requester(
             self._client.servers(),
             CLUSTER_GROUP,
@@ -174,7 +182,7 @@ class Consumer:
             self._begin,
             partitions=count,
             auto_commit_s=None if commit_ms is None else commit_ms / 1_000,
-            callbacks=Callbacks(on_assigned, on_revoked),
+            callbacks=Callbacks(plain_function("on_assigned", on_assigned), on_revoked),
         )
 
     async def __aenter__(self) -> "Consumer":
@@ -250,11 +258,23 @@ class Consumer:
         """Return the next entries, as `read_blocks` yields them, or none after `timeout_ms`.
 
         For a program that has something to do while nothing comes, such as to commit. A time that
-        is shorter than an answer of a server takes returns none. Calling it
-        again says that the entries returned before are handled. It begins a loop of its own if
-        another one was begun since. Raises what `read` does, and `QuorumlogError` once the consumer
-        is closed.
+        is shorter than an answer of a server takes returns none. Calling it again says that the
+        entries returned before are handled. It begins a loop of its own if another one was begun
+        since.
+
+        Raises what `read` does: if the log has not answered for the consumer's own `timeout_ms`, it
+        is asked where it ends, which takes as long again in an outage. Raises `QuorumlogError` once
+        the consumer is closed, and while another task polls.
         """
+        if self._is_polling:
+            raise QuorumlogError("another task polls this consumer: let one at a time do so")
+        self._is_polling = True
+        try:
+            return await self._poll(timeout_ms)
+        finally:
+            self._is_polling = False
+
+    async def _poll(self, timeout_ms: float) -> list[Entry]:
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 while not self._membership.is_closed:
@@ -265,11 +285,24 @@ class Consumer:
                     self._polled = None  # another loop was begun since
         except TimeoutError:
             self._polled = None  # it has ended
+            await self._look_for_outage()
             return []
         except BaseException:
             self._polled = None
             raise
         raise QuorumlogError("this consumer is closed; make a new one")
+
+    async def _look_for_outage(self) -> None:
+        """Ask the log something short if it has not answered for long: polls end before a read.
+
+        Raises `RequestError` if it does not answer that either.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if self._answered_s is None or not self.positions:
+            self._answered_s = now_s
+        elif now_s - self._answered_s > self._timeout_s:
+            await self._bounds()
+            self._answered_s = asyncio.get_running_loop().time()
 
     def _may_yield(self, share: Share, loop: object) -> bool:
         return self._loop is loop and self._membership.may_yield(share)
@@ -314,13 +347,15 @@ class Consumer:
                 yield fetched
 
     async def _fetch(self, begin: int, last: int, wait_ms: int) -> FetchedBlock:
-        return await self._client.fetch(
+        fetched = await self._client.fetch(
             begin,
             last,
             wait_ms=wait_ms,
             leader_only=self._leader_only,
             isolation=self._isolation,
         )
+        self._answered_s = asyncio.get_running_loop().time()
+        return fetched
 
     def _seen(self, fetched: FetchedBlock) -> list[Entry]:
         return seen_entries(self.log, self._client.limits, fetched)
@@ -374,8 +409,8 @@ class Consumer:
     async def seek(self, index: Start) -> None:
         """Go on at an index, "earliest" or "latest", in all partitions that the consumer has now.
 
-        What is committed stays, also with `auto_commit_ms`, until the consumer has read from there
-        to beyond it, or the program commits.
+        What is committed stays, also with `auto_commit_ms`, until the consumer has read something
+        there, or the program commits; and it never goes back, whatever the program commits.
 
         Raises:
             RequestError: the consumer has no partitions now; or no server said where the log
@@ -386,6 +421,14 @@ class Consumer:
         if share is None or not share.places:
             raise RequestError("the consumer has no partitions now, so it cannot seek in them")
         self._membership.seek(share, dict.fromkeys(share.places, at))
+
+
+def plain_function(name: str, value: F | None) -> F | None:
+    """Return a callback, if it is one that nobody has to await. Raises `ConfigError`."""
+    if value is not None and (not callable(value) or iscoroutinefunction(value)):
+        kind = "async function" if callable(value) else options.shown(value)
+        raise ConfigError(f"{name} is a function that is not awaited, not {kind}")
+    return value
 
 
 def _label(name: str, value: object) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar, Unpack
 
-from quorumlog.client.consumer import Consumer, ConsumerOptions, Start
+from quorumlog.client.consumer import Consumer, ConsumerOptions, Start, plain_function
 from quorumlog.client.consumer_membership import Revoked
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
@@ -45,7 +45,8 @@ class SyncConsumer:
         log: str,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        if (revoked := options.get("on_revoked")) is not None:
+        revoked = plain_function("on_revoked", options.get("on_revoked"))
+        if revoked is not None:
             options["on_revoked"] = partial(_in_a_thread, revoked)
         self._consumer = Consumer(servers, group=group, log=log, **options)
         self._thread = LoopThread()

@@ -9,7 +9,12 @@ from typing import Any, Final, TypeAlias
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
-from quorumlog.kafka.groups.consumers import JOINING, ConsumerHeartbeat, HeartbeatAnswer
+from quorumlog.kafka.groups.consumers import (
+    JOINING,
+    LEAVING,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
 from quorumlog.kafka.groups.coordinator import SAVE_MS, AnyGroup, GroupCoordinator
 from quorumlog.machine.cluster.commands import (
     NO_GENERATION,
@@ -157,9 +162,12 @@ class LogConsumers:
         """Return the log that a request is about; None: it is none of this cluster, or was deleted.
 
         Where only one of consumer and group knows the identity of the log, that one counts. A group
-        takes it over once it has no members.
+        takes it over once it has no members. Who leaves may do so whatever became of the log.
         """
         name, here = request.consumer_group, self._identity_here(request.log)
+        if isinstance(request, ConsumerHeartbeatRequest) and request.epoch == LEAVING:
+            known = LogToRead(request.log, request.identity, request.partitions)
+            return self._coordinator.log_of(name) or known
         if here and request.identity and here != request.identity:
             return None
         log = LogToRead(request.log, request.identity or here, request.partitions)
