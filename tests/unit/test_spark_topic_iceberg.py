@@ -1,6 +1,7 @@
 """An archive of topics in an Iceberg table without Spark: brokers in memory, tasks on the spot."""
 
 import sys
+from contextlib import nullcontext
 from datetime import date
 from importlib import import_module
 
@@ -255,6 +256,98 @@ def test_of_two_runs_that_no_lock_keeps_apart_one_appends(lake):
     with pytest.raises(PipelineError, match=r"another run archived into table lake\.a mean"):
         lake.archive(source, late)
     assert copied.partitions[0].rows == 10
+    assert lake.rows() == records(source)
+
+
+def interrupted(tasks):
+    """Write files, and end before anything is committed."""
+    run_here(tasks)
+    raise Killed
+
+
+def test_a_directory_has_the_files_of_one_table_only(lake, tmp_path):
+    source = source_of(FakeBrokers(a=[filled(10)]))
+    with pytest.raises(Killed):
+        lake.archive(source, interrupted)
+    lake.archive(source)
+    lake.archive(source_of(FakeBrokers(a=[filled(10)])))
+    (lake.directory / "_run").touch()
+    files = lake.data_files()
+    for other in ({"name": "lake.other"}, {"uri": f"sqlite:///{tmp_path}/other.db"}):
+        with pytest.raises(PipelineError, match=r"has files of table lake\.a, .* new directory"):
+            lake.archive(source, **other)
+    assert lake.data_files() == files
+    (lake.directory / "_archive.json").unlink()  # as a table of an earlier version has none
+    with pytest.raises(PipelineError, match=r"has files of a table, .* no table lake\.other"):
+        lake.archive(source, name="lake.other")
+    lake.archive(source)
+    with pytest.raises(PipelineError, match=r"has files of table lake\.a"):
+        lake.archive(source, name="lake.other")
+    assert lake.rows() == records(source)
+
+
+def test_a_table_whose_directory_belongs_to_another_archive_is_refused(lake):
+    source = source_of(FakeBrokers(a=[filled(10)]))
+    lake.archive(source)
+    claim = lake.directory / "_archive.json"
+    claim.write_text('{"archive_id":"00","table":"lake.b"}')
+    with pytest.raises(PipelineError, match=r"belongs to another archive, that of table lake\.b"):
+        lake.archive(source)
+    claim.write_text("{")
+    with pytest.raises(PipelineError, match=r"_archive\.json cannot be used"):
+        lake.archive(source)
+
+
+def without_locks(monkeypatch):
+    lock = f"{IcebergArchiveRun.__module__}.locked"
+    monkeypatch.setattr(lock, lambda files, directory: nullcontext())
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_where_locks_do_not_work_no_file_that_is_committed_is_removed(
+    lake, monkeypatch, is_stopped
+):
+    """One run begins when another is about to commit its files."""
+    without_locks(monkeypatch)
+    brokers = FakeBrokers(a=[filled(5)])
+    lake.archive(source_of(brokers))
+    brokers.content[A0].append(9_000)
+    append = ArchiveTable.append
+
+    def late(*arguments):
+        with monkeypatch.context() as patched:
+            patched.setattr(ArchiveTable, "append", append)
+            if is_stopped:
+                with pytest.raises(Killed):
+                    lake.archive(source_of(brokers), interrupted)
+            else:
+                lake.archive(source_of(brokers))
+        return append(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchiveTable, "append", late)
+        with pytest.raises(PipelineError, match="another run archived into table"):
+            lake.archive(source_of(brokers))
+    lake.archive(source_of(brokers))
+    assert lake.rows() == records(source_of(brokers))
+    assert set(lake.data_files_named()) <= set(lake.data_files())
+
+
+def test_of_two_first_runs_one_appends(lake, monkeypatch):
+    without_locks(monkeypatch)
+    source = source_of(FakeBrokers(a=[filled(10)]))
+    create = SqlCatalog.create_table_if_not_exists
+
+    def late(*arguments, **options):
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlCatalog, "create_table_if_not_exists", create)
+            lake.archive(source)
+        return create(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "create_table_if_not_exists", late)
+        assert lake.archive(source).new_rows == 0
+    assert lake.archive(source).new_rows == 0
     assert lake.rows() == records(source)
 
 

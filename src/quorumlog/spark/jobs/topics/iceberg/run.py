@@ -15,9 +15,10 @@ from quorumlog.spark.jobs.archive.parquet import archive_files
 from quorumlog.spark.jobs.archive.state import ID_BYTES, RunOptions, locked
 from quorumlog.spark.jobs.tasks import PipelineError, Progress, RunTasks
 from quorumlog.spark.jobs.topics.fetching import RecordFiles, TopicFetch
+from quorumlog.spark.jobs.topics.iceberg.claim import DATA, ClaimedDirectory
 from quorumlog.spark.jobs.topics.iceberg.layout import ICEBERG_LAYOUT
 from quorumlog.spark.jobs.topics.iceberg.progress import TableProgress
-from quorumlog.spark.jobs.topics.iceberg.table import DATA, ArchiveTable
+from quorumlog.spark.jobs.topics.iceberg.table import ArchiveTable
 from quorumlog.spark.jobs.topics.manifest import TopicFile
 from quorumlog.spark.jobs.topics.source import TopicSource
 from quorumlog.storage.files.os_files import FileSystem
@@ -83,9 +84,13 @@ class TableState:
         Without records nothing is: what was read of markers and gaps is read again by a later run.
         """
         if self.manifest.files:
-            self._committed = self._table.append(self.manifest, self._committed)
-            self.manifest = self._committed
-            self.snapshots += 1
+            self.commit_anew()
+
+    def commit_anew(self) -> None:
+        """Commit even if there is nothing new: what other runs commit from now on is refused."""
+        self._committed = self._table.append(self.manifest, self._committed)
+        self.manifest = self._committed
+        self.snapshots += 1
 
     def check_is_there(self, parts: Sequence[TopicFile]) -> None:
         """Raise `PipelineError` unless the driver sees what tasks wrote."""
@@ -133,8 +138,8 @@ class IcebergArchiveRun:
         files, directory = self._files, self._table.directory
         with locked(files, directory):
             before = self._loaded()
-            self._remove_orphans()
             state = TableState(self._table, files, before, self._now_s)
+            self._remove_orphans(state)
             place = RecordFiles(files, f"{directory}/{DATA}", ICEBERG_LAYOUT)
             fetch = TopicFetch(
                 *(self._source, place, f"table {self._table.name}", state),
@@ -148,40 +153,51 @@ class IcebergArchiveRun:
     def _loaded(self) -> TableProgress:
         """Return how far the archive has come; the table is made if this is the first run."""
         cluster, isolation = self._source.brokers().cluster_id(), self._source.isolation
-        found = self._table.load()
+        found, directory = self._table.load(), self._table.directory
+        claimed = ClaimedDirectory(self._files, directory)
         if found is None:
-            directory = self._table.directory
             if self._files.exists(manifest_path(directory)):
                 raise PipelineError(
                     f"{directory} is an archive of Parquet files with a manifest: choose another "
                     "directory for a table"
                 )
-            found = TableProgress(
+            claimed.check_is_free(self._table.name)
+            made = TableProgress(
                 format_version=FORMAT_VERSION,
                 archive_id=self._files.random_bytes(ID_BYTES).hex(),
                 cluster=cluster,
                 isolation=isolation,
             )
-            self._table.create(found)
+            found = self._table.create(made)
+        claimed.claim(found.archive_id, self._table.name)
         if (found.cluster, found.isolation) != (cluster, isolation):
             raise PipelineError(
                 f"table {self._table.name} is an archive of topics of cluster {found.cluster}, "
-                f"{found.isolation}, not of {cluster}, {isolation}: name another table, or "
-                "continue as it was started"
+                f"{found.isolation}, not of {cluster}, {isolation}: archive into a new "
+                "table in a new directory, or continue as it was started"
             )
         return found
 
-    def _remove_orphans(self) -> None:
-        """Remove what a run that was stopped wrote in vain, and say that this one has begun."""
+    def _remove_orphans(self, state: TableState) -> None:
+        """Remove what a run that was stopped wrote in vain, and say that this one has begun.
+
+        Where locks do not work, that run may be under way still: a commit of this one comes first,
+        so that the other's next commit is refused and never names a file that is gone.
+        """
         files, data = self._files, f"{self._table.directory}/{DATA}"
         files.make_directory(data)
-        if files.exists(self._running):
-            named = self._table.data_files()
-            for path in list(archive_files(files, data)):
-                if path not in named:
-                    files.remove(f"{data}/{path}")
+        if files.exists(self._running) and self._orphans():
+            state.commit_anew()
+            for path in self._orphans():
+                files.remove(f"{data}/{path}")
         files.open(self._running, create=True).close()
         files.sync_directory(self._table.directory)
+
+    def _orphans(self) -> list[str]:
+        """Return the data files that no snapshot of the table names."""
+        found = list(archive_files(self._files, f"{self._table.directory}/{DATA}"))
+        named = self._table.data_files()
+        return [path for path in found if path not in named]
 
     def _result(
         self, before: TableProgress, state: TableState, new: Sequence[TopicFile]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.jobs.topics.iceberg.claim import DATA
 from quorumlog.spark.jobs.topics.iceberg.layout import (
     ICEBERG_LAYOUT,
     OFFSET_ID,
@@ -54,8 +55,6 @@ ARCHIVE_ID: Final = "quorumlog.archive-id"
 COMMIT_ATTEMPTS_MAX: Final = 10
 """How often a commit is tried anew because others, such as a compaction, changed the table."""
 DAY_MS: Final = 86_400_000
-DATA: Final = "data"
-"""The directory of the data files, within that of the table."""
 _NOT_IN_URIS: Final = "#?%"
 _SCHEMA: Final = pyarrow_to_schema(ICEBERG_LAYOUT.schema)
 _SPEC: Final = PartitionSpec(
@@ -169,7 +168,8 @@ class ArchiveTable:
         if missing := [one.name for one in _SCHEMA.fields if one not in table.schema().fields]:
             raise PipelineError(
                 f"table {name} has other columns than an archive, in the place of "
-                f"{', '.join(missing)}: undo that, or archive into a new table"
+                f"{', '.join(missing)}: undo that, or archive into a new table "
+                "in a new directory"
             )
         if table.spec().fields != _SPEC.fields:
             raise PipelineError(
@@ -192,22 +192,28 @@ class ArchiveTable:
         if all(one.snapshot_id != number for one in history):
             raise PipelineError(
                 f"table {self._name.name} was rolled back to before snapshot {number}, with which "
-                "the archive ended: make that one current again, or archive into a new table"
+                "the archive ended: make that one current again, or archive into a new table "
+                "in a new directory"
             )
 
-    def create(self, progress: TableProgress) -> None:
-        """Make the table, without records. Raises `PipelineError`."""
+    def create(self, progress: TableProgress) -> TableProgress:
+        """Make the table, without records; return its progress, which may be another run's.
+
+        Another run may have made the table meanwhile. Raises `PipelineError`.
+        """
         namespace = self._name.name.rpartition(".")[0]
         with _explained(self._name):
             self._catalog.create_namespace_if_not_exists(namespace)
-            self._table = self._catalog.create_table_if_not_exists(
+            table = self._catalog.create_table_if_not_exists(
                 self._name.name,
                 _SCHEMA,
                 location=self._location,
                 partition_spec=_SPEC,
                 properties={**_PROPERTIES, PROPERTY: encode_progress(progress)},
             )
-        self._checked(self._table)
+        found = self._checked(table)
+        self._table = table
+        return found
 
     def data_files(self) -> set[str]:
         """Return the paths of the data files of all snapshots, within their directory."""
@@ -257,8 +263,8 @@ class ArchiveTable:
 
     def _commit(self, progress: TableProgress) -> None:
         table = self._opened()
-        # pyiceberg would repeat the commit on top of what another run has appended; the catalog
-        # has the table's properties from its own copy, so that this one stays here
+        # pyiceberg would repeat the commit on top of what another run has appended. The change to
+        # the properties is in memory only: the catalog takes them from its own copy
         properties = {**table.metadata.properties, **_ONCE}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         summary = {ARCHIVE_ID: progress.archive_id}
