@@ -103,7 +103,7 @@ def test_archive_asks_for_a_table_of_iceberg(run):
     assert (options["table"], options["catalog"]) == ("lake.a", "sqlite:////c.db")
     assert not {"catalog_name", "compact"} & options.keys()
     assert "55 records added (5000 bytes, as Parquet 900)\n1 offset removed by retention" in out
-    assert "table lake.a has got 90 records of 2 topics, 5 partitions, 1 offset missing" in out
+    assert "table lake.a was given 90 records of 2 topics, 5 partitions, 1 offset missing" in out
     assert out.endswith("; 7 new files\n")
     named = run("archive", "/a", *AT, "-t", "a", *table, "--iceberg-catalog-name", "c", "--json")
     assert (json.loads(named[1])["table"], named[3][1][1]["catalog_name"]) == ("lake.a", "c")

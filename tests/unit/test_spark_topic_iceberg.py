@@ -380,6 +380,61 @@ def test_a_table_that_was_rolled_back_is_refused_and_expired_snapshots_are_not_m
     assert lake.rows() == records(source_of(brokers))
 
 
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_table_that_was_rolled_back_is_refused_when_the_last_snapshot_expired(lake, is_after):
+    brokers = FakeBrokers(a=[filled(5)], b=[filled(5)])
+    for time in (8_000, 9_000):
+        lake.archive(source_of(brokers))
+        brokers.content[A0].append(time)
+    first, last = lake.table().snapshots()
+    if is_after:  # what others make of the archive's last snapshot
+        lake.table().delete("topic = 'b'")
+    else:
+        lake.table().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    lake.table().maintenance.expire_snapshots().by_id(last.snapshot_id).commit()
+    if is_after:
+        assert lake.archive(source_of(brokers)).new_rows == 1
+        assert lake.rows() == records(source_of(brokers, "a"))
+        return
+    with pytest.raises(PipelineError, match=rf"rolled back to before snapshot {last.snapshot_id}"):
+        lake.archive(source_of(brokers))
+
+
+def test_what_retention_removes_of_a_topic_that_was_empty_is_missed(lake):
+    brokers = FakeBrokers(a=[FakePartition()])
+    assert lake.archive(source_of(brokers)).snapshots == 1, "it keeps where the partition begins"
+    assert lake.archive(source_of(brokers)).snapshots == 0
+    brokers.content[A0] = filled(10)
+    brokers.content[A0].purge_before(10)
+    with pytest.raises(PipelineError, match="offsets 0 to 9 of partition a-0 were removed"):
+        lake.archive(source_of(brokers))
+    for new in (10, 0):
+        found = lake.archive(source_of(brokers), fail_on_data_loss=False)
+        assert (found.lost_offsets, found.new_lost_offsets) == (10, new)
+
+
+def test_files_that_retention_made_useless_are_removed_by_the_next_run(lake):
+    """Records are removed while tasks read them: what others read after these is fetched again."""
+    brokers = FakeBrokers(a=[filled(20)])
+    source = split_in(source_of(brokers), 10)
+    rounds = 0
+
+    def late(tasks):
+        nonlocal rounds
+        rounds += 1
+        if rounds > 1:
+            return run_here(tasks)
+        second = run_here(tasks[1:])
+        brokers.content[A0].purge_before(10)
+        return [*run_here(tasks[:1]), *second]
+
+    assert lake.archive(source, late, fail_on_data_loss=False).new_rows == 10
+    assert len(lake.data_files()) > len(lake.data_files_named())
+    lake.archive(source)
+    assert lake.data_files() == lake.data_files_named()
+    assert lake.rows() == records(source)
+
+
 def test_a_table_that_is_not_this_archives_is_refused(lake, tmp_path):
     source = source_of(FakeBrokers(a=[filled(5)]))
     lake.archive(source)
@@ -412,11 +467,45 @@ def test_a_table_may_get_columns_and_not_other_partitions(lake):
         lake.archive(source)
 
 
+def test_a_column_may_get_a_comment_and_the_table_no_other_format(lake):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    lake.archive(source)
+    with lake.table().update_schema() as update:
+        update.update_column("key", doc="what records are known by")
+        update.update_column(("headers", "element", "key"), doc="their name")
+    lake.archive(source)
+    metadata = lake.directory / "metadata" / lake.table().metadata_location.rpartition("/")[2]
+    text = metadata.read_text().replace('"format-version":2', '"format-version":3,"next-row-id":0')
+    metadata.write_text(text)
+    with pytest.raises(PipelineError, match=r"has Iceberg's format 3, and an archive writes 2"):
+        lake.archive(source)
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_metadata_that_is_damaged_is_named(lake, content):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    lake.archive(source)
+    name = lake.table().metadata_location.rpartition("/")[2]
+    (lake.directory / "metadata" / name).write_text(content)
+    with pytest.raises(PipelineError, match=r"table lake\.a cannot be used: "):
+        lake.archive(source)
+
+
+def test_a_table_that_is_dropped_meanwhile_is_named(lake):
+    def dropped(tasks):
+        SqlCatalog("default", uri=lake.uri).drop_table(NAME)
+        return run_here(tasks)
+
+    with pytest.raises(PipelineError, match=r"lake\.a was dropped while records were appended"):
+        lake.archive(source_of(FakeBrokers(a=[filled(5)])), dropped)
+
+
 def test_progress_that_cannot_be_used_is_refused(lake, monkeypatch):
     source = source_of(FakeBrokers(a=[filled(5)]))
-    monkeypatch.setattr("quorumlog.spark.jobs.topics.iceberg.progress.PROGRESS_BYTES_MAX", 250)
+    monkeypatch.setattr("quorumlog.spark.jobs.topics.iceberg.progress.PROGRESS_BYTES_MAX", 150)
     with pytest.raises(PipelineError, match="archive some topics into a table of their own"):
         lake.archive(source)
+    assert lake.data_files() == [], "it is noticed before anything is fetched"
     monkeypatch.undo()
     lake.archive(source)
     text = lake.table().properties[PROPERTY]

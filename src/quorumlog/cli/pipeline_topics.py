@@ -203,7 +203,7 @@ def _print_archived(result: "TopicArchiveResult") -> None:
 def _print_appended(result: "IcebergArchiveResult") -> None:
     _print_added(result)
     new = counted(result.new_files, "new file")
-    print_line(f"table {result.table} has got {_held(result)}{_gaps(result)}; {new}")
+    print_line(f"table {result.table} was given {_held(result)}{_gaps(result)}; {new}")
 
 
 def _print_added(result: "TopicArchiveResult | IcebergArchiveResult") -> None:

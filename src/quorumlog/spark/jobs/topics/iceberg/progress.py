@@ -17,21 +17,23 @@ PROGRESS_BYTES_MAX: Final = 4 << 20
 class TableProgress(TopicManifest, frozen=True, kw_only=True, omit_defaults=True):
     """What was read of each partition; `files` are those that are not in the table yet.
 
-    `snapshot_id` is the snapshot in which the archive last appended records.
+    `snapshot_id` is Iceberg's snapshot by which the archive last changed the table, and
+    `sequence_number` the number of it, which grows from snapshot to snapshot.
     """
 
     snapshot_id: int | None = None
+    sequence_number: int = 0
 
 
 _PROGRESS: Final = msgspec.json.Decoder(TableProgress)
 
 
-def encode_progress(progress: TableProgress, snapshot_id: int | None = None) -> str:
+def encode_progress(progress: TableProgress) -> str:
     """Return the property of a table to which all files of an archive were added.
 
     Raises `PipelineError` when it is too large.
     """
-    done = msgspec.structs.replace(progress, files=(), snapshot_id=snapshot_id)
+    done = msgspec.structs.replace(progress, files=())
     raw = msgspec.json.encode(done)
     if len(raw) > PROGRESS_BYTES_MAX:
         raise PipelineError(

@@ -17,25 +17,26 @@ from quorumlog.spark.jobs.tasks import PipelineError, Progress, RunTasks
 from quorumlog.spark.jobs.topics.fetching import RecordFiles, TopicFetch
 from quorumlog.spark.jobs.topics.iceberg.claim import DATA, ClaimedDirectory
 from quorumlog.spark.jobs.topics.iceberg.layout import ICEBERG_LAYOUT
-from quorumlog.spark.jobs.topics.iceberg.progress import TableProgress
+from quorumlog.spark.jobs.topics.iceberg.progress import TableProgress, encode_progress
 from quorumlog.spark.jobs.topics.iceberg.table import ArchiveTable
 from quorumlog.spark.jobs.topics.manifest import TopicFile
 from quorumlog.spark.jobs.topics.source import TopicSource
 from quorumlog.storage.files.os_files import FileSystem
 
 COMMIT_BYTES: Final = 8 << 30
-"""Keys and values after which a run commits what it has; a smaller run makes one snapshot."""
+"""Bytes of keys and values, without headers, after which a run commits what it has; a smaller run
+makes one snapshot of Iceberg."""
 RUN_NAME: Final = "_run"
 """An empty file that is there during a run, and after one that was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergArchiveResult:
-    """What an archive appended to its table by now, and what one run did.
+    """What a table was given by its archive until now, and what one run did.
 
-    `snapshots` are those that the run made; without new records there is none. Lost offsets were
-    removed by retention first, the new ones are those found by this run. Bytes are those of keys
-    and values, and of new files.
+    `snapshots` of Iceberg are those that the run made; there is none if it found nothing new. Lost
+    offsets were removed by retention first, the new ones are those found by this run. Bytes are
+    those of keys and values, and of new files.
     """
 
     table: str
@@ -73,7 +74,11 @@ class TableState:
         self.snapshots = 0
 
     def save(self, manifest: TableProgress) -> None:
-        """Keep what was fetched, and commit it once that is enough."""
+        """Keep what was fetched, and commit it once that is enough.
+
+        Raises `PipelineError` if the table has no room for it, before more is fetched.
+        """
+        encode_progress(manifest)
         self.manifest = manifest
         if sum(file.body_bytes for file in manifest.files) >= COMMIT_BYTES:
             self.commit()
@@ -81,9 +86,11 @@ class TableState:
     def commit(self) -> None:
         """Append what was fetched to the table.
 
-        Without records nothing is: what was read of markers and gaps is read again by a later run.
+        Without records, it keeps where partitions begin that are new, and gaps: retention could
+        move both before a later run. Markers are read again.
         """
-        if self.manifest.files:
+        now, before = self.manifest, self._committed
+        if now.files or now.gaps != before.gaps or now.coverage.keys() != before.coverage.keys():
             self.commit_anew()
 
     def commit_anew(self) -> None:
@@ -147,7 +154,8 @@ class IcebergArchiveRun:
             )
             fetch.run()
             state.commit()
-            files.remove(self._running)
+            if not fetch.has_dropped:  # otherwise the next run removes what was
+                files.remove(self._running)
         return self._result(before, state, fetch.new)
 
     def _loaded(self) -> TableProgress:

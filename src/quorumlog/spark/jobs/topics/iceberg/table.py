@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.iceberg.claim import DATA
@@ -30,11 +32,19 @@ from quorumlog.spark.jobs.topics.manifest import TopicFile
 try:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.conversions import to_bytes
-    from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        NotInstalledError,
+        ValidationError,
+        ValidationException,
+    )
     from pyiceberg.io import PY_IO_IMPL
     from pyiceberg.io.pyarrow import pyarrow_to_schema
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema, index_by_id
     from pyiceberg.table import Table, TableProperties
     from pyiceberg.table.snapshots import ancestors_of
     from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -55,6 +65,8 @@ ARCHIVE_ID: Final = "quorumlog.archive-id"
 COMMIT_ATTEMPTS_MAX: Final = 10
 """How often a commit is tried anew because others, such as a compaction, changed the table."""
 DAY_MS: Final = 86_400_000
+FORMAT: Final = 2
+"""The version of Iceberg's format: with 3, data files need more than pyiceberg writes."""
 _NOT_IN_URIS: Final = "#?%"
 _SCHEMA: Final = pyarrow_to_schema(ICEBERG_LAYOUT.schema)
 _SPEC: Final = PartitionSpec(
@@ -62,11 +74,15 @@ _SPEC: Final = PartitionSpec(
     PartitionField(TIMESTAMP_ID, 1001, DayTransform(), "timestamp_day"),
 )
 _PROPERTIES: Final = {
-    TableProperties.FORMAT_VERSION: "2",
+    TableProperties.FORMAT_VERSION: str(FORMAT),
     # every commit makes a file of metadata: the last hundred are kept
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
 }
 _DURABLE: Final = {PY_IO_IMPL: f"{DurableFileIO.__module__}.{DurableFileIO.__qualname__}"}
+_FAILURES: Final = (
+    *(CommitFailedException, NoSuchNamespaceError, NoSuchTableError, NotInstalledError),
+    *(ValidationError, ValidationException, ValueError),
+)
 _ONCE: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 
 
@@ -112,6 +128,9 @@ def _explained(name: TableName) -> Iterator[None]:
                 "the catalog is not a database URI like sqlite:////archive/catalog.db"
             ) from error
         raise PipelineError(f"catalog {shown} failed: {reason}") from error
+    except _FAILURES as error:
+        reason = " ".join(str(error).split())  # pydantic's has several lines
+        raise PipelineError(f"table {name.name} cannot be used: {reason}") from error
 
 
 class ArchiveTable:
@@ -165,11 +184,16 @@ class ArchiveTable:
                 f"table {name} lies in {table.location().removeprefix(SCHEME)}, not in "
                 f"{self.directory}: give its directory, or name another table"
             )
-        if missing := [one.name for one in _SCHEMA.fields if one not in table.schema().fields]:
+        if table.format_version != FORMAT:
+            raise PipelineError(
+                f"table {name} has Iceberg's format {table.format_version}, and an archive writes "
+                f"{FORMAT}: archive into a new table in a new directory"
+            )
+        if missing := sorted(_columns(_SCHEMA) - _columns(table.schema())):
             raise PipelineError(
                 f"table {name} has other columns than an archive, in the place of "
-                f"{', '.join(missing)}: undo that, or archive into a new table "
-                "in a new directory"
+                f"{', '.join(one for _, one, *_ in missing)}: undo that, or archive into a new "
+                "table in a new directory"
             )
         if table.spec().fields != _SPEC.fields:
             raise PipelineError(
@@ -183,17 +207,23 @@ class ArchiveTable:
     def _check_not_rolled_back(self, table: Table, progress: TableProgress) -> None:
         """Raise `PipelineError` if the table was taken back to before what the archive appended.
 
-        A snapshot that expired is not there at all; its records still are.
+        A snapshot that expired is not there at all; its records still are, if what is current came
+        after it, which its sequence number says.
         """
-        number = progress.snapshot_id
-        if number is None or table.snapshot_by_id(number) is None:
+        number, current = progress.snapshot_id, table.current_snapshot()
+        if number is None:
             return
-        history = ancestors_of(table.current_snapshot(), table.metadata)
-        if all(one.snapshot_id != number for one in history):
+        if table.snapshot_by_id(number) is None:
+            hint = "archive into a new table in a new directory"
+            is_back = current is None or (current.sequence_number or 0) < progress.sequence_number
+        else:
+            hint = "make that one current again, or archive into a new table in a new directory"
+            history = ancestors_of(current, table.metadata)
+            is_back = all(one.snapshot_id != number for one in history)
+        if is_back:
             raise PipelineError(
                 f"table {self._name.name} was rolled back to before snapshot {number}, with which "
-                "the archive ended: make that one current again, or archive into a new table "
-                "in a new directory"
+                f"the archive ended: {hint}"
             )
 
     def create(self, progress: TableProgress) -> TableProgress:
@@ -249,7 +279,12 @@ class ArchiveTable:
                 try:
                     self._commit(progress)
                 except CommitFailedException:
-                    if self.load() != before:
+                    found = self.load()
+                    if found is None:
+                        raise PipelineError(
+                            f"table {self._name.name} was dropped while records were appended"
+                        ) from None
+                    if found != before:
                         raise PipelineError(
                             f"another run archived into table {self._name.name} meanwhile; "
                             "nothing of this one was appended since. Run again"
@@ -272,8 +307,12 @@ class ArchiveTable:
             with transaction.update_snapshot(snapshot_properties=summary).merge_append() as append:
                 for file in progress.files:
                     append.append_data_file(self._data_file(file, table.spec().spec_id))
-            done = encode_progress(progress, append.snapshot_id)
-            transaction.set_properties({PROPERTY: done})
+            done = msgspec.structs.replace(
+                progress,
+                snapshot_id=append.snapshot_id,
+                sequence_number=table.metadata.next_sequence_number(),
+            )
+            transaction.set_properties({PROPERTY: encode_progress(done)})
 
     def _data_file(self, file: TopicFile, spec_id: int) -> DataFile:
         """Return what the table is told of a file: by this, engines know which ones they need."""
@@ -296,6 +335,17 @@ class ArchiveTable:
             equality_ids=None,
             key_metadata=None,
         )
+
+
+def _columns(schema: Schema) -> set[tuple[int, str, bool, str]]:
+    """Return what must stay of columns and their parts; comments on them may change."""
+    return {
+        (
+            *(number, schema.find_column_name(number) or "", one.required),
+            str(one.field_type) if one.field_type.is_primitive else "",
+        )
+        for number, one in index_by_id(schema).items()
+    }
 
 
 def _bounds(file: TopicFile) -> dict[int, tuple[bytes, bytes]]:
