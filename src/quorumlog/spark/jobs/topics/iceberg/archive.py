@@ -51,10 +51,10 @@ def archive_topics_to_iceberg(  # noqa: PLR0913  (named options of a public entr
     `timeout_ms` (milliseconds) and `progress` are those of `archive_topics`.
 
     Raises `ConfigError` without the extra `iceberg` or for what cannot be, `PipelineError` when the
-    table is not one of this archive, another run has appended to it meanwhile, the catalog fails, a
-    topic was made again, or a task fails, `UnknownTopicError`, `NetworkError` when no broker
-    answers, `StorageError` when files cannot be written, `StoreLockedError` while another run is
-    under way.
+    table is not one of this archive, the directory has files of another table, another run has
+    appended meanwhile, the catalog fails, a topic was made again, or a task fails,
+    `UnknownTopicError`, `NetworkError` when no broker answers, `StorageError` when files
+    cannot be written, `StoreLockedError` while another run is under way.
     """
     if file_bytes < FILE_BYTES_MIN:
         raise ConfigError(f"file_bytes {file_bytes} is below {FILE_BYTES_MIN}")

@@ -27,7 +27,8 @@ COMMIT_BYTES: Final = 8 << 30
 """Bytes of keys and values, without headers, after which a run commits what it has; a smaller run
 makes one snapshot of Iceberg."""
 RUN_NAME: Final = "_run"
-"""An empty file that is there during a run, and after one that was stopped."""
+"""An empty file that is there during a run, and after one that left files: it was stopped, or some
+of what its tasks wrote is no part of the archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +191,19 @@ class IcebergArchiveRun:
         """Remove what a run that was stopped wrote in vain, and say that this one has begun.
 
         Where locks do not work, that run may be under way still: a commit of this one comes first,
-        so that the other's next commit is refused and never names a file that is gone.
+        so that the other's next commit is refused and never names a file that is gone. What is
+        written after it may be a later run's, and stays.
         """
         files, data = self._files, f"{self._table.directory}/{DATA}"
         files.make_directory(data)
-        if files.exists(self._running) and self._orphans():
-            state.commit_anew()
-            for path in self._orphans():
-                files.remove(f"{data}/{path}")
+        if files.exists(self._running):
+            found = set(archive_files(files, data))
+            if found - self._table.data_files():
+                state.commit_anew()
+                for path in found - self._table.data_files():
+                    files.remove(f"{data}/{path}")
         files.open(self._running, create=True).close()
         files.sync_directory(self._table.directory)
-
-    def _orphans(self) -> list[str]:
-        """Return the data files that no snapshot of the table names."""
-        found = list(archive_files(self._files, f"{self._table.directory}/{DATA}"))
-        named = self._table.data_files()
-        return [path for path in found if path not in named]
 
     def _result(
         self, before: TableProgress, state: TableState, new: Sequence[TopicFile]
