@@ -15,7 +15,7 @@ PAUSE_S = (1.0, 6.0)
 
 
 class GroupLoad:
-    """Groups of each kind with so many members, which come, go, die and stall.
+    """Groups of each kind with this number of members, which come, go, die and stall.
 
     As disks may be full, groups go on unsaved: another coordinator may then begin a generation of
     the same number, so that owners are judged by times alone.

@@ -228,7 +228,7 @@ class Membership:
         return is_settled and self._session.is_valid
 
     def fail(self, error: Exception) -> None:
-        """Have whoever waits for partitions get an error; asking again begins anew."""
+        """Have whoever waits for partitions get an error; asking again starts over."""
         self._failure = error
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():

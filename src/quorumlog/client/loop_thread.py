@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -87,6 +87,25 @@ class LoopThread:
         if not tasks or (self._is_stopping and tasks[0].cancelled()):
             raise QuorumlogError(CLOSED)
         return tasks[0].result()
+
+    def each(self, found: AsyncGenerator[T, None], is_closed: Callable[[], bool]) -> Iterator[T]:
+        """Yield what an asynchronous generator yields there, then close it.
+
+        Once its owner is closed, which has ended it, it is left alone.
+        """
+
+        async def following() -> list[T]:
+            try:
+                return [await anext(found)]
+            except StopAsyncIteration:
+                return []
+
+        try:
+            while item := self.wait(following()):
+                yield item[0]
+        finally:
+            if not is_closed() and self.is_running:
+                self.wait(found.aclose())
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine there and return its future, which also carries its error.

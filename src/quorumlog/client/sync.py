@@ -77,19 +77,7 @@ class SyncClient:
 
     def each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield what an asynchronous generator yields in the client's thread, then close it."""
-
-        async def following() -> list[T]:
-            try:
-                return [await anext(found)]
-            except StopAsyncIteration:
-                return []
-
-        try:
-            while item := self._thread.wait(following()):
-                yield item[0]
-        finally:
-            if not self._closed and self._thread.is_running:
-                self._thread.wait(found.aclose())
+        return self._thread.each(found, lambda: self._closed)
 
     def __enter__(self) -> "SyncClient":
         return self

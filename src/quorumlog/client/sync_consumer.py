@@ -1,17 +1,15 @@
 """`Consumer` for code without an event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 from quorumlog.client.consumer import Consumer, ConsumerOptions, Start, plain_function
 from quorumlog.client.consumer_membership import Revoked
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
-
-T = TypeVar("T")
 
 
 async def _in_a_thread(revoked: Revoked, partitions: frozenset[int]) -> None:
@@ -78,29 +76,15 @@ class SyncConsumer:
 
     def read(self) -> Iterator[Entry]:
         """See `Consumer.read`."""
-        return self._each(self._consumer.read())
+        return self._thread.each(self._consumer.read(), lambda: self._closed)
 
     def read_blocks(self) -> Iterator[list[Entry]]:
         """See `Consumer.read_blocks`."""
-        return self._each(self._consumer.read_blocks())
+        return self._thread.each(self._consumer.read_blocks(), lambda: self._closed)
 
     def poll(self, timeout_ms: float) -> list[Entry]:
         """See `Consumer.poll`."""
         return self._thread.wait(self._consumer.poll(timeout_ms))
-
-    def _each(self, found: AsyncGenerator[T, None]) -> Iterator[T]:
-        async def following() -> list[T]:
-            try:
-                return [await anext(found)]
-            except StopAsyncIteration:
-                return []
-
-        try:
-            while item := self._thread.wait(following()):
-                yield item[0]
-        finally:
-            if not self._closed and self._thread.is_running:
-                self._thread.wait(found.aclose())
 
     @property
     def positions(self) -> dict[int, int]:

@@ -17,7 +17,7 @@ from quorumlog.sim.process import DIRECTORY
 
 FIRST_KAFKA_PORT: Final = 9_101
 SNAPSHOT_ENTRIES: Final = (20, 100, 400)
-"""After so many commands the state of `__cluster` is saved."""
+"""After this number of commands the state of `__cluster` is saved."""
 HEARTBEAT_MS, ELECTION_MS = 50, (200, 400)
 """So short that clients can go on soon."""
 PARTITION_GROUPS: Final[dict[str, str | int | float | bool]] = {

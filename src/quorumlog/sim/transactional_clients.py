@@ -1,6 +1,6 @@
 """Simulated transactional producers, and readers of what they have committed.
 
-Whatever fails for good, a producer starts again: with the same transactional id, which fences
+Whatever fails finally, a producer starts again: with the same transactional id, which fences
 whoever had it. Some of them share an id.
 """
 
@@ -59,7 +59,7 @@ class TransactionalProducer(BrokerClient):
         self._sequences: dict[int, int] = {}
 
     async def _again(self, what: str, ask: Callable[[], Awaitable[int | None]]) -> bool:
-        """Ask until it is done, or refused for good; return whether it is done."""
+        """Ask until it is done, or refused finally; return whether it is done."""
         clock = self.requests.cluster.clock
         end_ms = clock.now_ms + GIVE_UP_MS
         while clock.now_ms < end_ms:
@@ -141,7 +141,7 @@ class TransactionalProducer(BrokerClient):
         return chance < DIES
 
     async def _failed(self) -> bool:
-        """Begin anew: the transaction is left as it is, and who takes its id next aborts it."""
+        """Start again: the transaction is left as it is, and who takes its id next aborts it."""
         self.who = None
         return False
 
@@ -169,7 +169,7 @@ class TransactionalProducer(BrokerClient):
         return await self._again("AddPartitionsToTxn", ask)
 
     async def _write(self, sent: SentTransaction, number: int) -> bool:
-        """Send a batch until it is stored, or refused for good."""
+        """Send a batch until it is stored, or refused finally."""
         batch: SentBatch | None = None
 
         async def ask() -> int | None:

@@ -1,7 +1,7 @@
 """Requests of consumers of a log to the leader of `__cluster`, which coordinates them.
 
 `group` is `__cluster` in all of them. `consumer_group` is the group of the consumers; `log` is what
-they read, a plain group with this identity (empty: not known), in so many `partitions`.
+they read, a plain group with this identity (empty: not known), split into `partitions`.
 """
 
 from typing import Annotated, Final, TypeAlias

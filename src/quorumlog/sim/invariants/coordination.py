@@ -224,7 +224,7 @@ class Coordination(Invariant):
     def _check_markers(
         self, before: Mapping[str, TransactionRecord], command: MarkersWritten, where: str
     ) -> None:
-        """Partitions that are said to have markers have ended the transaction, for good."""
+        """Partitions that are said to have markers have ended the transaction, and it stays so."""
         for name, number, places in command.written:
             record = before.get(name)
             if record is None or record.number != number or not record.is_prepared:
