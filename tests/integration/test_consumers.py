@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import confluent_kafka
 import pytest
@@ -314,8 +315,33 @@ def test_a_program_that_polls_commits_while_nothing_comes(cluster, filled):
         assert consumer.committed() == consumer.positions
         (position,) = consumer.positions.values()
         assert position > found[-1].index
-    with pytest.raises(QuorumlogError, match="closed"):
-        consumer.poll(20)
+    calls = (
+        partial(consumer.poll, 20),
+        partial(next, consumer.read()),
+        partial(next, consumer.read_blocks()),
+        consumer.commit,
+        consumer.committed,
+        partial(consumer.seek, "earliest"),
+    )
+    for call in calls:
+        with pytest.raises(QuorumlogError, match="this consumer is closed; make a new one"):
+            call()
+
+
+async def test_once_it_is_closed_a_consumer_says_so_whatever_is_asked_of_it(cluster, filled):
+    async with Consumer(cluster.addresses, group=filled, log=LOG) as consumer:
+        pass
+    calls = (
+        lambda: consumer.poll(20),
+        lambda: anext(consumer.read()),
+        lambda: anext(consumer.read_blocks()),
+        consumer.commit,
+        consumer.committed,
+        lambda: consumer.seek("earliest"),
+    )
+    for call in calls:
+        with pytest.raises(QuorumlogError, match="this consumer is closed; make a new one"):
+            await call()
 
 
 def test_a_consumer_without_a_loop_commits_as_others_come(cluster, request):

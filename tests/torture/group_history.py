@@ -62,6 +62,8 @@ class GroupHistory:
         self.commits = []
         self.looks = []
         self.lost = 0
+        self.told = []
+        """What became of members, in words: for whoever looks into a run that has failed."""
         self._lock = threading.Lock()
         self._using = {}
         self._owners = defaultdict(set)
@@ -72,6 +74,7 @@ class GroupHistory:
     def assigned(self, member, at_s, generation, partitions, added):
         """A member has `partitions` in a generation (or epoch), of which some are `added`."""
         with self._lock:
+            self._tell(at_s, member, f"is assigned {sorted(added)} in {generation}", partitions)
             for one in added:
                 owned = Owned(member, one, at_s)
                 self._using[member, one] = owned
@@ -82,14 +85,19 @@ class GroupHistory:
     def revoked(self, member, at_s, partitions, *, is_lost=False):
         """A member does not use some partitions any more."""
         with self._lock:
+            self._tell(at_s, member, "loses" if is_lost else "gives up", partitions)
             self.lost += is_lost
             for one in partitions:
                 owned = self._using.pop((member, one), None)
                 if owned is not None:
                     owned.until_s, owned.is_lost = at_s, is_lost
 
+    def _tell(self, at_s, member, what, partitions):
+        self.told.append(f"{at_s:.3f} {member} {what}: {sorted(partitions)}")
+
     def ended(self, member, at_s):
         """A member has ended, or was killed."""
+        self._tell(at_s, member, "has ended", [])
         self.revoked(member, at_s, [one for name, one in list(self._using) if name == member])
 
     def committing(self, member, ranges):

@@ -111,5 +111,7 @@ class GroupLoad:
         for one in self._working:
             one.cancel()
         for group in self._groups:
+            lines = [f"{line}\n" for line in group.history.told]
+            (self._brokers.directory / f"{group.name}.told").write_text("".join(lines))
             for member in group.members:
                 member.end()

@@ -107,8 +107,9 @@ class Work:
 
 
 def transactional(servers, name):
-    settings = {"bootstrap.servers": servers, "transactional.id": name, "log_level": 0}
-    return Producer({**settings, "transaction.timeout.ms": 20_000, "message.timeout.ms": 15_000})
+    settings = {"bootstrap.servers": servers, "transactional.id": name, "client.id": name}
+    settings |= {"transaction.timeout.ms": 20_000, "message.timeout.ms": 15_000, "log_level": 0}
+    return Producer(settings)
 
 
 def insist(call, stopping):

@@ -265,6 +265,7 @@ async def test_positions_go_beyond_what_is_of_others():
     [
         ("group", ""),
         ("group", "x" * 250),
+        ("group", "two\nlines"),
         ("log", 5),
         ("log", "no spaces"),
         ("partitions", 0),

@@ -45,6 +45,14 @@ _NOT_FOUND: Final = "GroupIdNotFoundError"
 _NOT_EMPTY: Final = "NonEmptyGroupError"
 NAMED_MAX: Final = 5
 """Members of a group that are named in an error, at most."""
+MEMBER_COLUMNS: Final = {
+    "MEMBER": "member_id",
+    "INSTANCE": "group_instance_id",
+    "EPOCH": "member_epoch",
+    "CLIENT": "client_id",
+    "HOST": "client_host",
+}
+"""What the table shows of members, if any has it, by the names in their descriptions."""
 LEADERS_S: Final = 5.0
 """So long is waited for leaders of partitions: an election takes less."""
 
@@ -238,23 +246,29 @@ def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> 
     lag = f", lag {_lag(shares)}" if len(shares) > unknown else ""
     lag += f" and that of {counted(unknown, 'partition')}, which is not known" * bool(unknown)
     print_line(f"consumer group {name}: {state}, {members}{assignor}{lag}")
+    columns = [
+        name for name in MEMBER_COLUMNS if any(_of(each, name) for each in described["members"])
+    ]
     rows = [
         [
             one.topic,
             str(one.partition),
             *("-" if cell is None else str(cell) for cell in (one.committed, one.end, one.lag)),
-            "-" if one.member is None else _owner(one.member),
+            *(_of(one.member, name) or "-" for name in columns),
         ]
         for one in shares
     ]
-    print_table(["TOPIC", ">PARTITION", ">COMMITTED", ">END", ">LAG", "MEMBER"], rows)
+    owners = {one.member["member_id"] for one in shares if one.member is not None}
+    for member in described["members"]:
+        if member["member_id"] not in owners:  # it stands by
+            rows.append([*"-----", *(_of(member, name) or "-" for name in columns)])
+    print_table(["TOPIC", ">PARTITION", ">COMMITTED", ">LOG END OFFSET", ">LAG", *columns], rows)
 
 
-def _owner(member: Mapping[str, Any]) -> str:
-    """Return a member for the table: with its epoch, if it has one."""
-    text = f"{member['client_id']} {member['client_host']}"
-    epoch = member.get("member_epoch")
-    return text if epoch is None else f"{text}, epoch {epoch}"
+def _of(member: Mapping[str, Any] | None, column: str) -> str:
+    """Return what a column shows of a member; "": it has none."""
+    value = None if member is None else member.get(MEMBER_COLUMNS[column])
+    return "" if value is None else str(value)
 
 
 # -- reset ----------------------------------------------------------------------------------------

@@ -63,7 +63,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
     words. If a column has no room for its longest word, each row is printed as a block of lines,
     one for each value that is not empty.
     """
-    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    cells = [
+        [Text(printable_text(cell)) if isinstance(cell, str) else cell for cell in row]
+        for row in rows
+    ]
     screen = console()
     natural = [
         max(len(name.lstrip(">")), *(cell.cell_len for cell in column), 0)
@@ -198,7 +201,11 @@ def membership_text(body: bytes) -> str:
 
 def printable(raw: bytes) -> str:
     r"""Return bytes as text in which everything not printable is written as an escape (`\n`)."""
-    text = raw.decode("utf-8", "backslashreplace")
+    return printable_text(raw.decode("utf-8", "backslashreplace"))
+
+
+def printable_text(text: str) -> str:
+    """Return a text in which everything not printable is written as an escape."""
     if text.isprintable():
         return text
     return "".join(

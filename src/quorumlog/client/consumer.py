@@ -16,6 +16,7 @@ from quorumlog.client.client import Client, seen_entries
 from quorumlog.client.consumer_membership import Callbacks, Membership, Revoked
 from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
 from quorumlog.client.consumer_share import Share
+from quorumlog.client.loop_thread import closed_text
 from quorumlog.client.reader import BlockReader
 from quorumlog.client.requester import Requester
 from quorumlog.client.results import FetchedBlock, Isolation
@@ -35,6 +36,7 @@ from quorumlog.model.messages.consumers import PARTITIONS_MAX
 GROUP_LENGTH_MAX: Final = 249
 """Characters of the name of a consumer group, and of a client id."""
 AUTO_COMMIT_LEAST_MS: Final = 10
+_SKIP: Final = 'seek("earliest") goes on after what is missing, as if_removed="start" always does'
 Start: TypeAlias = int | Literal["earliest", "latest"]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -159,7 +161,7 @@ class Consumer:
         self._loop: object = None
         """The loop over entries that was begun last: only that one goes on."""
         self._polled: AsyncGenerator[list[Entry], None] | None = None
-        self._is_polling = False
+        self._is_polling = self._is_closed = False
         self._timeout_s = timeout_ms / 1_000
         self._answered_s: float | None = None
         """When the log last answered a request of this consumer, by the clock of the event loop."""
@@ -200,9 +202,10 @@ class Consumer:
         """Leave the group, so that another consumer takes over at once, and end all connections.
 
         Nothing is committed, unless there is `auto_commit_ms`: then what was handled is. A loop
-        over the consumer ends.
+        over the consumer ends; a new one, and each other call, raises `QuorumlogError`.
         """
         await self._membership.close()
+        self._is_closed = True
         await self._requests.close()
         await self._client.close()
 
@@ -225,7 +228,9 @@ class Consumer:
             UnexpectedArgumentError: the consumer group is used for another log, or with another
                 number of partitions.
             RequestError: an outage was longer than `timeout_ms`.
+            QuorumlogError: the consumer is closed.
         """
+        self._check_open()
         self._loop = loop = object()
         parts = self._parts(loop)
         async with aclosing(parts):
@@ -242,6 +247,7 @@ class Consumer:
 
     async def read_blocks(self) -> AsyncGenerator[list[Entry], None]:
         """Like `read`, but yield the entries of one answer of a server at a time, at least one."""
+        self._check_open()
         self._loop = loop = object()
         parts = self._parts(loop)
         async with aclosing(parts):
@@ -290,7 +296,7 @@ class Consumer:
         except BaseException:
             self._polled = None
             raise
-        raise QuorumlogError("this consumer is closed; make a new one")
+        raise QuorumlogError(closed_text("consumer"))
 
     async def _look_for_outage(self) -> None:
         """Ask the log something short if it has not answered for long: polls end before a read.
@@ -303,6 +309,10 @@ class Consumer:
         elif now_s - self._answered_s > self._timeout_s:
             await self._bounds()
             self._answered_s = asyncio.get_running_loop().time()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise QuorumlogError(closed_text("consumer"))
 
     def _may_yield(self, share: Share, loop: object) -> bool:
         return self._loop is loop and self._membership.may_yield(share)
@@ -327,9 +337,9 @@ class Consumer:
                         else:
                             share.advance(fetched.following)
                             share.has_handled()
-            except IndexRemovedError:
+            except IndexRemovedError as error:
                 if self._if_removed == "raise":
-                    raise
+                    raise IndexRemovedError(f"{error}; {_SKIP}") from None
                 begin, _ = await self._bounds()
                 begin = max(begin, await self._begin())
                 membership.seek(share, {p: max(at, begin) for p, at in share.positions.items()})
@@ -398,11 +408,14 @@ class Consumer:
                 from where they are committed. Positions of the others are committed.
             RequestError: the positions could not be committed within `timeout_ms`; they may be
                 all the same.
+            QuorumlogError: the consumer is closed.
         """
+        self._check_open()
         return self._membership.commit(self._membership.taken())
 
     async def committed(self) -> dict[int, int]:
         """Return the committed positions of the group, by partition, whoever has committed them."""
+        self._check_open()
         return await self._requests.positions()
 
     @takes(index=start_of)
@@ -415,7 +428,9 @@ class Consumer:
         Raises:
             RequestError: the consumer has no partitions now; or no server said where the log
                 begins and ends.
+            QuorumlogError: the consumer is closed.
         """
+        self._check_open()
         at = await self._index_of(index)
         share = self._membership.share
         if share is None or not share.places:
@@ -432,8 +447,10 @@ def plain_function(name: str, value: F | None) -> F | None:
 
 
 def _label(name: str, value: object) -> str:
-    """Return a text of 1 to `GROUP_LENGTH_MAX` characters. Raises `ConfigError`."""
+    """Return a text of 1 to `GROUP_LENGTH_MAX` printable characters. Raises `ConfigError`."""
     _check_option(name, value, text(1, GROUP_LENGTH_MAX))
+    if not str(value).isprintable():
+        raise ConfigError(f"{name} has printable characters only, not {options.shown(value)}")
     return str(value)
 
 

@@ -15,11 +15,15 @@ from quorumlog.model.errors import QuorumlogError
 
 T = TypeVar("T")
 
-CLOSED = "this client is closed; make a new one"
 LOOP_DESCRIPTORS = 8
 """Number of descriptors that an event loop opens, with one to spare."""
 CANCEL_SECONDS = 5.0
 """How long an interrupted call may take to end."""
+
+
+def closed_text(owner: str) -> str:
+    """Return what calls are told after `close`: of a client, a consumer."""
+    return f"this {owner} is closed; make a new one"
 
 
 class LoopThread:
@@ -30,8 +34,9 @@ class LoopThread:
     such thread: there all calls raise `RequestError`, except `stop`, which does nothing.
     """
 
-    def __init__(self) -> None:
-        self._process = MakingProcess("client")
+    def __init__(self, owner: str = "client") -> None:
+        self._process = MakingProcess(owner)
+        self._owner = owner
         self._loop = _new_loop()
         # guards the next one, and giving the loop anything; collecting garbage may give it more
         self._lock = threading.RLock()
@@ -85,7 +90,7 @@ class LoopThread:
                 ended.result(CANCEL_SECONDS)
             raise
         if not tasks or (self._is_stopping and tasks[0].cancelled()):
-            raise QuorumlogError(CLOSED)
+            raise QuorumlogError(closed_text(self._owner))
         return tasks[0].result()
 
     def each(self, found: AsyncGenerator[T, None], is_closed: Callable[[], bool]) -> Iterator[T]:
@@ -119,7 +124,7 @@ class LoopThread:
             if not self._is_stopping:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise QuorumlogError(CLOSED)
+        raise QuorumlogError(closed_text(self._owner))
 
     def _call_soon(self, callback: Callable[[], object]) -> bool:
         """Have the loop call something; return False, with nothing done, after `stop`."""

@@ -47,7 +47,7 @@ class SyncConsumer:
         if revoked is not None:
             options["on_revoked"] = partial(_in_a_thread, revoked)
         self._consumer = Consumer(servers, group=group, log=log, **options)
-        self._thread = LoopThread()
+        self._thread = LoopThread("consumer")
         self.group = self._consumer.group
         self.log = self._consumer.log
         self._closed = False
