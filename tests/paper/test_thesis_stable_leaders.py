@@ -151,13 +151,20 @@ def links(ids):
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_every_partial_graph_with_a_well_connected_majority_keeps_or_finds_a_leader(count):
-    """All graphs of three members; of five, those with up to three links cut."""
+    """All graphs of three members; of five, those with up to three links cut.
+
+    Of graphs that differ only in the names of followers, one is tried.
+    """
     ids = [f"n{number}" for number in range(count)]
-    most = 3
+    most, tried = 3, set()
     for cuts in itertools.chain.from_iterable(
         itertools.combinations(links(ids), number) for number in range(1, most + 1)
     ):
-        cluster, _ = led(count)
+        cluster, first = led(count)
+        shape = shape_of(cuts, [one for one in ids if one != first])
+        if shape in tried:
+            continue
+        tried.add(shape)
         for cut in cuts:
             cluster.cut(*cut)
         cluster.run_for(8_000)
@@ -165,6 +172,17 @@ def test_every_partial_graph_with_a_well_connected_majority_keeps_or_finds_a_lea
         leaders = cluster.leaders()
         assert not able or leaders, f"no leader with {cuts}"
         assert all(leader in able for leader in leaders), f"{leaders} leads with {cuts}"
+
+
+def shape_of(cuts, followers):
+    """Return what is the same for all graphs that become this one when followers change names."""
+    named = (
+        dict(zip(followers, other, strict=True)) for other in itertools.permutations(followers)
+    )
+    return min(
+        tuple(sorted(tuple(sorted(names.get(end, end) for end in cut)) for cut in cuts))
+        for names in named
+    )
 
 
 def reaches_a_majority(one, ids, cuts):

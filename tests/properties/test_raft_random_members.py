@@ -13,8 +13,8 @@ import pytest
 from quorumlog.raft import events as ev
 from raft_members import started_group
 
-SEEDS = 50
-BATCH = 25
+SEEDS = 30
+BATCH = 15
 ACTIONS = 60
 MEMBERS = 6
 

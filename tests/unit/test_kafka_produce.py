@@ -191,7 +191,7 @@ def test_a_request_cut_anywhere_is_refused(drawn):
         refused(framed(raw[4:stop]))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(requests, st.data())
 def test_damaged_requests_are_refused_or_read_as_kafka_python_reads_them(drawn, data):
     raw = data.draw(damaged(sent(KEY, *drawn)))

@@ -309,7 +309,7 @@ def test_histories_of_an_atomic_register_are_accepted(values, seed):
 def test_long_history():
     chance = random.Random(1)
     kinds = [Kind.PUT, Kind.GET]
-    history = atomic_history(chance, REGISTER, kinds, 2_000, 8, 20, 1_000_000)
+    history = atomic_history(chance, REGISTER, kinds, 1_000, 8, 20, 1_000_000)
     assert check(history, REGISTER) is None
     reads = [each for each in history if each.kind is Kind.GET and each.returned is not None]
     reads.sort(key=lambda each: each.invoked)

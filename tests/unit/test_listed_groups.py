@@ -102,7 +102,7 @@ HOSTED = [f"g{number:04}" for number in range(600)]
 DELETED = [(f"g{number % 700:04}", number.to_bytes(16, "big")) for number in range(TOMBSTONES_MAX)]
 
 
-@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, Limits(message_bytes_max=8 * 1024)])
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, Limits(message_bytes_max=32 * 1024)])
 async def test_all_groups_are_listed_however_many_there_are_and_however_long_their_settings(limits):
     client = Asked({"127.0.0.1:7101": node_with(HOSTED, DELETED, limits)})
     (node,) = [one for one in await client.nodes(deleted=True) if not one.error]
