@@ -433,6 +433,61 @@ def test_b4_a_static_member_that_a_generation_began_without_does_not_commit_in_i
     assert group.may_commit("s-1", "s", 6, consumers.now_ms) is ErrorCode.NONE
 
 
+def restored(saved):
+    """Return consumers of the same group at another coordinator."""
+    later = Consumers()
+    record = ConsumerGroupRecord(
+        "g", saved.generation, saved.protocol_type, saved.protocol, saved.leader, saved.members
+    )
+    later.group.restore(record, later.now_ms)
+    return later
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_b4_the_next_coordinator_knows_the_id_that_a_static_member_got_in_a_rebalance(leads):
+    """It was fenced as a former one with its own instance id, and ended."""
+    consumers = Consumers()
+    if leads:
+        first = consumers.join("s", instance_id="static")
+        consumers.sync("s", {first.member_id: b"all"}, instance_id="static")
+    else:
+        consumers.stable("a")
+        consumers.join("s", instance_id="static")
+        consumers.join("a")
+        consumers.sync("a", {consumers.id_of("s"): b"half"})
+    old = consumers.joined["s"].member_id
+    assert consumers.join("new") is None, "all are to join again"
+    store = consumers.store
+    store.is_holding = True
+    consumers.join("s", "", instance_id="static")
+    if not leads:
+        consumers.join("a")
+    assert "s" not in consumers.joined, "its new id is not saved yet"
+    store.release()
+    answer = consumers.joined["s"]
+    assert (answer.error, answer.generation) == (ErrorCode.NONE, consumers.group.generation)
+    later = restored(store.saved[-1])
+    known, heartbeat = answer.member_id, later.group.heartbeat
+    now_ms = later.now_ms
+    assert heartbeat(known, "static", answer.generation, now_ms) is ErrorCode.ILLEGAL_GENERATION
+    assert heartbeat(known, "static", later.group.generation, now_ms) is ErrorCode.NONE
+    assert heartbeat(old, "static", answer.generation, now_ms) is ErrorCode.FENCED_INSTANCE_ID
+    assert (later.group.leader == known) is leads
+
+
+def test_b4_a_static_member_whose_new_id_cannot_be_saved_joins_again(consumers):
+    first = consumers.join("s", instance_id="static")
+    consumers.sync("s", {first.member_id: b"all"}, instance_id="static")
+    consumers.join("new")
+    consumers.store.is_holding = True
+    consumers.join("s", "", instance_id="static")
+    consumers.store.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert consumers.joined["s"].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    consumers.store.is_holding = False
+    assert consumers.join("s", "", instance_id="static").error is ErrorCode.NONE
+    assert consumers.joined["new"].error is ErrorCode.NONE
+
+
 def test_b4_a_static_member_is_removed_by_its_instance_id(consumers):
     consumers.join("b", instance_id="two")
     assert consumers.group.leave("", "two", consumers.now_ms) is ErrorCode.NONE
@@ -441,12 +496,7 @@ def test_b4_a_static_member_is_removed_by_its_instance_id(consumers):
 
 def test_b4_the_next_coordinator_goes_on_with_the_saved_generation(consumers):
     consumers.stable("a", "b")
-    saved = consumers.store.saved[-1]
-    later = Consumers()
-    record = ConsumerGroupRecord(
-        "g", saved.generation, saved.protocol_type, saved.protocol, saved.leader, saved.members
-    )
-    later.group.restore(record, later.now_ms)
+    later = restored(consumers.store.saved[-1])
     later.joined = consumers.joined
     later.wait(SESSION_MS - 100)
     assert (later.heartbeat("a"), later.heartbeat("b")) == (ErrorCode.NONE, ErrorCode.NONE)

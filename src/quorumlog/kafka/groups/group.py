@@ -2,7 +2,7 @@
 
 A group gets a new *generation* whenever its members change. Members join, one of them leads and
 assigns partitions to all, and each is told its part when it syncs. The assignment is saved before
-anybody is told, so that whoever coordinates next has it.
+anybody is told, so that whoever coordinates next has it. So is the new id of a static member.
 
 Rules are Kafka's (KIP-62, 134, 345, 394, 814): a group without members waits a little for more of
 them to come; later ones join within the longest rebalance time-out of the members; who does not is
@@ -12,6 +12,8 @@ removed, unless it is static; a static member that comes back has the assignment
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.members import (
@@ -96,6 +98,7 @@ class ConsumerGroup:
         self._rebalance_due_ms = 0
         self._initial_end_ms: int | None = None
         """While the members of an empty group gather: the latest end of that."""
+        self._last_save: SaveGroup | None = None  # maybe by an earlier coordinator
         self._assignments = 0
         """Assignments that were made or given up: only the last one counts once it is saved."""
 
@@ -103,32 +106,13 @@ class ConsumerGroup:
 
     def join(self, request: JoinRequest, now_ms: int, joined: Joined) -> None:
         """Take a consumer as a member; `joined` is called once, when the generation is complete."""
-        error = self._refusal(request)
+        error = _refusal(request, self.members, self.settings, self.protocol_type)
         if error is not ErrorCode.NONE:
             joined(JoinAnswer(error, request.member_id))
         elif not request.member_id:
             self._join_anew(request, now_ms, joined)
         else:
             self._join_again(request, now_ms, joined)
-
-    def _refusal(self, request: JoinRequest) -> ErrorCode:
-        settings, members = self.settings, self.members
-        if not settings.session_min_ms <= request.session_timeout_ms <= settings.session_max_ms:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        others = members.others(request.member_id, request.instance_id)
-        names = {one.name for one in request.protocols}
-        if not names or not request.protocol_type:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if others and (
-            request.protocol_type != self.protocol_type or not names & common_protocols(others)
-        ):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_known = request.member_id in members.by_id or request.member_id in members.pending
-        is_new = not is_known and request.instance_id not in members.static
-        said = size_of_protocols(request.protocols)
-        if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE
 
     def _join_anew(self, request: JoinRequest, now_ms: int, joined: Joined) -> None:
         if request.instance_id is not None:
@@ -170,16 +154,7 @@ class ConsumerGroup:
         self._rebalance(now_ms)
 
     def _add(self, request: JoinRequest, member_id: str, now_ms: int, joined: Joined) -> None:
-        member = Member(
-            member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_ms,
-            request.rebalance_timeout_ms,
-            request.protocols,
-            seen_ms=now_ms,
-        )
+        member = Member.joining(request, member_id, now_ms)
         if not self.members.by_id:
             self.protocol_type = request.protocol_type
         self.members.add(member)
@@ -199,8 +174,7 @@ class ConsumerGroup:
         if was_leader:
             self.leader = member_id
         if self.state is not GroupState.STABLE or self.members.selected() != self.protocol:
-            self._wait_for_join(member, joined)
-            self._rebalance(now_ms)
+            self._wait_for_rename(member, old_id, now_ms, joined)
             return
 
         def saved(error: ErrorCode) -> None:
@@ -215,7 +189,34 @@ class ConsumerGroup:
             else:  # it must not take itself for the leader, as it would assign
                 joined(self._joined(member)._replace(leader=old_id, members=()))
 
-        self._store.save(self.saved(), saved)
+        self._save(self.saved(), saved)
+
+    def _wait_for_rename(self, member: Member, old_id: str, now_ms: int, joined: Joined) -> None:
+        """Have the last generation saved with a member's new id before the member is told it.
+
+        The next coordinator would take it for a former member with this instance id, and fence it.
+        """
+        member_id = member.member_id
+
+        def saved(error: ErrorCode) -> None:
+            if error is not ErrorCode.NONE:
+                joined(JoinAnswer(error, member_id))
+            elif self.members.by_id.get(member_id) is not member:
+                joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+            else:
+                self._wait_for_join(member, joined)
+                self._rebalance(now_ms)
+
+        renamed = _renamed(self._last_save, old_id, member_id, self._store.term)
+        if renamed is None:
+            saved(ErrorCode.NONE)
+        else:
+            self._rebalance(now_ms)
+            self._save(renamed, saved)
+
+    def _save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
+        self._last_save = group
+        self._store.save(group, done)
 
     @staticmethod
     def _wait_for_join(member: Member, joined: Joined) -> None:
@@ -292,7 +293,7 @@ class ConsumerGroup:
 
     def _become_empty(self) -> None:
         self.state, self.protocol, self.leader = GroupState.EMPTY, None, ""
-        self._store.save(self.saved(), lambda error: None)
+        self._save(self.saved(), lambda error: None)
 
     def _forget_assignment(self, error: ErrorCode) -> None:
         self._assignments += 1
@@ -346,7 +347,7 @@ class ConsumerGroup:
                     member.seen_ms = max(member.seen_ms, now_ms)
                 member.answer_sync(self._synced(member))
 
-        self._store.save(self.saved(), saved)
+        self._save(self.saved(), saved)
 
     def _synced(self, member: Member) -> SyncAnswer:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
@@ -468,6 +469,7 @@ class ConsumerGroup:
         self.leader = saved.leader
         self.members.restore(saved.members, saved.protocol, now_ms)
         self.state = GroupState.STABLE if self.members.by_id else GroupState.EMPTY
+        self._last_save = self.saved()
 
     def end(self, error: ErrorCode) -> None:
         """Answer all who wait: this node coordinates the group no more, or the group is deleted."""
@@ -476,3 +478,34 @@ class ConsumerGroup:
         for member in self.members:
             member.answer_join(JoinAnswer(error, member.member_id))
             member.answer_sync(SyncAnswer(error))
+
+
+def _refusal(
+    request: JoinRequest, members: Membership, settings: GroupSettings, protocol_type: str | None
+) -> ErrorCode:
+    """Return why a consumer cannot be a member of a group, with these members; NONE: it can."""
+    if not settings.session_min_ms <= request.session_timeout_ms <= settings.session_max_ms:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    others = members.others(request.member_id, request.instance_id)
+    names = {one.name for one in request.protocols}
+    if not names or not request.protocol_type:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if others and (request.protocol_type != protocol_type or not names & common_protocols(others)):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    is_known = request.member_id in members.by_id or request.member_id in members.pending
+    is_new = not is_known and request.instance_id not in members.static
+    said = size_of_protocols(request.protocols)
+    if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    return ErrorCode.NONE
+
+
+def _renamed(last: SaveGroup | None, old_id: str, new_id: str, term: int) -> SaveGroup | None:
+    """Return a generation, saved anew in a term, with another id of a member; None: it has none."""
+    if last is None or all(one.member_id != old_id for one in last.members):
+        return None
+    members = [
+        replace(one, member_id=new_id) if one.member_id == old_id else one for one in last.members
+    ]
+    leader = new_id if last.leader == old_id else last.leader
+    return replace(last, term=term, leader=leader, members=members)

@@ -104,6 +104,20 @@ class Member:
     synced: Synced | None = None
     is_absent: bool = False
 
+    @classmethod
+    def joining(cls, request: JoinRequest, member_id: str, now_ms: int) -> "Member":
+        """Return a new member with an id, as it says of itself."""
+        return cls(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+            seen_ms=now_ms,
+        )
+
     def update(self, request: JoinRequest) -> None:
         """Take what the member says of itself now."""
         self.client_id, self.client_host = request.client_id, request.client_host
