@@ -12,6 +12,8 @@ from torture.kafka_groups import Group, alter, look, until_committed, until_owne
 KINDS = ("range", "sticky", "cooperative-sticky", "consumer")
 MEMBERS = 5
 PAUSE_S = (1.0, 6.0)
+LOOK_S = 1.0
+"""Pause between two questions for committed offsets, which are many."""
 
 
 class GroupLoad:
@@ -40,7 +42,7 @@ class GroupLoad:
                 group.start()
         self._working += [
             asyncio.ensure_future(self._disturb()),
-            asyncio.ensure_future(look(self._brokers, self._groups, self._looked)),
+            asyncio.ensure_future(look(self._brokers, self._groups, self._looked, LOOK_S)),
         ]
 
     async def _disturb(self):

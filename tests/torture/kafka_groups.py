@@ -296,7 +296,7 @@ def fill(servers, topic, partitions, stopping):
     assert not failed, failed[0]
 
 
-async def look(brokers, groups, stopping):
+async def look(brokers, groups, stopping, pause_s=0.2):
     """Ask again and again what is committed, until told to stop.
 
     By requests of our own: librdkafka's admin client may crash when coordinators change.
@@ -309,7 +309,7 @@ async def look(brokers, groups, stopping):
             async with asyncio.timeout(10), coordinator(brokers, node_id) as (_, client):
                 for _ in range(20):
                     await _look(client, groups)
-                    await asyncio.sleep(0.2)
+                    await asyncio.sleep(pause_s)
 
 
 async def _look(client, groups):
