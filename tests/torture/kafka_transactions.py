@@ -175,24 +175,29 @@ def write_pairs_by_kafka_python(work, name):
     """Write the same number to two topics, again and again, by kafka-python."""
     choice = random.Random(f"{work.seed} {name}")
     while not work.stopping.is_set():
-        producer = KafkaProducer(
-            bootstrap_servers=work.servers.split(","),
-            transactional_id=name,
-            transaction_timeout_ms=20_000,
-            delivery_timeout_ms=15_000,
-            request_timeout_ms=10_000,
-            max_block_ms=CALL_S * 1_000,
-            reconnect_backoff_max_ms=500,
-        )
-        try:
-            producer.init_transactions()
-            while not work.stopping.is_set():
-                _write_pair(work, producer, choice)
-                work.stopping.wait(0.02)
-        except (PythonKafkaError, ProgramEnds):
-            work.done["kafka-python's producers"] += 1
-        with contextlib.suppress(PythonKafkaError, AssertionError):
-            producer.close(5)
+        with contextlib.suppress(PythonKafkaError):  # no broker may answer
+            _write_pairs_by_kafka_python(work, name, choice)
+
+
+def _write_pairs_by_kafka_python(work, name, choice):
+    producer = KafkaProducer(
+        bootstrap_servers=work.servers.split(","),
+        transactional_id=name,
+        transaction_timeout_ms=20_000,
+        delivery_timeout_ms=15_000,
+        request_timeout_ms=10_000,
+        max_block_ms=CALL_S * 1_000,
+        reconnect_backoff_max_ms=500,
+    )
+    try:
+        producer.init_transactions()
+        while not work.stopping.is_set():
+            _write_pair(work, producer, choice)
+            work.stopping.wait(0.02)
+    except (PythonKafkaError, ProgramEnds):
+        work.done["kafka-python's producers"] += 1
+    with contextlib.suppress(PythonKafkaError, AssertionError):
+        producer.close(5)
 
 
 def _write_pair(work, producer, choice):
