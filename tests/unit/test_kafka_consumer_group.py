@@ -20,6 +20,10 @@ class Store:
     def __init__(self):
         self.saved, self.held, self.is_holding, self.ids = [], [], False, 0
         self.rebalances = 0
+        self.time_ms = 1_000
+
+    def now_ms(self):
+        return self.time_ms
 
     def new_member_id(self, prefix):
         self.ids += 1
@@ -473,6 +477,76 @@ def test_b4_the_next_coordinator_knows_the_id_that_a_static_member_got_in_a_reba
     assert heartbeat(known, "static", later.group.generation, now_ms) is ErrorCode.NONE
     assert heartbeat(old, "static", answer.generation, now_ms) is ErrorCode.FENCED_INSTANCE_ID
     assert (later.group.leader == known) is leads
+
+
+@pytest.fixture
+def renaming(consumers):
+    """A static member has come back in a rebalance, and its new id is being saved."""
+    first = consumers.join("s", instance_id="static")
+    consumers.sync("s", {first.member_id: b"all"}, instance_id="static")
+    consumers.join("new")
+    consumers.store.is_holding = True
+    consumers.join("s", "", instance_id="static")
+    assert "s" not in consumers.joined
+    return consumers
+
+
+def test_b4_a_static_member_whose_new_id_is_being_saved_is_answered_when_another_coordinates(
+    renaming,
+):
+    renaming.group.end(ErrorCode.NOT_COORDINATOR)
+    assert renaming.joined["s"].error is ErrorCode.NOT_COORDINATOR
+    renaming.store.release()
+    assert renaming.group.state is GroupState.DEAD
+
+
+def test_b4_whoever_has_the_instance_id_meanwhile_is_told_its_new_id(renaming):
+    renaming.joined.pop("s", None)
+    renaming.join("other", "", instance_id="static")
+    assert renaming.joined["s"].error is ErrorCode.FENCED_INSTANCE_ID
+    renaming.store.release()
+    answer = renaming.joined["other"]
+    assert (answer.error, answer.member_id) == (ErrorCode.NONE, renaming.id_of("other"))
+    saved = {one.member_id for one in renaming.store.saved[-1].members}
+    assert answer.member_id in saved
+
+
+def test_b4_a_generation_that_begins_while_an_id_is_saved_is_followed_by_another_one(renaming):
+    renaming.wait(REBALANCE_MS)
+    assert renaming.joined["new"].generation == 2
+    assert "s" not in renaming.joined
+    renaming.store.release()
+    renaming.join("new")
+    assert renaming.joined["s"].generation == renaming.joined["new"].generation == 3
+
+
+def test_b4_a_static_member_that_was_removed_in_the_rebalance_has_its_new_id_saved():
+    consumers = Consumers()
+    consumers.stable("a")
+    consumers.join("s", instance_id="static")
+    consumers.join("a")
+    consumers.sync("a", {consumers.id_of("s"): b"half"})
+    old = consumers.joined["s"].member_id
+    consumers.group.leave(old, "static", consumers.now_ms)
+    consumers.join("s", "", instance_id="static")
+    consumers.join("a")
+    later = restored(consumers.store.saved[-1]).group
+    new, generation = consumers.joined["s"].member_id, later.generation
+    assert new != old
+    assert later.heartbeat(new, "static", generation, 1_000) is ErrorCode.NONE
+
+
+def test_b4_an_absent_static_member_is_not_removed_for_a_sync_that_nobody_asked_of_it(consumers):
+    consumers.stable("a")
+    consumers.join("s", instance_id="static", session_ms=600_000)
+    consumers.join("a", session_ms=600_000)
+    consumers.sync("a", {consumers.id_of("s"): b"half"})
+    consumers.join("new", session_ms=600_000)
+    consumers.join("a", session_ms=600_000)
+    consumers.wait(REBALANCE_MS)
+    assert consumers.joined["a"].generation == 3
+    consumers.wait(REBALANCE_MS)
+    assert "static" in consumers.group.members.static
 
 
 def test_b4_a_static_member_whose_new_id_cannot_be_saved_joins_again(consumers):

@@ -301,6 +301,20 @@ def test_the_producer_idle_longest_is_forgotten_first(leader, monkeypatch):
     assert leader.table == follower.table
 
 
+def test_b3_a_producer_with_an_ongoing_transaction_is_not_forgotten(leader, monkeypatch):
+    """Its transaction was aborted in this partition as a hanging one, and committed in others."""
+    monkeypatch.setattr(partition_table, "PRODUCERS_MAX", 3)
+    leader.append(3, 1, **transactional(0, producer_id=1, epoch=4))
+    for producer_id in (2, 3, 4, 5):
+        leader.append(3, 1, **of_producer(0, producer_id=producer_id))
+    assert leader.table.epoch_of(3, 1) == 4
+    assert [id_ for id_, _ in leader.table.producers_of(3)] == [1, 4, 5]
+    leader.end(3, 1, commits=True, epoch=4)
+    for producer_id in (6, 7, 8):
+        leader.append(3, 1, **of_producer(0, producer_id=producer_id))
+    assert [id_ for id_, _ in leader.table.producers_of(3)] == [6, 7, 8]
+
+
 def test_what_a_closed_partition_knew_of_producers_goes_with_it(leader):
     leader.open(4)
     leader.append(3, 1, **of_producer(0))

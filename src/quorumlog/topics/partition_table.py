@@ -214,7 +214,11 @@ class PartitionTable:
         self._remember(*key, after)
         self._producer_sum.changed(key)
         while len(self._producers) > PRODUCERS_MAX:
-            self._forget(next(iter(self._producers)))
+            oldest = next(iter(self._producers))
+            if self.transactions.first_offset(*oldest) < 0:
+                self._forget(oldest)
+            else:  # its transaction would be taken for one that is left over, and aborted
+                self._producers[oldest] = self._producers.pop(oldest)
 
     def _opened(self, what: PartitionOpened) -> None:
         if what.channel > self.highest_channel:

@@ -355,6 +355,7 @@ class GroupCoordinator:
             if error is ErrorCode.NONE and not is_saved:
                 self.to_save[group.group] = None
             waiting, self._saving[group.group] = self._saving[group.group], []
+            waiting = _of_last_term(waiting)
             if waiting:
                 self._order_save(waiting[-1].group, [one.done for one in waiting])
             else:
@@ -501,3 +502,11 @@ def _refused(asked: ConsumerHeartbeat, read: LogToRead | None) -> HeartbeatAnswe
         return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
     what = "topics" if read is None else f"{read.text}, by quorumlog's own Consumer"
     return HeartbeatAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text=f"the group consumes {what}")
+
+
+def _of_last_term(waiting: Sequence[_Save]) -> list[_Save]:
+    """Return the saves of the last one's term; the others are of an earlier coordinator's group."""
+    for one in waiting:
+        if one.group.term != waiting[-1].group.term:
+            one.done(ErrorCode.NOT_COORDINATOR)
+    return [one for one in waiting if one.group.term == waiting[-1].group.term]

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from msgspec.structs import replace
-
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.generation_saves import GenerationSaves
 from quorumlog.kafka.groups.members import (
     JoinAnswer,
     Joined,
@@ -65,6 +64,10 @@ class GroupStore(Protocol):
         """The term of `__cluster` in which it coordinates."""
         ...
 
+    def now_ms(self) -> int:
+        """Return the time, of the same clock as that of the calls."""
+        ...
+
     def new_member_id(self, prefix: str) -> str:
         """Return an id that no member has had."""
         ...
@@ -98,7 +101,7 @@ class ConsumerGroup:
         self._rebalance_due_ms = 0
         self._initial_end_ms: int | None = None
         """While the members of an empty group gather: the latest end of that."""
-        self._last_save: SaveGroup | None = None  # maybe by an earlier coordinator
+        self._saves = GenerationSaves(store.save)
         self._assignments = 0
         """Assignments that were made or given up: only the last one counts once it is saved."""
 
@@ -159,6 +162,7 @@ class ConsumerGroup:
             self.protocol_type = request.protocol_type
         self.members.add(member)
         self._wait_for_join(member, joined)
+        self._save_new_id(member)
         self._rebalance(now_ms, has_newcomer=True)
 
     def _replace_static(
@@ -174,10 +178,14 @@ class ConsumerGroup:
         if was_leader:
             self.leader = member_id
         if self.state is not GroupState.STABLE or self.members.selected() != self.protocol:
-            self._wait_for_rename(member, old_id, now_ms, joined)
+            self._wait_for_join(member, joined)
+            self._save_new_id(member)
+            self._rebalance(now_ms)
             return
 
         def saved(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE and self.state is GroupState.DEAD:
+                error = ErrorCode.NOT_COORDINATOR
             if error is not ErrorCode.NONE:
                 joined(JoinAnswer(error, member_id))
             elif self.members.by_id.get(member_id) is not member:
@@ -189,34 +197,26 @@ class ConsumerGroup:
             else:  # it must not take itself for the leader, as it would assign
                 joined(self._joined(member)._replace(leader=old_id, members=()))
 
-        self._save(self.saved(), saved)
+        self._saves.save(self.saved(), saved)
 
-    def _wait_for_rename(self, member: Member, old_id: str, now_ms: int, joined: Joined) -> None:
-        """Have the last generation saved with a member's new id before the member is told it.
-
-        The next coordinator would take it for a former member with this instance id, and fence it.
-        """
+    def _save_new_id(self, member: Member) -> None:
+        """Have a static member's new id saved before it is told (`generation_saves`)."""
         member_id = member.member_id
+        renamed = self._saves.with_new_id(member, self._store.term)
+        if renamed is None:
+            return
 
         def saved(error: ErrorCode) -> None:
+            if self.members.by_id.get(member_id) is not member or self.state is GroupState.DEAD:
+                return  # it has been answered
+            member.is_unsaved = False
             if error is not ErrorCode.NONE:
-                joined(JoinAnswer(error, member_id))
-            elif self.members.by_id.get(member_id) is not member:
-                joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+                member.answer_join(JoinAnswer(error, member_id))
             else:
-                self._wait_for_join(member, joined)
-                self._rebalance(now_ms)
+                self._rebalance(self._store.now_ms())
 
-        renamed = _renamed(self._last_save, old_id, member_id, self._store.term)
-        if renamed is None:
-            saved(ErrorCode.NONE)
-        else:
-            self._rebalance(now_ms)
-            self._save(renamed, saved)
-
-    def _save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
-        self._last_save = group
-        self._store.save(group, done)
+        member.is_unsaved = True
+        self._saves.save(renamed, saved)
 
     @staticmethod
     def _wait_for_join(member: Member, joined: Joined) -> None:
@@ -272,7 +272,7 @@ class ConsumerGroup:
         for member in list(self.members):
             if member.joined is None and member.instance_id is None:
                 self.members.drop(member)
-        joined = [one.member_id for one in self.members if one.joined]
+        joined = [one.member_id for one in self.members if one.has_joined]
         if self.members.by_id and not joined:
             self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
             return  # all are static, and none has come back yet
@@ -287,13 +287,14 @@ class ConsumerGroup:
         self.state = GroupState.COMPLETING
         self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
         for member in self.members:
-            member.seen_ms, member.assignment, member.is_absent = now_ms, b"", not member.joined
+            member.seen_ms, member.assignment, member.is_absent = now_ms, b"", not member.has_joined
         for member in list(self.members):
-            member.answer_join(self._joined(member))
+            if member.has_joined:
+                member.answer_join(self._joined(member))
 
     def _become_empty(self) -> None:
         self.state, self.protocol, self.leader = GroupState.EMPTY, None, ""
-        self._save(self.saved(), lambda error: None)
+        self._saves.save(self.saved(), lambda error: None)
 
     def _forget_assignment(self, error: ErrorCode) -> None:
         self._assignments += 1
@@ -347,7 +348,7 @@ class ConsumerGroup:
                     member.seen_ms = max(member.seen_ms, now_ms)
                 member.answer_sync(self._synced(member))
 
-        self._save(self.saved(), saved)
+        self._saves.save(self.saved(), saved)
 
     def _synced(self, member: Member) -> SyncAnswer:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
@@ -442,7 +443,7 @@ class ConsumerGroup:
 
     def _end_sync(self, now_ms: int) -> None:
         """Remove those who joined and did not sync in time: without the leader nobody goes on."""
-        late = [one for one in self.members if one.synced is None]
+        late = [one for one in self.members if one.synced is None and not one.is_absent]
         self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
         for member in late:
             if member.member_id in self.members.by_id:
@@ -469,7 +470,7 @@ class ConsumerGroup:
         self.leader = saved.leader
         self.members.restore(saved.members, saved.protocol, now_ms)
         self.state = GroupState.STABLE if self.members.by_id else GroupState.EMPTY
-        self._last_save = self.saved()
+        self._saves.last = self.saved()
 
     def end(self, error: ErrorCode) -> None:
         """Answer all who wait: this node coordinates the group no more, or the group is deleted."""
@@ -498,14 +499,3 @@ def _refusal(
     if (is_new and len(members) >= MEMBERS_MAX) or said + size_of(others) > BYTES_MAX:
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     return ErrorCode.NONE
-
-
-def _renamed(last: SaveGroup | None, old_id: str, new_id: str, term: int) -> SaveGroup | None:
-    """Return a generation, saved anew in a term, with another id of a member; None: it has none."""
-    if last is None or all(one.member_id != old_id for one in last.members):
-        return None
-    members = [
-        replace(one, member_id=new_id) if one.member_id == old_id else one for one in last.members
-    ]
-    leader = new_id if last.leader == old_id else last.leader
-    return replace(last, term=term, leader=leader, members=members)

@@ -88,7 +88,8 @@ class Member:
     """A member. `joined` and `synced`: how it is answered, while it waits for that.
 
     `is_absent`: the present generation began without it, as it is static and had not come back. It
-    may know a generation of this number from a coordinator that could not save it.
+    may know a generation of this number from a coordinator that could not save it. `is_unsaved`:
+    its id is being saved, and it is not told before.
     """
 
     member_id: str
@@ -103,6 +104,7 @@ class Member:
     joined: Joined | None = None
     synced: Synced | None = None
     is_absent: bool = False
+    is_unsaved: bool = False
 
     @classmethod
     def joining(cls, request: JoinRequest, member_id: str, now_ms: int) -> "Member":
@@ -129,6 +131,11 @@ class Member:
         """Return what it says for a protocol; nothing for one that it does not know."""
         found = (one.metadata for one in self.protocols if one.name == protocol)
         return next(found, b"")
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it waits for a generation, and may be told of it."""
+        return self.joined is not None and not self.is_unsaved
 
     @property
     def waits(self) -> bool:

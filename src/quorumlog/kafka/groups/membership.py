@@ -97,7 +97,7 @@ class Membership:
     @property
     def have_all_joined(self) -> bool:
         """Whether nobody is waited for."""
-        return not self.pending and all(one.joined for one in self.by_id.values())
+        return not self.pending and all(one.has_joined for one in self.by_id.values())
 
     @property
     def due_ms(self) -> int | None:
