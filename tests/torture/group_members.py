@@ -153,7 +153,7 @@ class TaskMember(ConsumerRebalanceListener):
 
     def __init__(self, name, group):
         self.name = name
-        self.is_wanted = True
+        self.is_wanted, self._has_left = True, False
         self._group = group
         self._ranges = {}
         self._owned = set()
@@ -262,6 +262,8 @@ class TaskMember(ConsumerRebalanceListener):
     async def on_partitions_assigned(self, assigned):
         """See `ConsumerRebalanceListener`."""
         self._forget()
+        if self._has_left:  # aiokafka may join once more while it stops
+            return
         self._owned = {one.partition for one in assigned}
         generation = self._consumer._coordinator.generation
         owned = sorted(self._owned)
@@ -292,6 +294,7 @@ class TaskMember(ConsumerRebalanceListener):
         async with self._committing:
             await self._commit()
             self._forget()
+            self._has_left = True
             self._group.history.ended(self.name, time.monotonic())
         for one in (self._consumer, self._producer):
             if one is not None:
