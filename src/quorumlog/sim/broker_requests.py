@@ -57,11 +57,15 @@ _PRODUCED: Final = struct.Struct(">ihqqq")
 
 
 class BrokerRequests:
-    """The network between clients and brokers; `is_calm`: it loses nothing any more."""
+    """The network between clients and brokers.
+
+    `lost`: the share of requests, and of answers, that it loses. `is_calm`: it loses nothing more.
+    """
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self.cluster = cluster
         self.random: Random = cluster.random
+        self.lost = LOST
         self.is_calm = False
         self.loop = SimulatedLoop(self._later, lambda: cluster.clock.now_us)
 
@@ -120,7 +124,7 @@ class BrokerRequests:
     def _is_lost(self, node_id: str) -> bool:
         if node_id in self.cluster.cut:
             return True
-        return not self.is_calm and self.random.random() < LOST
+        return not self.is_calm and self.random.random() < self.lost
 
 
 class BrokerClient:
