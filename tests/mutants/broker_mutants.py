@@ -14,6 +14,7 @@ from quorumlog.broker.broker import Broker
 from quorumlog.broker.marker_writer import MarkerWriter
 from quorumlog.broker.running import Running
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.group import ConsumerGroup
 from quorumlog.machine.cluster.commands import (
     CommitOffsets,
@@ -143,6 +144,16 @@ def c09_who_takes_a_transactional_id_fences_nobody(put):
         return init(self, command, at_ms)
 
     put(Transactions, "init", same)
+
+
+def c10_an_assignment_is_told_before_its_generation_is_saved(put):
+    save = GroupCoordinator.save
+
+    def hasty(self, group, done):
+        save(self, group, lambda error: None)
+        done(ErrorCode.NONE)
+
+    put(GroupCoordinator, "save", hasty)
 
 
 BROKER_MUTANTS = [

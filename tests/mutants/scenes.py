@@ -366,6 +366,18 @@ def c03_coordinators_lose_their_peers_while_members_commit():
     run.end()
 
 
+def c10_coordinators_lose_their_peers_while_members_join():
+    run = with_clients(groups=[COMMITS])
+    for member in run.members:
+        run.wait_ms(300)
+        until(run.cluster, lambda member=member: member.owned, "it has partitions")
+        member.leaves = 1
+        until(run.cluster, lambda member=member: not member.owned, "it has left")
+        member.leaves = 0
+        coordinator_loses_its_peers(run)
+    run.end()
+
+
 SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}
 """By the mutant that each finds."""
 SCENES["c04"] = SCENES["c03"]

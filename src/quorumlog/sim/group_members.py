@@ -61,7 +61,10 @@ class GroupMember(BrokerClient):
     """A member. `producer` commits its offsets with transactions, None: it commits them itself.
 
     `owned`: the partitions that it has, with where it goes on. `instance_id`: of a static member.
+    `leaves`: the share of its steps with which it leaves, and joins again as another member.
     """
+
+    leaves = LEAVES
 
     def __init__(
         self,
@@ -186,13 +189,13 @@ class GroupMember(BrokerClient):
         while not self.has_ended:
             await self.requests.wait_ms(*STEPS_MS)
             chance = 1.0 if self.requests.is_calm else self.random.random()
-            if chance < LEAVES:
+            if chance < self.leaves:
                 await self._leave()
                 return
-            if chance < LEAVES + DIES:
+            if chance < self.leaves + DIES:
                 self._member_id = ""
                 return
-            if chance < LEAVES + DIES + STALLS:
+            if chance < self.leaves + DIES + STALLS:
                 await self.requests.wait_ms(SESSION_MS // 2, 2 * SESSION_MS)
             elif not await self._heartbeat():
                 return
