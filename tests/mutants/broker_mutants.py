@@ -16,6 +16,7 @@ from quorumlog.broker.running import Running
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.group import ConsumerGroup
+from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.machine.cluster.commands import (
     CommitOffsets,
     DecideTransaction,
@@ -154,6 +155,10 @@ def c10_an_assignment_is_told_before_its_generation_is_saved(put):
         done(ErrorCode.NONE)
 
     put(GroupCoordinator, "save", hasty)
+
+
+def c11_any_transactional_batch_is_taken(put):
+    put(TransactionGate, "refusal", lambda self, *what: None)
 
 
 BROKER_MUTANTS = [
