@@ -161,6 +161,18 @@ def c11_any_transactional_batch_is_taken(put):
     put(TransactionGate, "refusal", lambda self, *what: None)
 
 
+def c12_commands_about_an_older_record_of_a_transaction_count(put):
+    init, judged = Transactions.init, Transactions._judged
+
+    def as_of_now(self, command):
+        found = self.records.get(command.transactional_id)
+        version = 0 if found is None else found.version
+        return msgspec.structs.replace(command, version=version)
+
+    put(Transactions, "init", lambda self, command, at: init(self, as_of_now(self, command), at))
+    put(Transactions, "_judged", lambda self, command: judged(self, as_of_now(self, command)))
+
+
 BROKER_MUTANTS = [
     bug for name, bug in sorted(globals().items()) if name[0] == "c" and name[1:3].isdigit()
 ]

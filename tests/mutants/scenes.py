@@ -378,6 +378,15 @@ def c10_coordinators_lose_their_peers_while_members_join():
     run.end()
 
 
+def c12_commands_take_longer_than_anybody_waits():
+    run = with_clients(producers=5)
+    run.wait_ms(300)
+    appends_stand_still(run, coordinator_of(run))
+    run.wait_ms(7_000)
+    run.cluster.paces.clear()
+    run.end()
+
+
 SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}
 """By the mutant that each finds."""
 SCENES["c04"] = SCENES["c03"]

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from quorumlog.machine.cluster.commands import (
+    AddToTransaction,
     AddTransactionOffsets,
     CommitOffsets,
     CoordinatorCommand,
@@ -19,6 +20,7 @@ from quorumlog.machine.cluster.commands import (
     Envelope,
     ForgetGroups,
     GroupsChanged,
+    InitTransaction,
     MarkersWritten,
     SaveGroup,
     decode_envelope,
@@ -38,6 +40,8 @@ from quorumlog.sim.invariants.committed import READ_BYTES
 from quorumlog.sim.partition_history import PartitionHistory
 from quorumlog.sim.views import ClusterView, NodeView
 
+_OF_VERSIONS: Final = (AddToTransaction, AddTransactionOffsets, DecideTransaction, InitTransaction)
+"""Commands that count only for the record of a transactional id that their coordinator saw."""
 _REMOVING: Final = (DeleteOffsets, ForgetGroups, DeleteTopics)
 """Commands after which committed offsets may be gone."""
 
@@ -128,6 +132,11 @@ class Coordination(Invariant):
         if isinstance(command, CoordinatorCommand) and is_done:
             text = f"{where} of a coordinator of term {command.term} counts in term {term}"
             self.require(command.term == term, text)
+        if isinstance(command, _OF_VERSIONS) and is_done:
+            record = records.get(command.transactional_id)
+            version = 0 if record is None else record.version
+            text = f"{where} counts for version {command.version} of what is at {version}"
+            self.require(command.version == version, text)
         if isinstance(command, CommitOffsets | AddTransactionOffsets) and is_done:
             self._check_commit(command, groups.get(command.group), where)
         elif isinstance(command, SaveGroup) and is_done and command.group in groups:
