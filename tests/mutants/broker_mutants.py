@@ -27,7 +27,7 @@ from quorumlog.machine.cluster.commands import (
 from quorumlog.machine.cluster.consumer_groups import CommittedOffset, ConsumerGroups
 from quorumlog.machine.cluster.machine import execute
 from quorumlog.machine.cluster.state import ClusterState
-from quorumlog.machine.cluster.transactions import Transactions
+from quorumlog.machine.cluster.transactions import Transactions, TransactionView
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.client import AppendResponse
 
@@ -171,6 +171,10 @@ def c12_commands_about_an_older_record_of_a_transaction_count(put):
 
     put(Transactions, "init", lambda self, command, at: init(self, as_of_now(self, command), at))
     put(Transactions, "_judged", lambda self, command: judged(self, as_of_now(self, command)))
+
+
+def c13_offsets_that_a_transaction_may_commit_are_not_waited_for(put):
+    put(TransactionView, "has_pending", lambda self, group, place: False)
 
 
 BROKER_MUTANTS = [

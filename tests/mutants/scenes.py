@@ -15,18 +15,19 @@ from quorumlog.raft.events import (
     RemoveMember,
     TransferRequested,
 )
-from quorumlog.sim.broker_run import COMMITS, BrokerRun
+from quorumlog.sim.broker_run import COMMITS, TRANSACTIONS, BrokerRun
 from quorumlog.sim.cluster import SimulatedCluster
 from quorumlog.sim.impostors import Impostors
 from quorumlog.sim.invariants.no_retraction import NoRetraction
 from quorumlog.sim.machines import KEY_VALUES
-from quorumlog.sim.transactional_clients import TransactionalProducer
+from quorumlog.sim.transactional_clients import Habits, TransactionalProducer
 from quorumlog.storage.log.hard_state import FILE_NAME as STATE_NAME
 from quorumlog.storage.metadata.dual_slot_file import COPY
 from quorumlog.topics.retention import RetentionRule
 
 SCENE_MS = 20_000
 STEP_MS = 10
+ALWAYS_COMMITS = Habits(commits=1, abandons=0, dies=0, dawdles=0)
 
 
 class SceneError(Exception):
@@ -384,6 +385,16 @@ def c12_commands_take_longer_than_anybody_waits():
     appends_stand_still(run, coordinator_of(run))
     run.wait_ms(7_000)
     run.cluster.paces.clear()
+    run.end()
+
+
+def c13_a_member_ends_transactions_when_others_have_its_partitions():
+    run = with_clients(groups=[TRANSACTIONS])
+    run.members = run.members[:2]
+    for member in run.members:
+        member.producer.habits = ALWAYS_COMMITS
+    run.members[0].producer.habits = ALWAYS_COMMITS._replace(lingers_ms=(2_500, 4_000))
+    run.wait_ms(5_000)
     run.end()
 
 

@@ -79,7 +79,7 @@ class GroupMember(BrokerClient):
         self.owned: dict[int, int] = {}
         self.generation = -1
         self.has_ended = False
-        self._producer = producer
+        self.producer = producer
         self._instance_id = instance_id
         self._member_id = ""
         self._bases: dict[int, int] = {}
@@ -229,7 +229,7 @@ class GroupMember(BrokerClient):
             committed_leader_epoch=-1,
             committed_metadata=progress_text(self._bases[number], self._session),
         )
-        if self._producer is not None:
+        if self.producer is not None:
             return await self._commit_in_transaction(number, committed)
         answer = await self.coordinate(
             ApiKey.OFFSET_COMMIT,
@@ -260,7 +260,7 @@ class GroupMember(BrokerClient):
 
     async def _commit_in_transaction(self, number: int, committed: Any) -> bool:
         """Commit with records; whatever fails, start where the group is then."""
-        producer = self._producer
+        producer = self.producer
         if producer is None or (producer.who is None and not await producer.begin()):
             return True
         offsets = Offsets(

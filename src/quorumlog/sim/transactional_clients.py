@@ -28,11 +28,22 @@ TIMEOUT_MS: Final = 5_000
 """How long a transaction may take."""
 GIVE_UP_MS: Final = 8_000
 """A producer whose request fails again and again starts anew after this time."""
-COMMITS: Final = 0.7
-ABANDONS, DIES, DAWDLES = 0.05, 0.03, 0.06
-"""Shares of transactions that their producer aborts while a batch is under way, that it leaves as
-they are, and that it takes long for."""
 READ_BYTES: Final = 1 << 16
+
+
+class Habits(NamedTuple):
+    """What a producer does to its transactions, each as a share of them, and when it ends them.
+
+    It commits them rather than aborts them, aborts them while a batch is under way, leaves them as
+    they are, or takes long for them. `lingers_ms`: for how long it leaves those alone that it is
+    about to end, at least and at most; None: it ends them at once.
+    """
+
+    commits: float = 0.7
+    abandons: float = 0.05
+    dies: float = 0.03
+    dawdles: float = 0.06
+    lingers_ms: tuple[int, int] | None = None
 
 
 class Offsets(NamedTuple):
@@ -48,6 +59,8 @@ class Offsets(NamedTuple):
 
 class TransactionalProducer(BrokerClient):
     """A producer with a transactional id. `who`: producer id and epoch; None: it has none yet."""
+
+    habits = Habits()
 
     def __init__(
         self, requests: BrokerRequests, name: str, transactional_id: str, sent: SentTransactions
@@ -104,7 +117,7 @@ class TransactionalProducer(BrokerClient):
         numbers = random.sample(range(OUTPUT_PARTITIONS), random.randint(1, 3))
         if not await self._add(numbers):
             return await self._failed()
-        if random.random() < ABANDONS and not self.requests.is_calm:
+        if random.random() < self.habits.abandons and not self.requests.is_calm:
             return await self._abandon(sent, numbers[0])
         for _ in range(random.choice((1, 2, 4))):
             if not await self._write(sent, random.choice(numbers)):
@@ -116,7 +129,9 @@ class TransactionalProducer(BrokerClient):
         )
         if not has_offsets:
             return await self._failed()
-        commits = random.random() < COMMITS
+        if self.habits.lingers_ms is not None and not self.requests.is_calm:
+            await self.requests.wait_ms(*self.habits.lingers_ms)
+        commits = random.random() < self.habits.commits
         sent.may_commit = commits
         if not await self._end(commits=commits):
             return await self._failed()
@@ -136,9 +151,10 @@ class TransactionalProducer(BrokerClient):
     async def _dies_or_dawdles(self) -> bool:
         """Take long, maybe for too long; return True to end in the middle of the transaction."""
         chance = 1.0 if self.requests.is_calm else self.random.random()
-        if DIES <= chance < DIES + DAWDLES:
+        dies = self.habits.dies
+        if dies <= chance < dies + self.habits.dawdles:
             await self.requests.wait_ms(TIMEOUT_MS // 5, TIMEOUT_MS + TIMEOUT_MS // 2)
-        return chance < DIES
+        return chance < dies
 
     async def _failed(self) -> bool:
         """Start again: the transaction is left as it is, and who takes its id next aborts it."""
