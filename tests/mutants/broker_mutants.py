@@ -177,6 +177,10 @@ def c13_offsets_that_a_transaction_may_commit_are_not_waited_for(put):
     put(TransactionView, "has_pending", lambda self, group, place: False)
 
 
+def c14_the_end_of_a_transaction_is_told_before_it_is_committed(put):
+    _told_early(put, DecideTransaction, GroupsChanged(ResponseCode.SUCCESS))
+
+
 BROKER_MUTANTS = [
     bug for name, bug in sorted(globals().items()) if name[0] == "c" and name[1:3].isdigit()
 ]

@@ -398,6 +398,15 @@ def c13_a_member_ends_transactions_when_others_have_its_partitions():
     run.end()
 
 
+def c14_coordinators_lose_their_peers_as_transactions_end():
+    run = with_clients(producers=4)
+    for producer in run.producers:
+        producer.habits = ALWAYS_COMMITS._replace(lingers_ms=(100, 500))
+    run.wait_ms(500)
+    coordinator_loses_its_peers(run)
+    run.end()
+
+
 SCENES = {name[:3]: scene for name, scene in list(globals().items()) if name[1:3].isdigit()}
 """By the mutant that each finds."""
 SCENES["c04"] = SCENES["c03"]

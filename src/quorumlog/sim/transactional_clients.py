@@ -253,7 +253,11 @@ class TransactionalProducer(BrokerClient):
             answer = await self.coordinate(ApiKey.END_TXN, 2, committed=commits, **self._names)
             return None if answer is None else answer["error_code"]
 
-        return await self._again("EndTxn", ask)
+        has_ended = await self._again("EndTxn", ask)
+        if has_ended:
+            who = self.who or (-1, -1)
+            self.requests.cluster.coordination.told_end(self.id, who, commits=commits)
+        return has_ended
 
     async def run(self) -> None:
         """Do one transaction after the other, until the network is calm."""

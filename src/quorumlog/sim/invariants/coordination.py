@@ -71,6 +71,9 @@ class Coordination(Invariant):
         """By transactional id and number of its transaction: whether it was committed."""
         self.progress: set[tuple[str, int, int, str]] = set()
         """All that was ever committed: group, number of the partition, offset and metadata."""
+        self._told: dict[str, bool] = {}
+        """By transactional id, if its producer was told how its transaction has ended and the log
+        does not say it yet: whether it was committed."""
         self._channels: dict[tuple[str, int], Place] = {}
         self._digests: dict[int, bytes] = {}
         self._seen: dict[str, tuple[int, int]] = {}
@@ -96,6 +99,8 @@ class Coordination(Invariant):
             self.require(self.index >= node.core.committed_index, f"{self.index} is not the end")
         open_ids = [one for one, record in self._records.items() if record.is_open]
         self.require(not open_ids, f"transactions of {open_ids} hang")
+        told = list(self._told)
+        self.require(not told, f"transactions of {told} have not ended, as was told")
         groups = self.state.consumer_groups
         reserved = groups.reserved_count, groups.reserved_bytes
         self.require(reserved == (0, 0), f"room is kept for offsets of nobody: {reserved}")
@@ -221,6 +226,7 @@ class Coordination(Invariant):
                 who >= (known.producer_id, known.epoch), f"{where} gives {name} back to {who}"
             )
             self.require(record.number >= known.number, f"{where}: a transaction of {name} again")
+            self._check_told(record, command, where)
             if record.state in ("Ongoing", "Empty"):
                 continue
             is_same = known.number == record.number
@@ -229,6 +235,30 @@ class Coordination(Invariant):
                 decided == record.commits and (is_same or old is None),
                 f"{where} ends transaction {record.number} of {name} in two ways",
             )
+
+    def told_end(self, name: str, who: tuple[int, int], *, commits: bool) -> None:
+        """A producer (id and epoch) is told how its transaction has ended: so it has in the log.
+
+        The log may be read up to there only later, as a node that has just stopped is not looked
+        at. Then that must be what comes next of this transactional id.
+        """
+        record = self._records.get(name)
+        if record is None or (record.producer_id, record.epoch) != who:
+            return  # another producer has the id now
+        if record.state == "Ongoing":
+            self._told[name] = commits
+        else:
+            text = f"commits={commits} is told, and the transaction of {name} is {record.state}"
+            self.require(record.state != "Empty" and record.commits == commits, text)
+
+    def _check_told(self, record: TransactionRecord, command: Any, where: str) -> None:
+        name = record.transactional_id
+        if name not in self._told or not isinstance(command, _OF_VERSIONS):
+            return
+        commits = self._told.pop(name)
+        is_so = isinstance(command, DecideTransaction) and record.commits == commits
+        text = f"{where} leaves that of {name} {record.state}; commits={commits} was told before"
+        self.require(is_so, text)
 
     def _check_markers(
         self, before: Mapping[str, TransactionRecord], command: MarkersWritten, where: str
