@@ -19,7 +19,11 @@ GROUPS_SEEDS = 20
 SECONDS = 20
 BROKER_SECONDS = 12
 FIRST_SEEDS = {
+    "c01": 1,
+    "c02": 1,
+    "c05": 1,
     "c06": 1,
+    "c07": 1,
     "c09": 1,
     "c11": 7,
     "g01": 1,
