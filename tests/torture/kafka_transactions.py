@@ -71,6 +71,8 @@ ABORTED, ENDED = 0.2, 0.05
 """Shares of transactions that are aborted on purpose, and in whose middle a program ends."""
 CALL_S = 60
 BATCH = 50
+FILL_S = 0.05
+"""Pause after each few records of the source."""
 SOURCE, TARGETS, PAIRS = "source", ("by-librdkafka", "by-aiokafka"), ("left", "right")
 
 
@@ -87,7 +89,7 @@ class Work:
         self.sent, self.done = 0, Counter()
         self.pairs, self.committed = count(), set()
 
-    def fill(self, each_s=0.05, each=20):
+    def fill(self, each_s, each=20):
         """Write numbered records until told to stop; all of them are delivered then."""
         producer, failed = confluent_producer(self.servers), []
         while not self.filling.is_set():
@@ -466,7 +468,8 @@ def wait_for_chains(work):
 class TransactionLoad:
     """Programs with transactions, and the topics that they read and write."""
 
-    def __init__(self, brokers, seed, chains=CHAINS, writers=WRITERS):
+    def __init__(self, brokers, seed, chains=CHAINS, writers=WRITERS, fill_s=FILL_S):
+        self._fill_s = fill_s
         self.topics = [(name, PARTITIONS, {}) for name in (SOURCE, *TARGETS, *PAIRS)]
         self._brokers, self._seed = brokers, seed
         self._chains, self._writers = chains, writers
@@ -475,7 +478,7 @@ class TransactionLoad:
     async def begin(self):
         """Start all programs."""
         self._work = work = Work(self._brokers.bootstrap_servers, self._seed)
-        self._filling = Job(work.fill)
+        self._filling = Job(work.fill, self._fill_s)
         for name, write in WRITE_PAIRS.items():
             self._jobs += [Job(write, work, f"{name}-{one}") for one in range(self._writers)]
         self._jobs += [
