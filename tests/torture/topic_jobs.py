@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from kafka_load import LEADERLESS, PASSING, confluent_producer, read_all, reader_of
 from torture.brokers import SETTLE_S, admin_of
@@ -91,6 +91,7 @@ class Retained:
         self.name = name
         self.servers = servers
         self.start = self.end = 0
+        self._admin = admin_of(servers)
         self.done = Counter()
         self._retention_s = retention_s
         self._deletes = deletes
@@ -101,7 +102,6 @@ class Retained:
     def work(self, stopping, each_s=0.5, each=20):
         """Go on until told to stop. Raises `AssertionError` for what is wrong."""
         producer = confluent_producer(self.servers)
-        admin = admin_of(self.servers)
         client = reader_of(self.servers)
         consumer = client.consumer
         for number in count():
@@ -115,8 +115,8 @@ class Retained:
             while time.monotonic() < deadline:
                 producer.poll(0.05)
             if self._deletes and self._random.random() < 0.3:
-                self._delete_some(admin)
-            self.look(consumer)
+                self._delete_some()
+            self.look()
             self._read_from_start(consumer)
             if self._random.random() < 0.2 and self.start:
                 self._read_what_is_gone(consumer)
@@ -134,11 +134,13 @@ class Retained:
         self._numbers[offset] = number
         self._made.append((made_s, offset))
 
-    def look(self, consumer=None):
-        """Ask where the partition begins and ends, as far as somebody answers."""
+    def look(self):
+        """Ask where the partition begins and ends, as far as somebody answers.
+
+        By two questions: a consumer that asks for both takes the only answer for both.
+        """
         try:
-            consumer = consumer or reader_of(self.servers).consumer
-            start, end = consumer.get_watermark_offsets(TopicPartition(self.name, 0), 10)
+            start, end = self._offset(OffsetSpec.earliest()), self._offset(OffsetSpec.latest())
         except KafkaException as error:
             if error.args[0].code() not in UNSURE:
                 raise
@@ -152,6 +154,11 @@ class Retained:
         self._check_ages(time.monotonic())
         return True
 
+    def _offset(self, spec):
+        asked = {TopicPartition(self.name, 0): spec}
+        (future,) = self._admin.list_offsets(asked, request_timeout=10).values()
+        return future.result(60).offset
+
     def _check_ages(self, now_s):
         """No record is given up before its time."""
         while self._retention_s is not None and self._made and self._made[0][1] < self.start:
@@ -161,10 +168,12 @@ class Retained:
                 raise AssertionError(f"{self.name}@{offset} was given up within {age_s:.1f} s")
             self.done["records given up"] += 1
 
-    def _delete_some(self, admin):
+    def _delete_some(self):
         before = self._random.randint(self.start, self.end)
         asked = [TopicPartition(self.name, 0, before)]
-        (future,) = admin.delete_records(asked, request_timeout=10, operation_timeout=10).values()
+        (future,) = self._admin.delete_records(
+            asked, request_timeout=10, operation_timeout=10
+        ).values()
         try:
             start = future.result(60).low_watermark
         except KafkaException as error:
