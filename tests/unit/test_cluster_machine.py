@@ -271,6 +271,26 @@ def test_a_group_that_never_had_a_leader_is_replaced_and_its_partitions_move():
     assert cluster.do(ReplaceGroup("pg-1", NewGroup([2], "", {}))).count == 0, "it had a leader"
 
 
+def test_replicas_that_were_restored_move_partitions_of_a_replaced_group_alike():
+    """Channels are given in the order of commands, and were moved in that of topics."""
+    cluster = Cluster(groups=1)
+    for name in ("b", "a"):
+        cluster.create(name, 1)
+    cluster.do(CreatePartitions([MorePartitions("b", 2)]))
+    body = encode(Envelope(os.urandom(16), 5, ReplaceGroup("pg-0", NewGroup([2], "", {})), None))
+    restored, saved = ClusterMachine(), io.BytesIO()
+    cluster.machine.save_snapshot(saved)
+    saved.seek(0)
+    restored.load_snapshot(saved)
+    for machine in (restored, cluster.machine):
+        machine.apply([entry(body)])
+    places = [
+        {name: topic.partitions for name, topic in one.view.topics.items()}
+        for one in (restored, cluster.machine)
+    ]
+    assert places[0] == places[1]
+
+
 def test_a_group_with_an_open_partition_is_never_replaced():
     cluster = Cluster(groups=2)
     cluster.create("t", 3)

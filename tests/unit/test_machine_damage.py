@@ -15,7 +15,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.model.messages.peer import DigestQuery, StateDigest
-from quorumlog.node.replica import machine_scrub
+from quorumlog.node.replica import entry_applier, machine_scrub
 from quorumlog.node.replica.queries import QUERY_WAIT_MS
 from quorumlog.node.replica.replica import Replica
 from quorumlog.node.replica.status import status_of
@@ -530,6 +530,31 @@ def test_the_scrub_finds_a_damaged_state_and_has_it_made_again():
     group.until(lambda: group.rebuilds() == {"n0": 1})
     group.converge(7)
     assert not status_of(node.running, "n0").machine_text
+
+
+def test_a_machine_that_is_made_again_is_not_shown_before_it_has_what_it_had(monkeypatch):
+    """Brokers saw a past state of the cluster, and aborted transactions that were not in it."""
+    monkeypatch.setattr(entry_applier, "APPLY_ENTRIES", 3)
+    shown = []
+
+    class Shown(Group):
+        def make_replica(self, group, core, opened, environment, limits, machine):
+            environment = replace(environment, applied=lambda one: shown.append(one.total))
+            return super().make_replica(group, core, opened, environment, limits, machine)
+
+    group, saved = Shown(1), []
+    group.fill(10)
+    applier = group.leader().running.applier
+    group.leader().enter(lambda: applier.snapshotter.ask(lambda *answer: saved.append(answer)))
+    group.until(lambda: saved)
+    group.fill(10)
+    group.leader().enter(lambda: applier.rebuild("a test says so"))
+    group.until(lambda: group.rebuilds() == {"n0": 1})
+    group.converge(20)
+    assert shown[-1] == 20
+    assert shown == sorted(shown)
+    group.fill(1)
+    assert shown[-1] == 21
 
 
 def test_questions_wait_until_the_machine_has_again_what_it_had():

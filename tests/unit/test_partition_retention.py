@@ -25,10 +25,10 @@ class Group(PartitionGroup):
         super().__init__(seed, seal_limits=limits, clean_interval=100, **settings)
         self.file_bytes = self.leader().running.config.data_file_bytes
 
-    def set_rules(self, rules):
+    def set_rules(self, rules, *confirm):
         for node in self.cluster.nodes.values():
             if node.is_up:
-                node.running.partition_retention.set_rules(rules)
+                node.running.partition_retention.set_rules(rules, *confirm)
 
     def pass_(self, ms):
         self.cluster.run_until(self.cluster.clock.now_ms + ms)
@@ -66,7 +66,7 @@ class Group(PartitionGroup):
 
     def digests(self):
         found = [node.running.tables.digests(-1) for node in self.cluster.nodes.values()]
-        return [{name: one[name] for name in ("partitions.1", "marks.1")} for one in found]
+        return [{name: one[name] for name in ("partitions.2", "marks.1")} for one in found]
 
 
 @pytest.fixture
@@ -122,6 +122,29 @@ def test_b9_bytes_above_the_bound_are_given_up_by_whole_batches(group):
     group.fill(1, 3)
     group.wait(lambda: group.start_of(1) == 22)
     assert group.readable_bytes() == 16 * size
+
+
+def test_b9_nothing_is_given_up_by_rules_of_which_nobody_says_that_they_are_the_newest(group):
+    group.fill(1, 30)
+    rules, asked = {1: RetentionRule(None, 10 * group.readable_bytes() // 30)}, []
+
+    def answer(are_newest):
+        group.wait(lambda: asked)
+        group.pass_(1_000)
+        assert len(asked) == 1, "one question at a time"
+        done = asked.pop()
+        group.leader().enter(lambda: done(are_newest))
+
+    group.set_rules(rules, asked.append)
+    answer(are_newest=False)
+    group.wait(lambda: asked)
+    group.set_rules({1: RetentionRule(None, 1 << 30)}, asked.append)
+    answer(are_newest=True)
+    group.pass_(1_000)
+    assert group.start_of(1) == 0, "it keeps more by the rules of now"
+    group.set_rules(rules, asked.append)
+    answer(are_newest=True)
+    group.wait(lambda: group.start_of(1) == 20)
 
 
 def test_b9_records_are_given_up_by_their_age(group):

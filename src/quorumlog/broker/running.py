@@ -103,7 +103,7 @@ class Running:
         )
         self._partitions: dict[str, PartitionKeeper] = {}
         self._markers = MarkerWriters(self)
-        self._rules = RetentionRules(node.replicas, now_ms)
+        self._rules = RetentionRules(node.replicas, self.view, self.barrier, now_ms)
         self.registration = Registration(
             self._self_id,
             owner.config.kafka_rack,
@@ -161,7 +161,7 @@ class Running:
         self._complete()
         self.registration.tick()
         self._reconcile()
-        self._rules.tick(self.view())
+        self._rules.tick()
         if self.commands or self._barriers:
             self._pace.soon()
 

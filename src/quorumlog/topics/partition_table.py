@@ -99,7 +99,7 @@ class PartitionTable:
     See `DerivedTable`.
     """
 
-    name: ClassVar[str] = "partitions.1"
+    name: ClassVar[str] = "partitions.2"
 
     def __init__(
         self,

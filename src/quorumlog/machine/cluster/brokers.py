@@ -100,7 +100,8 @@ def replace_group(state: ClusterState, command: ReplaceGroup, at_ms: int) -> Cha
     if given_up is None or given_up.phase != "making":  # see `partitions_opened`
         return Changed(0)
     group = _add_group(state, command.replacement, at_ms)
-    moved = [one.topic_id for one in state.assignments[given_up.name].values()]
+    given = state.assignments[given_up.name]
+    moved = [given[channel].topic_id for channel in sorted(given)]  # alike on all replicas
     for topic_id in dict.fromkeys(moved):
         topic = state.topics_by_id[topic_id]
         partitions = list(topic.partitions)

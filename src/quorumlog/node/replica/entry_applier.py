@@ -137,7 +137,8 @@ class EntryApplier:
             self._snapshotter.applied(size)
             if len(self._appends.pending):
                 self._results.update(results)
-            self._context.environment.applied(machine)
+            if not self._machine.is_behind:
+                self._context.environment.applied(machine)
             self._appends.applied(self._machine.applied, self._take_results)
             self._forget_unwanted()
             self._queries.release()

@@ -369,7 +369,7 @@ class MachineRecovery:
             applied_index=self._machine.applied,
         )
         self._control.loaded()
-        if self._machine.machine is not None:
+        if self._machine.machine is not None and not self._machine.is_behind:
             self._environment.applied(self._machine.machine)
         self._snapshotter.loaded(meta, trailer)
         self._context.update_eligibility()

@@ -42,6 +42,12 @@ class DeletedRecords(msgspec.Struct, frozen=True):
 
 
 Answer: TypeAlias = Callable[[DeletedRecords], None]
+Confirm: TypeAlias = Callable[[Callable[[bool], None]], None]
+"""Calls a function, with whether the newest rules are set."""
+
+
+def _confirmed(done: Callable[[bool], None]) -> None:
+    done(True)
 
 
 class _Content(NamedTuple):
@@ -85,6 +91,7 @@ class PartitionRetention:
         self._group_time = group_time
         self._rules: dict[int, RetentionRule] = {}
         self._rules_set = 0
+        self._confirm: Confirm = _confirmed
         self._periods: tuple[int, ...] = ()
         self._counted_content: _Content | None = None
         self._aged: tuple[_Content, Aging | None] | None = None
@@ -98,11 +105,13 @@ class PartitionRetention:
             group_time.aging = self._aging
             self._timer.set(context.environment.now_ms())
 
-    def set_rules(self, rules: Mapping[int, RetentionRule]) -> None:
+    def set_rules(self, rules: Mapping[int, RetentionRule], confirm: Confirm = _confirmed) -> None:
         """Retain each partition by its rule from now on, and all others as they are.
 
-        Whichever replica leads moves log starts, so all may be given the same rules.
+        Whichever replica leads moves log starts, so all may be given the same rules. `confirm` is
+        asked before anything is given up: these rules may have been replaced elsewhere.
         """
+        self._confirm = confirm
         self._rules = {channel: rule for channel, rule in rules.items() if rule.is_bound}
         self._rules_set += 1
         periods = {rule.retention_ms for rule in self._rules.values()}
@@ -260,11 +269,19 @@ class PartitionRetention:
         if checked == PARTITIONS_PER_TURN:
             self._context.environment.defer(partial(self._check, rules, moved, looked))
         elif moved:
-            self._move(moved, self._moved)
+            self._confirm(partial(self._move_if_confirmed, self._rules_set, moved))
         else:
             self._is_moving = False
             self._settled = looked
             space.keep_only(set(partitions))
+
+    def _move_if_confirmed(
+        self, version: int, moved: Sequence[tuple[int, int]], are_newest: bool
+    ) -> None:
+        if are_newest and version == self._rules_set and self._may_move():
+            self._move(moved, self._moved)
+        else:
+            self._is_moving = False  # the next check decides by the rules of then
 
     def _start_of(
         self, space: PartitionSpace, channel: int, partition: Partition, rule: RetentionRule
