@@ -193,6 +193,15 @@ def test_small_files_of_a_day_become_one_and_others_stay(tmp_path):
     assert rows_in(tmp_path) == rows_at(source)
 
 
+def test_an_archive_that_lacks_a_file_is_not_gone_on_with(tmp_path):
+    source = source_of(FakeBrokers(a=[filled(5)]))
+    archived(source, tmp_path)
+    (path,) = tmp_path.rglob("*.parquet")
+    path.unlink()
+    with pytest.raises(PipelineError, match=rf"{path.name} is missing; put it back from a copy"):
+        archived(source, tmp_path)
+
+
 def test_a_damaged_file_is_named(tmp_path):
     archived(source_of(FakeBrokers(a=[filled(5)])), tmp_path)
     (path,) = tmp_path.rglob("*.parquet")
@@ -209,6 +218,8 @@ def test_a_manifest_that_cannot_be_true_is_refused(tmp_path):
         ('"beyond": 5', '"beyond": 4', "were not read"),
         ('"rows": 5', '"rows": 6', "were read"),
         ('"partition": 0', '"partition": 1', "were not read"),
+        ('"path": "', '"path": "../', "leaves the archive"),
+        ('"path": "', '"path": "/', "leaves the archive"),
     ):
         path.write_text(text.replace(old, new, 1))
         with pytest.raises(PipelineError, match=f"cannot be used: .*{reason}"):

@@ -77,6 +77,9 @@ class BaseManifest(msgspec.Struct, frozen=True, kw_only=True):
         paths = [part.path for part in self.parts_named() if part.path]
         if len(set(paths)) != len(paths):
             raise PipelineError("a file is named twice")
+        for path in (*paths, *(one.path for one in self.replaced)):
+            if path.startswith("/") or ".." in path.split("/"):
+                raise PipelineError(f"the path {path!r} leaves the archive")
 
 
 Kept = TypeVar("Kept", bound=BaseManifest)
@@ -142,7 +145,9 @@ def _head(files: FileSystem, directory: str) -> tuple[bytes, _Head]:
 
 
 def _unusable(directory: str, reason: object) -> PipelineError:
-    return PipelineError(f"{manifest_path(directory)} cannot be used: {reason}")
+    return PipelineError(
+        f"{manifest_path(directory)} cannot be used: {reason}; put it back from a copy"
+    )
 
 
 def _read(files: FileSystem, path: str) -> bytes:

@@ -101,6 +101,18 @@ class ArchiveState(Generic[Kept]):
         for path in orphan_files(self._files, self._directory, self.manifest):
             self._files.remove(f"{self._directory}/{path}")
 
+    def check_is_whole(self) -> None:
+        """Raise `PipelineError` unless all files are there: a copy may lack some.
+
+        What is in them is left to audits.
+        """
+        for part in self.manifest.parts_named():
+            if part.path and not self._files.exists(f"{self._directory}/{part.path}"):
+                raise PipelineError(
+                    f"{self._directory}/{part.path} is missing; put it back from a copy of the "
+                    "archive, or begin another archive elsewhere"
+                )
+
     def check_is_there(self, parts: Sequence[ParquetPart]) -> None:
         """Raise `PipelineError` unless the driver sees what tasks wrote."""
         for part in parts:
@@ -150,6 +162,7 @@ class BaseRun(ABC, Generic[Kept, Result]):
         with locked(self._files, self._directory):
             before = self._load()
             self._state = ArchiveState(self._files, self._directory, before, self._now_s)
+            self._state.check_is_whole()
             self._state.remove_orphans(self._options.keep_replaced_s)
             self._fetch_all()
             if self._options.compact:
