@@ -508,7 +508,8 @@ def _resolved_in_logs(admin: Any, wanted: Mapping[Place, Any]) -> dict[Place, in
 def _within(where: str, at: int, start: int, end: int) -> int:
     """Return an offset, or the nearest one that the partition has."""
     if not start <= at <= end:
-        print_note(f"{where}: {at} is not within {start} to {end}")
+        side, nearest = ("before the log start", start) if at < start else ("beyond the end", end)
+        print_note(f"{where}: {at} is {side}; to offset {nearest}")
     return min(max(at, start), end)
 
 
