@@ -6,6 +6,7 @@ import pytest
 
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.expiry import GRACE_MS
 from quorumlog.kafka.groups import coordinator as module
 from quorumlog.kafka.groups.coordinator import (
     EXPIRE_EVERY_MS,
@@ -27,6 +28,9 @@ RETENTION_DAYS = 7
 class World:
     """A broker that coordinates, and the time, which is the wall clock's, too."""
 
+    wrong_ms = 0
+    """By how much the wall clock is ahead."""
+
     def __init__(self, *records):
         self.now_ms, self.due, self.ordered, self.done = 30 * DAY_MS, [], [], []
         self.is_leader = True
@@ -40,7 +44,7 @@ class World:
         self.coordinator = GroupCoordinator(
             self.broker,
             lambda: self.now_ms,
-            lambda: self.now_ms,
+            lambda: self.now_ms + self.wrong_ms,
             lambda: "unique",
             lambda seconds, call: self.due.append(call),
             KafkaCounters(),
@@ -59,6 +63,9 @@ class World:
         )
         self.coordinator.join(name, request, answers.append)
         return answers[0].error if answers else None
+
+    def forgotten(self):
+        return [one.groups for one in self.ordered if isinstance(one, ForgetGroups)]
 
     def wait(self, time_ms):
         self.now_ms += time_ms
@@ -81,9 +88,27 @@ def test_b5_a_group_without_members_is_forgotten_after_its_time_also_if_it_was_l
 ):
     world = World(ConsumerGroupRecord("g", changed_ms=(30 - age_days) * DAY_MS))
     assert world.coordinator.find("g").is_unused
+    world.wait(GRACE_MS)
+    assert world.forgotten() == ([["g"]] if is_old else [])
+
+
+def test_a_coordinator_forgets_no_group_before_it_has_seen_that_nobody_uses_it():
+    world = World(ConsumerGroupRecord("g", changed_ms=0))  # by a clock that was never set
+    world.wait(GRACE_MS - 1)
+    assert world.forgotten() == []
     world.wait(EXPIRE_EVERY_MS)
-    forgotten = [one.groups for one in world.ordered if isinstance(one, ForgetGroups)]
-    assert forgotten == ([["g"]] if is_old else [])
+    assert world.forgotten() == [["g"]]
+
+
+def test_a_coordinator_whose_wall_clock_is_set_forgets_no_group_until_it_has_gone_evenly():
+    world = World(ConsumerGroupRecord("g", changed_ms=30 * DAY_MS))
+    world.wait(GRACE_MS)
+    world.wrong_ms = 8 * DAY_MS
+    world.wait(EXPIRE_EVERY_MS)
+    world.wait(GRACE_MS - 1)
+    assert world.forgotten() == []
+    world.wait(EXPIRE_EVERY_MS)
+    assert world.forgotten() == [["g"]]
 
 
 MEMBER = SavedMember("m", None, "client", "host", 10_000, 60_000, b"topics", b"part")

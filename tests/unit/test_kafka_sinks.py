@@ -20,16 +20,19 @@ class World(Coordinated):
 
     def __init__(self):
         super().__init__()
-        self.time_ms = WEEK_MS
+        self.time_ms, self.wrong_ms = WEEK_MS, 0
         self.coordinator_term = TERM
         self.defaults = {}
         self.coordinator = TransactionCoordinator(
-            self, None, self.now, self.now, lambda seconds, call: None, KafkaCounters()
+            self, None, self.now, self.wall, lambda seconds, call: None, KafkaCounters()
         )
         self.coordinator.is_current()
 
     def now(self):
         return self.time_ms
+
+    def wall(self):
+        return self.time_ms + self.wrong_ms
 
     @property
     def transactions(self):
@@ -69,3 +72,13 @@ def test_sinks_that_are_over_or_never_wrote_a_batch_go_after_an_hour_and_others_
     assert world.after(EXPIRE_EVERY_MS) == {"idle", "over", "query", "writing"}
     assert world.after(EXPIRE_EVERY_MS + 1) == {"query", "writing"}
     assert world.after(WEEK_MS) == set()
+
+
+def test_a_coordinator_whose_clock_is_set_forward_forgets_no_sink_until_it_has_gone_evenly():
+    world = World()
+    world.begin("query")
+    world.commit("query")
+    assert world.after(EXPIRE_EVERY_MS) == {"query"}
+    world.wrong_ms = 2 * WEEK_MS
+    assert world.after(EXPIRE_EVERY_MS) == {"query"}
+    assert world.after(EXPIRE_EVERY_MS) == set()

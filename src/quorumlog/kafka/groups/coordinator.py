@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.expiry import ExpiryClock
 from quorumlog.kafka.groups.consumer_protocol import (
     ProtocolGroup,
     ProtocolSettings,
@@ -108,7 +109,7 @@ class GroupCoordinator:
         self.term = -1
         self._broker = broker
         self.now_ms = now_ms
-        self._wall_ms = wall_ms
+        self._expiry = ExpiryClock(now_ms, wall_ms)
         self._unique = unique
         self._later = later
         self._counters = counters
@@ -147,6 +148,7 @@ class GroupCoordinator:
 
     def _take_over(self) -> None:
         self._expire_ms = self.now_ms() + EXPIRE_EVERY_MS
+        self._expiry.begin()
         records = self._broker.consumer_groups
         self._to_take = [name for name, record in records.items() if record.member_count]
         self._tick_later()
@@ -477,7 +479,9 @@ class GroupCoordinator:
     def _expire(self) -> None:
         """Forget groups that have had no members, and committed nothing, for long."""
         minutes = int(cluster_default(OFFSETS_RETENTION, self._broker.defaults))
-        before_ms = self._wall_ms() - minutes * _MINUTE_MS
+        before_ms = self._expiry.limit_ms(minutes * _MINUTE_MS)
+        if before_ms is None:
+            return
         old = [
             name
             for name, record in self._broker.consumer_groups.items()

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.expiry import ExpiryClock
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.machine.cluster.commands import (
     NO_GENERATION,
@@ -118,6 +119,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._now_ms = now_ms
         self.wall_ms = wall_ms
+        self._expiry = ExpiryClock(now_ms, wall_ms)
         self._later = later
         self._term = -1
         self._turns: dict[str, list[asyncio.Future[None]]] = {}
@@ -137,6 +139,7 @@ class TransactionCoordinator:
         if term != self._term:
             self._term, self._begun = term, {}
             self._expire_ms = self._now_ms() + EXPIRE_EVERY_MS
+            self._expiry.begin()
         if term >= 0 and not self._is_ticking and not self._has_ended:
             self._is_ticking = True
             self._later(TICK_S, self.tick)
@@ -438,8 +441,10 @@ class TransactionCoordinator:
         were killed do not fill the tables.
         """
         expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
-        before_ms = self.wall_ms() - expiration_ms
-        soon_ms = max(before_ms, self.wall_ms() - EXPIRE_EVERY_MS)
+        before_ms = self._expiry.limit_ms(expiration_ms)
+        soon_ms = self._expiry.limit_ms(min(expiration_ms, EXPIRE_EVERY_MS))
+        if before_ms is None or soon_ms is None:
+            return
         ids, soon_ids, writing = list[str](), list[str](), set[str | None]()
         for name, record in self._broker.transactions.records.items():
             if record.is_open:

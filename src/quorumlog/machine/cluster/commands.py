@@ -597,6 +597,7 @@ AnyResult: TypeAlias = (
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """A command with what no two have in common, and the Unix time in milliseconds.
 
+    `at_ms` is by the clock of whoever gives the command; see `command_time` for coordinators.
     `command_id`: see `answers.command_id`. `lowest`: the number of the first command of its session
     that is without an answer; None, from earlier versions: it is not told.
     """

@@ -231,7 +231,7 @@ class ConsumerGroups:
             command.leader,
             tuple(command.members),
             {} if before is None else before.offsets,
-            at_ms,
+            at_ms if before is None else max(before.changed_ms, at_ms),
             1 if before is None else before.version + 1,
         )
         growth = after.member_bytes - (0 if before is None else before.member_bytes)
@@ -271,7 +271,7 @@ class ConsumerGroups:
             protocol="",
             leader="",
             members=(),
-            changed_ms=at_ms,
+            changed_ms=max(before.changed_ms, at_ms),
             version=before.version + 1,
             consumers=consumers,
         )
@@ -470,7 +470,8 @@ class ConsumerGroups:
     ) -> None:
         self.size_bytes += growth
         self.offset_count += len(offsets) - len(before.offsets)
-        after = msgspec.structs.replace(before, offsets=offsets, changed_ms=at_ms)
+        changed_ms = max(before.changed_ms, at_ms)
+        after = msgspec.structs.replace(before, offsets=offsets, changed_ms=changed_ms)
         self.records[before.name] = after
 
     # -- as a whole ---------------------------------------------------------------------------

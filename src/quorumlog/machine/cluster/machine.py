@@ -184,7 +184,10 @@ def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
         text = f"decided in term {command.term}, appended in {term}"
         result: AnyResult = GroupsChanged(ResponseCode.NOT_LEADER, text)
     else:
-        result = _EXECUTE[type(command)](state, command, envelope.at_ms)
+        at_ms = envelope.at_ms
+        if isinstance(command, CoordinatorCommand):
+            at_ms = state.time.stamp(at_ms, term)
+        result = _EXECUTE[type(command)](state, command, at_ms)
     encoded = encode(result)
     state.answers.remember(identity, lowest, encoded)
     return encoded

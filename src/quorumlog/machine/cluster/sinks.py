@@ -86,7 +86,7 @@ class Sinks:
                 before,
                 run_id=command.run_id,
                 version=before.version + 1,
-                changed_ms=at_ms,
+                changed_ms=max(before.changed_ms, at_ms),
                 earlier_runs=(*before.earlier_runs, before.run_id)[-EARLIER_RUNS_MAX:],
             )
         self._put(after)
@@ -131,7 +131,7 @@ class Sinks:
             version=before.version + 1,
             last_batch=command.batch_id if command.commits else before.last_batch,
             is_over=command.is_last,
-            changed_ms=at_ms,
+            changed_ms=max(before.changed_ms, at_ms),
         )
         self._put(after)
         return SinkBatchEnded(

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from quorumlog.machine.cluster.answers import Answers
+from quorumlog.machine.cluster.command_time import CommandTime
 from quorumlog.machine.cluster.commands import ID_BYTES
 from quorumlog.machine.cluster.consumer_groups import (
     ConsumerGroupRecord,
@@ -147,6 +148,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     consumer_groups: list[ConsumerGroupRecord] = []
     transactions: list[TransactionRecord] = []
     sinks: list[SinkRecord] = []
+    latest_ms: int = 0
+    latest_term: int = 0
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -171,6 +174,7 @@ class ClusterState:
     consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     transactions: Transactions = field(default_factory=Transactions)
     sinks: Sinks = field(default_factory=Sinks)
+    time: CommandTime = field(default_factory=CommandTime)
     changes: int = 0
     """Commands that were carried out here about anything but what coordinators decide."""
 
@@ -255,6 +259,8 @@ class ClusterState:
             list(self.consumer_groups.records.values()),
             list(self.transactions.records.values()),
             list(self.sinks.records.values()),
+            self.time.latest_ms,
+            self.time.term,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -271,6 +277,7 @@ class ClusterState:
             answers=Answers.restored(saved.results, saved.sessions),
             consumer_groups=ConsumerGroups.restored(saved.consumer_groups),
             sinks=Sinks({one.name: one for one in saved.sinks}),
+            time=CommandTime(saved.latest_ms, saved.latest_term),
         )
         state.transactions = Transactions.restored(saved.transactions, state.consumer_groups)
         for group in saved.groups:

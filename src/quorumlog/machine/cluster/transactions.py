@@ -155,7 +155,7 @@ class Transactions:
                 *last,
                 version=command.version + 1,
                 number=0 if before is None else before.number,
-                changed_ms=at_ms,
+                changed_ms=at_ms if before is None else max(before.changed_ms, at_ms),
             )
         )
         return _DONE
@@ -198,7 +198,7 @@ class Transactions:
                 version=before.version + 1,
                 number=before.number + is_new,
                 started_ms=at_ms if is_new else before.started_ms,
-                changed_ms=at_ms,
+                changed_ms=max(before.changed_ms, at_ms),
                 partitions=known + more,
                 offsets=offsets,
             )
@@ -236,7 +236,7 @@ class Transactions:
             msgspec.structs.replace(
                 before,
                 version=before.version + 1,
-                changed_ms=at_ms,
+                changed_ms=max(before.changed_ms, at_ms),
                 offsets={**before.offsets, command.group: offsets},
             )
         )
@@ -310,7 +310,7 @@ class Transactions:
                 epoch=before.epoch + 1,
                 state="CompleteAbort",
                 version=before.version + 1,
-                changed_ms=ending.at_ms,
+                changed_ms=max(before.changed_ms, ending.at_ms),
             )
         elif ending.is_last:
             after = msgspec.structs.replace(before, version=before.version + 1)
@@ -448,7 +448,7 @@ def _decided(
         state="PrepareCommit" if commits else "PrepareAbort",
         version=before.version + 1,
         decided_term=ending.term,
-        changed_ms=ending.at_ms,
+        changed_ms=max(before.changed_ms, ending.at_ms),
         offsets={},
     )
 
