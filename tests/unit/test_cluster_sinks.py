@@ -158,6 +158,15 @@ def test_another_run_aborts_what_the_one_before_has_written(cluster):
     assert len(cluster.sink.earlier_runs) == EARLIER_RUNS_MAX
 
 
+def test_a_batch_that_was_committed_has_ended_for_a_run_that_never_began(cluster):
+    cluster.end(cluster.attempt())
+    present = cluster.attempt("1.0", 8)
+    ended = cluster.end(run="run 0")
+    assert (ended.code, ended.last_batch) == (OK, 0)
+    assert cluster.sink.run_id == "run 1"
+    assert cluster.end(present, batch=1).committed == 1
+
+
 def test_a_run_that_begins_late_does_not_fence_the_present_one(cluster):
     assert cluster.begin("run 2", version=0) is LATE
     version = cluster.sink.version

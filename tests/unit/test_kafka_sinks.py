@@ -1,18 +1,23 @@
-"""Which sinks the coordinator forgets, and when."""
+"""Which sinks the coordinator forgets, and when, and which tasks it lets write."""
+
+import asyncio
 
 from cluster_commands import ORDERS, TERM, Coordinated
 from quorumlog.kafka.counters import KafkaCounters
+from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.coordinator import EXPIRE_EVERY_MS, TransactionCoordinator
+from quorumlog.kafka.transactions.sinks import SinkBatch, SinkCoordinator
 from quorumlog.machine.cluster.commands import (
     AddToTransaction,
     BeginSinkRun,
     EndSinkBatch,
     InitTransaction,
 )
-from quorumlog.machine.cluster.sinks import attempt_id
+from quorumlog.machine.cluster.sinks import EARLIER_RUNS_MAX, attempt_id
 
 WEEK_MS = 7 * 24 * 3_600_000
 TIMEOUT_MS = 2 * WEEK_MS
+OK = ErrorCode.NONE
 
 
 class World(Coordinated):
@@ -44,6 +49,12 @@ class World(Coordinated):
 
     def order(self, command, timeout_ms, done):
         self.do(command, self.time_ms)
+
+    async def barrier(self, timeout_ms):
+        return True
+
+    async def execute(self, command, timeout_ms):
+        return self.do(command, self.time_ms)
 
     def begin(self, sink):
         self.do(BeginSinkRun(TERM, sink, 0, "run"), self.time_ms)
@@ -82,3 +93,19 @@ def test_a_coordinator_whose_clock_is_set_forward_forgets_no_sink_until_it_has_g
     world.wrong_ms = 2 * WEEK_MS
     assert world.after(EXPIRE_EVERY_MS) == {"query"}
     assert world.after(EXPIRE_EVERY_MS) == set()
+
+
+def test_a_task_that_stalled_for_more_runs_than_are_known_does_not_abort_the_present_batch():
+    world = World()
+    sinks = SinkCoordinator(world, KafkaCounters())
+    last = EARLIER_RUNS_MAX + 1
+    for number in range(last + 1):  # each batch of `foreachBatch` is a run of its own
+        assert asyncio.run(sinks.join(SinkBatch("s", f"run {number}", number), None)).error is OK
+        if number < last:
+            world.do(EndSinkBatch(TERM, "s", f"run {number}", number, True, []))
+    assert "run 0" not in world.sinks["s"].earlier_runs
+    world.write("s")
+    answer = asyncio.run(sinks.join(SinkBatch("s", "run 0", 0), None))
+    assert (answer.error, answer.last_batch) == (OK, last - 1)
+    assert world.sinks["s"].run_id == f"run {last}"
+    assert world.transactions.records[attempt_id("s", "0.0")].state == "Ongoing"

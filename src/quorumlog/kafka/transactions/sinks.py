@@ -86,7 +86,7 @@ class SinkCoordinator:
         self._aborted: dict[str, SinkBatch] = {}
 
     async def join(self, asked: SinkBatch, transactional_id: str | None) -> JoinAnswer:
-        """Answer a task whether its batch is still to be written; its run begins if it is new.
+        """Answer a task whether its batch is to be written; its run begins then, if it is new.
 
         With a transactional id it is told which producer has that now, if any. A task that has
         taken the id before, and whose records are taken after that answer, is that producer: if
@@ -96,10 +96,11 @@ class SinkCoordinator:
         if not await broker.barrier(SAVE_MS):
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_SAVED)
         sink = broker.sinks.get(asked.sink)
+        if sink is not None and asked.batch_id <= sink.last_batch:
+            # Not even a run that is not known begins: it may be one that stalled for many runs.
+            return JoinAnswer(ErrorCode.NONE, last_batch=sink.last_batch)
         if sink is not None and (sink.is_over or asked.run_id in sink.earlier_runs):
-            is_ended = asked.batch_id <= sink.last_batch
-            error = ErrorCode.NONE if is_ended else ErrorCode.PRODUCER_FENCED
-            return JoinAnswer(error, "" if is_ended else _FENCED, sink.last_batch)
+            return JoinAnswer(ErrorCode.PRODUCER_FENCED, _FENCED, sink.last_batch)
         if sink is None or asked.run_id != sink.run_id:
             version = 0 if sink is None else sink.version
             command = BeginSinkRun(term, asked.sink, version, asked.run_id)

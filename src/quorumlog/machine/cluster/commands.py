@@ -510,6 +510,8 @@ class BeginSinkRun(CoordinatorCommand, frozen=True, array_like=True, tag=True):
 class EndSinkBatch(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     """A batch of a sink is committed, or aborted, if `run_id` is its present run.
 
+    A batch that was committed before has ended for every run.
+
     `attempts`: name, producer id and epoch of those whose transactions are committed. `is_last`:
     nothing more is written by this sink, and the transactional ids of its attempts are forgotten.
     """

@@ -98,13 +98,14 @@ class Sinks:
         """A batch is committed, or aborted: the transactions of all attempts of the sink end.
 
         If one of those to be committed is not ongoing any more, nothing changes. Nothing does if
-        the batch, or a later one, was committed before: only what the command itself names is
-        aborted then, if it is ongoing.
+        the batch, or a later one, was committed before, by whichever run: only what the command
+        itself names is aborted then, if it is ongoing.
         """
         before = self.records.get(command.sink)
         if before is None:
             return SinkBatchEnded(ResponseCode.UNKNOWN_PRODUCER, "the sink is not known")
-        if before.run_id != command.run_id:
+        is_ended = command.batch_id <= before.last_batch
+        if before.run_id != command.run_id and not is_ended:
             text = "another run of the sink has begun"
             return SinkBatchEnded(ResponseCode.PRODUCER_FENCED, text)
         named = {
@@ -112,7 +113,7 @@ class Sinks:
             for name, producer_id, epoch in command.attempts
         }
         ending = Ending(command.term, at_ms, is_last=command.is_last)
-        if command.batch_id <= before.last_batch:
+        if is_ended:
             for name, producer in named.items():
                 record = transactions.records.get(name)
                 if record is not None and _fault(record, producer) is None:
