@@ -26,6 +26,7 @@ from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
 from quorumlog.spark.sink.topics.options import parse_topic_options
 from quorumlog.spark.sink.topics.producer import TopicProducer
 from quorumlog.spark.sink.topics.writer import (
+    TopicStreamWriter,
     TopicTaskWriter,
     TopicWriter,
     abort_batch,
@@ -376,6 +377,20 @@ def test_a_batch_that_comes_before_one_that_was_committed_is_an_error(cluster, t
     ):
         write_as("run 3", 0)
     write_as("run 4", 2)
+    assert len(values_of(cluster.bootstrap_servers, topics, PARTITIONS)) == 3
+
+
+def test_a_stream_whose_checkpoint_went_back_gets_an_error(cluster, topics):
+    options, sink = options_of(cluster), a_sink()
+    writer = TopicStreamWriter(options)
+
+    def write_as(run, number):
+        writer.commit([write(options, SinkBatch(sink, run, number), topics, "v")], number)
+
+    for run, number in (("run 1", 0), ("run 1", 1), ("run 2", 1), ("run 2", 2)):
+        write_as(run, number)
+    with pytest.raises(UnexpectedArgumentError, match=r"batch 1 .* batch 2 .* checkpoint"):
+        write_as("run 3", 1)
     assert len(values_of(cluster.bootstrap_servers, topics, PARTITIONS)) == 3
 
 

@@ -226,8 +226,20 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return TopicTaskWriter(self._options, batch, *place).write(iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        """All tasks have ended well: their rows count from now on."""
-        end_batch(self._options, None, _ours(messages), commits=True, is_last=False)
+        """All tasks have ended well: their rows count from now on.
+
+        Raises `UnexpectedArgumentError` for a batch that comes before one that was committed: the
+        checkpoint has gone back. (Spark itself repeats no batch but the last one.)
+        """
+        ours = _ours(messages)
+        last_batch = end_batch(self._options, None, ours, commits=True, is_last=False)
+        if last_batch is not None and last_batch > batchId:
+            raise UnexpectedArgumentError(
+                f"batch {batchId} is not written, as batch {last_batch} of this query was "
+                "committed before: its checkpoint was restored from a backup, or another query "
+                "has a copy of it. Go on with the newest checkpoint, or begin with a new one, "
+                "which is another query and writes from its startingOffsets on"
+            )
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """The batch failed: what tasks wrote never counts."""
