@@ -480,14 +480,11 @@ class GroupCoordinator:
         """Forget groups that have had no members, and committed nothing, for long."""
         minutes = int(cluster_default(OFFSETS_RETENTION, self._broker.defaults))
         before_ms = self._expiry.limit_ms(minutes * _MINUTE_MS)
-        if before_ms is None:
-            return
         old = [
             name
-            for name, record in self._broker.consumer_groups.items()
-            if not record.member_count
-            and record.changed_ms < before_ms
-            and name not in self._groups
+            for name, one in self._broker.consumer_groups.items()
+            if before_ms is not None and one.changed_ms < before_ms
+            if not one.member_count and name not in self._groups
         ]
         if old:
             command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)
