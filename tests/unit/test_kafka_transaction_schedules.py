@@ -275,7 +275,10 @@ class Group:
         core = SimpleNamespace(role=Role.LEADER, term=self.term, is_ready=False)
         if self.replica is not None:
             self.replica.core.role = Role.FOLLOWER
-        self.replica = SimpleNamespace(core=core, tables=tables, propose=self.propose)
+        appends = SimpleNamespace(settle=lambda channel, producer_id: None)  # nothing is queued
+        self.replica = SimpleNamespace(
+            core=core, tables=tables, propose=self.propose, appends=appends
+        )
         self.world.after(self.world.delay_ms(), lambda: self.ready(core))
 
     def ready(self, core):

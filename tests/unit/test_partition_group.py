@@ -1,14 +1,20 @@
 """A group that holds partitions: what is produced is read back by offset, through failures."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from partition_group import PartitionGroup, prepared
+from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.transactions.gate import TransactionGate
+from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, WriteLevel
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.replica import partition_reads
 from quorumlog.node.replica.partition_reads import PartitionRead
 from quorumlog.records.batch import batch_header, check_batch
+from quorumlog.records.markers import encode_marker
 from quorumlog.sim.cluster import HastyGroupConfig
 from quorumlog.topics.batch_index import SealLimits
 from quorumlog.topics.entries import LogStartsMoved, PartitionClosed, PartitionOpened
@@ -110,6 +116,40 @@ def test_b2_two_batches_of_a_producer_in_one_turn_are_judged_one_after_the_other
     codes = {id(one): ResponseCode(response.code) for one, response in answers}
     assert [codes[id(one)] for one, _ in batches] == [OK, OK, OK, ResponseCode.SEQUENCE_GAP]
     assert [one.base_offset for one, _ in batches] == [0, 1, 1, -1]
+
+
+def after_its_marker(group, epoch, act):
+    """Begin a transaction; call `act` in the turn in which the marker that ends it is queued."""
+    began = group.produce(1, is_transactional=True, **of_producer(0))
+    assert began[0] is OK
+    marker, block = prepared(1, encode_marker(7, epoch, 1, 5, commits=False))
+
+    def end_and_act(replica, answer):
+        replica.propose(block, lambda response, _: None, marker)
+        act(replica, answer)
+
+    return group.call(end_and_act)
+
+
+def test_b3_a_batch_that_comes_in_the_turn_in_which_its_producer_is_fenced_is_refused(group):
+    late, block = prepared(1, is_transactional=True, **of_producer(1))
+    response, _ = after_its_marker(
+        group, 1, lambda replica, answer: replica.propose(block, answer, late)
+    )
+    assert response.code == ResponseCode.PRODUCER_FENCED
+    assert not group.leader().running.tables.partitions.transactions.has_ongoing
+
+
+def test_b3_a_batch_that_comes_in_the_turn_in_which_its_transaction_ends_needs_another_one(group):
+    gate = TransactionGate(SimpleNamespace(transactions=TransactionView()))
+    late, _ = prepared(1, is_transactional=True, **of_producer(1))
+    (refusal,) = after_its_marker(
+        group,
+        0,
+        lambda replica, answer: answer(gate.refusal(replica, 1, (bytes(16), 0), late.header)),
+    )
+    assert refusal is not None
+    assert refusal.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 @pytest.mark.parametrize("level", [WriteLevel.RECEIVE, WriteLevel.PERSISTENCE, WriteLevel.ALL])

@@ -378,6 +378,17 @@ def test_b3_a_marker_of_a_higher_epoch_fences_the_producer(leader):
         assert leader.table.check(later).code is GAP
 
 
+def test_b3_a_fenced_producer_stays_fenced_if_the_log_has_a_late_batch_of_it(leader):
+    leader.append(3, 2, **transactional(0))
+    leader.end(3, 7, epoch=1, commits=False)
+    leader.append(3, 2, **transactional(2))
+    assert leader.table.epoch_of(3, 7) == 1
+    late = ProducedBatch(3, batch_header(batch_of([1], **transactional(4))))
+    assert leader.table.check(late).code is FENCED
+    leader.end(3, 7, epoch=1, commits=False)
+    assert leader.table.transactions.aborted_within(3, 0, 9) == [(7, 0), (7, 3)]
+
+
 def test_b3_a_producer_goes_on_in_a_higher_epoch_once_its_transaction_has_ended(leader):
     leader.append(3, 2, **transactional(0))
     higher = ProducedBatch(3, batch_header(batch_of([1], **transactional(0, epoch=1))))

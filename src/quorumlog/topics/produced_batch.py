@@ -20,7 +20,8 @@ class ProducedBatch:
 
     `header` is that of the batch as it came. `gets_append_time`: its records get the leader's time.
     `producer`: channel and producer id, if its place depends on what that producer sent before; a
-    transaction marker's does not.
+    transaction marker's does not. `affects`: channel and producer id of later batches whose place
+    depends on this one; a marker has them, too, as it may fence its producer.
     `base_offset` and `append_time` are known once the batch has its place, also if it has had it
     since it came before; -1 until then, `append_time` also if records keep their own times.
     """
@@ -31,12 +32,13 @@ class ProducedBatch:
     base_offset: int = -1
     append_time: int = -1
     producer: tuple[int, int] | None = field(init=False)
+    affects: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """See `producer`."""
+        """See `producer` and `affects`."""
         producer_id = self.header.producer_id
-        is_free = producer_id == NO_PRODUCER or self.header.is_control
-        self.producer = None if is_free else (self.channel, producer_id)
+        self.affects = None if producer_id == NO_PRODUCER else (self.channel, producer_id)
+        self.producer = None if self.header.is_control else self.affects
 
 
 def block_around(buffer: memoryview, start: int, stop: int, channel: int) -> Block:

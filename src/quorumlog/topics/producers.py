@@ -64,7 +64,12 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 def state_after(before: ProducerState | None, header: BatchHeader, index: int) -> ProducerState:
-    """Return what is remembered of a producer after one more batch of it."""
+    """Return what is remembered of a producer after one more batch of it.
+
+    No leader appends one of an epoch that is over. If the log has one, the epoch stays over.
+    """
+    if before is not None and before.epoch > header.producer_epoch:
+        return before
     last = sequence_after(header.base_sequence, header.last_offset_delta)
     append_time = header.max_timestamp if header.is_log_append_time else -1
     batch = ProducerBatch(header.base_sequence, last, header.base_offset, index, append_time)

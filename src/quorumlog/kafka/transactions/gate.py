@@ -45,6 +45,7 @@ class TransactionGate:
 
         `transactional_id`: the one that the request names; None: it names none.
         """
+        replica.appends.settle(channel, header.producer_id)  # a marker may end it
         if replica.tables.partitions_at_end.is_ongoing(channel, header):
             return None
         transactions = self._broker.transactions

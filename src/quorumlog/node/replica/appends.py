@@ -154,6 +154,11 @@ class Appends:
                 return
         self._proposals.add(Proposal(block, answer, self._environment.now_us(), entry))
 
+    def settle(self, channel: int, producer_id: int) -> None:
+        """Give queued batches and markers of a producer their places, so that tables count them."""
+        if self._proposals.holds_producer((channel, producer_id)):
+            self._proposals.flush()
+
     def _is_misplaced(self, entry: Checked | None) -> bool:
         """Whether a group takes no such append: a batch without partitions, or another with."""
         return not (self._holds_partitions and isinstance(entry, LEADERS_ENTRIES))

@@ -83,7 +83,7 @@ class ProposalQueue:
         """Queue a proposal until the present turn of the loop is over."""
         entry = proposal.entry
         if isinstance(entry, ProducedBatch):
-            self._producers.add(entry.producer)
+            self._producers.add(entry.affects)
         elif entry is not None:
             self._is_transactional |= is_transactional(entry)
             self._closes |= isinstance(entry, PartitionClosed)
@@ -95,10 +95,14 @@ class ProposalQueue:
         """Whether it depends on a queued proposal if the block of this entry may be appended."""
         if isinstance(entry, ProducedBatch):
             producer = entry.producer
-            return self._closes or (producer is not None and producer in self._producers)
+            return self._closes or (producer is not None and self.holds_producer(producer))
         if is_transactional(entry):
             return self._is_transactional
         return isinstance(entry, SessionEntry) and entry.producer_id in self._producers
+
+    def holds_producer(self, producer: tuple[int, int]) -> bool:
+        """Whether batches of a producer (channel and id) depend on a queued batch or marker."""
+        return producer in self._producers
 
     def flush(self) -> None:
         """Propose what is queued now, before the turn is over."""
