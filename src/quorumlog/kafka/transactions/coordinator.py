@@ -411,25 +411,46 @@ class TransactionCoordinator:
                 seen = _Begun(record.number, now_ms)
             begun[name] = seen
             is_late = now_ms - seen.seen_ms >= record.timeout_ms
-            is_busy = name in self._turns or name in self._aborting
-            if is_late and not is_busy and room > 0:
+            if is_late and name not in self._aborting and room > 0:
                 room -= 1
-                self._abort(record)
+                self._abort_in_turn(record)
         self._begun = begun
         if now_ms >= self._expire_ms:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expire()
 
-    def _abort(self, record: TransactionRecord) -> None:
+    def _abort_in_turn(self, record: TransactionRecord) -> None:
+        """Abort a transaction that takes too long, before requests that wait for their turn."""
+        name, number = record.transactional_id, record.number
+        self._aborting.add(name)
+        waiting = self._turns.get(name)
+        if waiting is None:
+            self._abort(record, lambda: None)
+            return
+
+        def begin(turn: asyncio.Future[None]) -> None:
+            found = self._broker.transactions.records.get(name)
+            is_same = found is not None and found.number == number and found.state == "Ongoing"
+            if found is None or not is_same or self._has_ended or not self.is_current():
+                self._aborting.discard(name)
+                self._next_turn(name)
+            else:
+                self._abort(found, lambda: self._next_turn(name))
+
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn.add_done_callback(begin)
+        waiting.insert(0, turn)
+
+    def _abort(self, record: TransactionRecord, ended: Callable[[], None]) -> None:
         """Have a transaction aborted that takes too long; its producer is fenced."""
         name = record.transactional_id
 
         def done(code: ResponseCode, text: str, result: Any) -> None:
             self._aborting.discard(name)
+            ended()
             is_done = isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS
             self._counters.transactions_timed_out += is_done
 
-        self._aborting.add(name)
         command = DecideTransaction(self._term, name, record.version, False, record.epoch + 1)
         self._broker.order(command, SAVE_MS, done)
 
