@@ -543,6 +543,20 @@ def test_on_full_disks_members_go_on_and_are_saved_once_there_is_room(world):
     assert len(world.saves) == count
 
 
+def test_on_full_disks_members_of_large_groups_get_partitions_with_an_unsaved_epoch(world):
+    world.put("a", A, 12_000)
+    world.join("m1")
+    world.now_ms += 1_100
+    epoch = world.join("m2").epoch
+    kept = world.beat("m1", 1, of(*range(12_000))).assigned
+    world.outcome = ResponseCode.DISK_FULL
+    assert world.beat("m1", 1, kept).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.beat("m1", 1, kept).error is ErrorCode.NONE
+    told = world.beat("m2", epoch, ())
+    assert told.assigned
+    assert told.epoch > world.groups.records["g"].consumers["m2"].epoch
+
+
 def test_on_full_disks_who_came_and_went_leaves_nothing(world):
     world.outcome = ResponseCode.DISK_FULL
     for number in range(20):

@@ -90,7 +90,7 @@ class ProtocolGroup:
         topics = store if record.log is None else LogTopics(record.log, store.patterns)
         self.target = TargetAssignment(self.epoch, self.members, topics)
         self.saves = ConsumerSaves(
-            self.name, record.version, self.members, store, lambda: self.epoch, self._rise
+            self.name, record.version, self.members, store, lambda: self.epoch, self._rise_unsaved
         )
 
     # -- heartbeats ---------------------------------------------------------------------------
@@ -295,6 +295,11 @@ class ProtocolGroup:
         """What the target depends on has changed."""
         self.epoch += 1
         self.target.members_changed()
+
+    def _rise_unsaved(self) -> None:
+        """Have the epoch rise that members are told from now on, as it is not saved."""
+        self._rise()
+        self.target.hurry()  # until then members would get partitions with the epoch of before
 
     def _renew_target(self, now_ms: int) -> None:
         """Make another target if members, subscriptions or topics have changed.

@@ -57,7 +57,7 @@ class Waiting(NamedTuple):
 class ConsumerSaves:
     """Saves of one group, of whose record the `version` is known.
 
-    `epoch` returns that of the group; `rise` has it rise.
+    `epoch` returns that of the group; `rise` has it rise, and the next target be of it.
     """
 
     def __init__(
