@@ -108,6 +108,14 @@ def test_b3_markers_of_an_earlier_transaction_do_not_count_for_a_later_one(clust
     assert cluster.record().state == "PrepareCommit"
 
 
+def test_b3_markers_of_an_id_that_was_forgotten_do_not_count_once_it_is_made_anew(cluster):
+    cluster.add((ORDERS, 0))
+    cluster.decide(commits=True)
+    for producer_ids, state in (([6], "PrepareCommit"), ([7], "CompleteCommit")):
+        cluster.do(MarkersWritten([("t", 1, [(ORDERS, 0)])], producer_ids))
+        assert cluster.record().state == state
+
+
 def test_b3_commands_that_were_judged_by_an_older_record_change_nothing(cluster):
     old = cluster.version()
     cluster.add((ORDERS, 0))

@@ -76,10 +76,11 @@ class MarkingNode(Protocol):
 
 
 class Marker(NamedTuple):
-    """One marker: which transaction of an id it ends, and in which partition."""
+    """One marker: which transaction of an id and a producer it ends, and in which partition."""
 
     transactional_id: str
     number: int
+    producer_id: int
     place: Partition
 
 
@@ -235,10 +236,10 @@ class MarkerWriter:
     def _tell(self) -> None:
         if self._is_telling or not self._written:
             return
-        by_transaction: dict[tuple[str, int], list[Partition]] = {}
+        by_transaction: dict[tuple[str, int, int], list[Partition]] = {}
         size_bytes = 0
         for marker in list(self._written)[:TOLD_MAX]:
-            of = marker.transactional_id, marker.number
+            of = marker.transactional_id, marker.number, marker.producer_id
             if of not in by_transaction:
                 size_bytes += len(marker.transactional_id.encode())
                 if by_transaction and size_bytes > TOLD_BYTES_MAX:
@@ -252,8 +253,9 @@ class MarkerWriter:
                 self._retry_ms = self._now_ms() + RETRY_MS
             self._look()
 
-        written = [(*of, places) for of, places in by_transaction.items()]
-        self._order(MarkersWritten(written), ORDER_MS, done)
+        written = [(name, number, at) for (name, number, _), at in by_transaction.items()]
+        producer_ids = [producer_id for _, _, producer_id in by_transaction]
+        self._order(MarkersWritten(written, producer_ids), ORDER_MS, done)
 
 
 def _is_in(record: TransactionRecord | None, epoch: int, place: Partition) -> bool:
@@ -272,7 +274,7 @@ def _missing_markers(view: ClusterView) -> dict[str, dict[Marker, int]]:
             if topic is None or place[1] >= len(topic.partitions):
                 continue
             partition = topic.partitions[place[1]]
-            marker = Marker(record.transactional_id, record.number, place)
+            marker = Marker(record.transactional_id, record.number, record.producer_id, place)
             found.setdefault(partition.group, {})[marker] = partition.channel
     return found
 

@@ -474,6 +474,8 @@ class MarkersWritten(Command, frozen=True, array_like=True, tag=True):
     """Partitions have the markers of transactions: id, number of its transaction, partitions.
 
     A leader of a partition group says so; the number keeps it from being taken for a later one.
+    `producer_ids`: the producer of each, in the same order: numbers begin again if an id is
+    forgotten and made anew. Entries of earlier versions name none.
     """
 
     written: Annotated[
@@ -486,6 +488,7 @@ class MarkersWritten(Command, frozen=True, array_like=True, tag=True):
         ],
         Meta(max_length=ITEMS_MAX),
     ]
+    producer_ids: Annotated[list[Number], Meta(max_length=ITEMS_MAX)] = []
 
 
 # -- sinks --------------------------------------------------------------------------------------

@@ -324,10 +324,12 @@ class Transactions:
     def markers_written(self, command: MarkersWritten) -> int:
         """Partitions have their markers. Return of how many transactions this is news."""
         changed = 0
-        for name, number, partitions in command.written:
+        for at, (name, number, partitions) in enumerate(command.written):
             before = self.records.get(name)
             if before is None or before.number != number or not before.is_prepared:
                 continue
+            if command.producer_ids[at : at + 1] not in ([], [before.producer_id]):
+                continue  # of the same id before it was forgotten
             written = set(partitions)
             left = tuple(one for one in before.partitions if one not in written)
             if len(left) < len(before.partitions):

@@ -264,9 +264,11 @@ class Coordination(Invariant):
         self, before: Mapping[str, TransactionRecord], command: MarkersWritten, where: str
     ) -> None:
         """Partitions that are said to have markers have ended the transaction, and it stays so."""
-        for name, number, places in command.written:
+        for at, (name, number, places) in enumerate(command.written):
             record = before.get(name)
             if record is None or record.number != number or not record.is_prepared:
+                continue
+            if command.producer_ids[at : at + 1] not in ([], [record.producer_id]):
                 continue
             for topic_id, partition in places:
                 topic = self.state.topics_by_id.get(topic_id)
