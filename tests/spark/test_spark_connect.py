@@ -6,6 +6,10 @@ import sys
 
 import pytest
 from connect_server import connect_server
+from topics_everywhere import AGAIN, EXPECTED, INPUT, OUTPUT, PARTITIONS, ROWS
+from topics_everywhere import __file__ as EVERYWHERE  # noqa: N812  (a path, which does not change)
+
+from topic_rows import make_topics
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -51,17 +55,34 @@ print(json.dumps(found))
 """
 
 
-def test_archive_stats_export_and_audit_work_over_spark_connect(cluster, bounds, tmp_path):
-    stores = [str(cluster.group_directory(node, "g")) for node in cluster.node_ids]
-    with connect_server(tmp_path) as remote:
-        done = subprocess.run(
-            [sys.executable, "-c", CLIENT, remote, cluster.servers, str(tmp_path), *stores],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory):
+    with connect_server(tmp_path_factory.mktemp("connect")) as address:
+        yield address
+
+
+def output_of(*command):
+    """Run Python as a client; return the JSON that it prints."""
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
-    stats, found = map(json.loads, done.stdout.splitlines())
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
+def test_topics_are_written_streamed_archived_and_audited_over_spark_connect(
+    remote, brokers, tmp_path
+):
+    make_topics(brokers.bootstrap_servers, [INPUT, OUTPUT, AGAIN], PARTITIONS)
+    arguments = [EVERYWHERE, remote, brokers.bootstrap_servers, str(tmp_path)]
+    found, stats = output_of(*arguments)
+    assert found == EXPECTED
+    assert stats["records"] == ROWS
+
+
+def test_archive_stats_export_and_audit_work_over_spark_connect(remote, cluster, bounds, tmp_path):
+    stores = [str(cluster.group_directory(node, "g")) for node in cluster.node_ids]
+    stats, found = output_of("-c", CLIENT, remote, cluster.servers, str(tmp_path), *stores)
     first, last = bounds
     assert found.pop("failure") == "a task failed: ValueError: no luck today"
     assert found.pop("scanned") >= 9_900
