@@ -25,7 +25,6 @@ from topics_everywhere import AGAIN, EXPECTED, INPUT, OUTPUT, PARTITIONS, ROWS
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from quorumlog.local import LocalCluster, ending_in_order
-from quorumlog.spark.runtime.session import prepare_environment
 from topic_rows import make_topics
 
 LOOPBACK = "127.0.0.1"
@@ -78,7 +77,6 @@ def wait_for(log, text):
 @contextmanager
 def standalone(directory, python, user):
     """Start a master, and a worker of that user; yield the address for drivers."""
-    prepare_environment()
     port = free_port()
     places = ["--host", LOOPBACK, "--port", str(port), "--webui-port", "0"]
     with ExitStack() as stack:
@@ -106,8 +104,9 @@ def main():
     base = options.dir or Path(tempfile.mkdtemp(prefix="standalone-"))
     base.chmod(0o755)
     shared = base / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
+    for path in (shared, shared / "archive"):  # driver and tasks write to both
+        path.mkdir()
+        path.chmod(0o777)
     cluster = LocalCluster.create(base / "nodes", topics=True, kafka_port=0)
     (base / "nodes").chmod(0o700)
     with ending_in_order(), standalone(base, options.python, options.user) as master:
