@@ -1,7 +1,8 @@
 """Runs all tests, in parts side by side, and says at the end what failed and how long each took.
 
 Tests that start processes mostly wait for them: beside them run two other parts at a time, the
-longest first, so that two processors have work until the end. Those that compute give way.
+longest first and those that compute last, so that two processors have work until the end. Those
+that compute give way.
 Usage: `scripts/test.sh`.
 """
 
@@ -107,10 +108,10 @@ def main() -> int:
     beside = [
         Part("others", GIVING_WAY, ignored),
         Part("with Spark", 0, SPARK),
+        Part("with Kafka's clients", 0, clients),
         Part("simulated", GIVING_WAY, SIMULATED),
         Part("half of the unit tests", GIVING_WAY, half),
         Part("started, and long", 0, long),
-        Part("with Kafka's clients", 0, clients),
     ]
     beside = [part for part in beside if part.has_tests]
     parts = [started, *beside]

@@ -8,7 +8,7 @@ from quorumlog.sim.campaign import Plan, cores, run_all
 from quorumlog.sim.cluster import SimulatedCluster
 from quorumlog.sim.run import run_seed
 
-SEEDS = 20
+SEEDS = 12
 """More belong into `make soak`."""
 SECONDS = 30
 

@@ -75,17 +75,17 @@ def test_every_test_is_in_one_part_or_run_by_test_clients(tree):
         [integration, f"--ignore={kafka}"],
         [f"--ignore={name}" for name in elsewhere],
         spark,
+        [kafka],
         computed,
         [half],
-        [kafka],
     ]
     assert [line.split(" in ")[0] for line in lines[-6:]] == [
         "started: passed",
         "others: passed",
         "with Spark: passed",
+        "with Kafka's clients: passed",
         "simulated: passed",
         "half of the unit tests: passed",
-        "with Kafka's clients: passed",
     ]
 
 
