@@ -139,13 +139,16 @@ class Retained:
     def look(self):
         """Ask where the partition begins and ends, as far as somebody answers.
 
-        By two questions: a consumer that asks for both takes the only answer for both.
+        By two questions: a consumer that asks for both takes one answer for both, if need be.
         """
         try:
             start, end = self._offset(OffsetSpec.earliest()), self._offset(OffsetSpec.latest())
         except KafkaException as error:
             if error.args[0].code() not in UNSURE:
                 raise
+            self.done["looks in vain"] += 1
+            return False
+        if min(start, end) < 0:  # librdkafka has neither an offset nor an error
             self.done["looks in vain"] += 1
             return False
         if start < self.start or end < self.end:
