@@ -34,7 +34,7 @@ class ExpiryClock:
     def limit_ms(self, kept_ms: int) -> int | None:
         """Return the Unix time before which things were used last that are kept for `kept_ms`.
 
-        None: nothing may be forgotten yet. A wall clock that was set has the wait begin anew.
+        None: nothing may be forgotten yet. The wait begins again once the wall clock was set.
         """
         now_ms, wall_ms = self._now_ms(), self._wall_ms()
         offset_ms = wall_ms - now_ms

@@ -106,21 +106,24 @@ class ArchiveState(Generic[Kept]):
 
         What is in them is left to audits.
         """
-        for part in self.manifest.parts_named():
-            if part.path and not self._files.exists(f"{self._directory}/{part.path}"):
-                raise PipelineError(
-                    f"{self._directory}/{part.path} is missing; put it back from a copy of the "
-                    "archive, or begin another archive elsewhere"
-                )
+        for path in self._missing(self.manifest.parts_named()):
+            raise PipelineError(
+                f"{path} is missing; put it back from a copy of the archive, or begin another "
+                "archive elsewhere"
+            )
 
     def check_is_there(self, parts: Sequence[ParquetPart]) -> None:
         """Raise `PipelineError` unless the driver sees what tasks wrote."""
-        for part in parts:
-            if part.path and not self._files.exists(f"{self._directory}/{part.path}"):
-                raise PipelineError(
-                    f"a task wrote {self._directory}/{part.path}, but it is not there: driver and "
-                    "executors must see the same directory under this path"
-                )
+        for path in self._missing(parts):
+            raise PipelineError(
+                f"a task wrote {path}, but it is not there: driver and executors must see the "
+                "same directory under this path"
+            )
+
+    def _missing(self, parts: Sequence[ParquetPart]) -> Iterator[str]:
+        """Yield where files are missing."""
+        paths = (f"{self._directory}/{part.path}" for part in parts if part.path)
+        return (path for path in paths if not self._files.exists(path))
 
     def replaced_with(self, gone: Collection[ParquetPart]) -> tuple[Replaced, ...]:
         """Return `replaced` of the manifest once these files have been merged into others."""
