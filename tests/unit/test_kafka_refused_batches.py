@@ -2,6 +2,7 @@
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.refused_batches import (
+    GAP_S,
     REFUSED_MAX,
     REFUSED_S,
     REFUSED_S_MAX,
@@ -63,6 +64,27 @@ def test_the_first_refusal_counts_until_an_earlier_batch_is_refused():
     assert refused.error_for(KEY, 0, 11, 1.0) is NOT_LEADER
     refused.refused(KEY, 0, 8, NOT_LEADER, 1.0)
     assert refused.error_for(KEY, 0, 10, 1.0) is NOT_LEADER
+
+
+def test_a_batch_has_waited_once_it_was_refused_for_a_while_however_seldom_it_comes():
+    refused = refused_at(10)
+    assert not refused.has_waited(KEY, 0, 10, GAP_S)
+    for now_s in (1.0, GAP_S, 3 * GAP_S):
+        refused.judged(KEY, 0, 10)
+        refused.refused(KEY, 0, 10, NOT_LEADER, now_s)
+    assert refused.has_waited(KEY, 0, 10, GAP_S + 0.1)
+    assert not refused.has_waited(KEY, 0, 11, GAP_S + 0.1)
+    assert not refused.has_waited(KEY, 1, 10, GAP_S + 0.1)
+
+
+def test_batches_after_one_that_is_judged_again_are_judged_until_it_is_refused_again():
+    refused = refused_at(10)
+    refused.judged(KEY, 0, 10)
+    assert refused.error_for(KEY, 0, 11, 0.0) is None
+    refused.refused(KEY, 0, 10, NOT_LEADER, 1.0)
+    assert refused.error_for(KEY, 0, 11, 1.0) is NOT_LEADER
+    refused.judged(KEY, 0, 12)
+    assert not refused, "it follows what is in the log, and so does the one before it"
 
 
 def test_an_error_that_is_no_reason_to_send_again_is_not_remembered():

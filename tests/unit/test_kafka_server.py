@@ -276,35 +276,72 @@ async def test_a_batch_that_cannot_be_stored_is_refused_with_the_reason(client, 
     assert (await client.fetch(0)).high_watermark == 0
 
 
-async def test_a_repeated_batch_of_an_idempotent_producer_has_the_same_offset(client):
+async def test_a_repeated_batch_of_an_idempotent_producer_has_the_same_offset(client, monkeypatch):
     first, second = (
         batch_of(range(2), producer_id=4, epoch=0, sequence=sequence) for sequence in (0, 2)
     )
     found = [(await client.produce(one))[0].base_offset for one in (first, second, first)]
     assert found == [0, 2, 0]
     gap = batch_of(range(2), producer_id=4, epoch=0, sequence=9)
-    assert (await client.produce(gap))[0].error_code == 45
+    await is_out_of_order(client, gap, monkeypatch)
+
+
+async def is_out_of_order(client, batch, monkeypatch):
+    """A batch is to be sent again, as those before it may come; later it is out of order."""
+    for _ in range(2):
+        (found,) = await client.produce(batch)
+        assert found.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "is to be sent again first" in found.error_message
+    with monkeypatch.context() as patched:
+        patched.setattr("quorumlog.kafka.refused_batches.GAP_S", -1.0)
+        assert (await client.produce(batch))[0].error_code == 45
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_batch_that_comes_before_those_that_another_leader_refused_is_to_come_again(
+    client, is_known
+):
+    batches = [batch_of(range(2), producer_id=4, epoch=0, sequence=at) for at in (0, 2, 4, 6)]
+    if is_known:
+        assert (await client.produce(batches[0]))[0].error_code == 0
+    first, *later = batches[is_known:]
+    for one in later:
+        (found,) = await client.produce(one)
+        assert found.error_code == ErrorCode.NOT_ENOUGH_REPLICAS, "45: librdkafka's epoch grows"
+    found = [(await client.produce(one))[0] for one in (first, *later)]
+    begin = 2 * is_known
+    ends = [(0, begin + 2 * number) for number in range(len(found))]
+    assert [(one.error_code, one.base_offset) for one in found] == ends
+
+
+async def test_a_producer_that_was_forgotten_goes_on_after_a_while(client, monkeypatch):
+    batch = batch_of(range(2), producer_id=4, epoch=0, sequence=9)
+    assert (await client.produce(batch))[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    monkeypatch.setattr("quorumlog.kafka.refused_batches.GAP_S", -1.0)
+    (found,) = await client.produce(batch)
+    assert (found.error_code, found.base_offset) == (0, 0)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_batch_after_one_that_was_refused_is_refused_alike_until_that_comes_again(
-    cluster, client, is_known
+    cluster, client, is_known, monkeypatch
 ):
     batches = [batch_of(range(2), producer_id=4, epoch=0, sequence=at) for at in (0, 2, 4)]
     if is_known:
         assert (await client.produce(batches[0]))[0].error_code == 0
+    first, second = batches[is_known : is_known + 2]
     begin = 2 * is_known
     broker = cluster.nodes[0].broker
     replica, broker.replica = broker.replica, lambda group: None
-    assert (await client.produce(batches[1]))[0].error_code == 6
+    assert (await client.produce(first))[0].error_code == 6
     broker.replica = replica
-    (found,) = await client.produce(batches[2])
+    (found,) = await client.produce(second)
     assert found.error_code == 6, "librdkafka takes a new epoch at 45"
     assert "is to be sent again first" in found.error_message
-    found = [(await client.produce(one))[0] for one in batches[1:]]
+    found = [(await client.produce(one))[0] for one in (first, second)]
     assert [(one.error_code, one.base_offset) for one in found] == [(0, begin), (0, begin + 2)]
     gap = batch_of(range(2), producer_id=4, epoch=0, sequence=9)
-    assert (await client.produce(gap))[0].error_code == 45
+    await is_out_of_order(client, gap, monkeypatch)
 
 
 async def test_a_batch_that_follows_what_is_in_the_log_is_taken_whatever_was_refused(

@@ -29,6 +29,7 @@ from record_batches import batch_of
 from store_access import Opened
 
 OK, GAP = ResponseCode.SUCCESS, ResponseCode.SEQUENCE_GAP
+MISMATCH, UNKNOWN = ResponseCode.SEQUENCE_MISMATCH, ResponseCode.UNKNOWN_PRODUCER
 FENCED = ResponseCode.PRODUCER_FENCED
 TOPIC_ID = b"t" * 16
 
@@ -206,9 +207,9 @@ def test_the_oldest_of_many_epochs_are_forgotten(leader):
 # -- producers ----------------------------------------------------------------------------------
 
 
-def check(leader, channel=3, count=1, **fields):
+def check(leader, channel=3, count=1, begins_anywhere=False, **fields):
     header = batch_header(batch_of(range(count), **fields))
-    return leader.table.check(ProducedBatch(channel, header))
+    return leader.table.check(ProducedBatch(channel, header, begins_anywhere=begins_anywhere))
 
 
 def of_producer(sequence, epoch=0, producer_id=7):
@@ -224,21 +225,23 @@ def test_b2_a_batch_that_comes_again_gets_the_answer_of_the_first_time(leader):
         appended = check(leader, count=3, **of_producer(3 * number)).appended
         assert (appended.base_offset, appended.index) == (2 + 3 * number, 2 + number)
         assert appended.append_time == -1
-    assert check(leader, count=3, **of_producer(0)).code is GAP  # so old that nobody knows
-    assert check(leader, count=2, **of_producer(3)).code is GAP  # another batch
+    assert check(leader, count=3, **of_producer(0)).code is MISMATCH  # so old that nobody knows
+    assert check(leader, count=2, **of_producer(3)).code is MISMATCH  # another batch
 
 
 def test_b2_a_sequence_goes_on_without_gaps(leader):
     leader.append(3, 3, **of_producer(0))
     assert check(leader, **of_producer(3)).code is OK
-    for wrong in (1, 2, 4, 1 << 30):
-        found = check(leader, **of_producer(wrong))
-        assert (found.code, found.appended) == (GAP, None)
+    for wrong, code in ((1, MISMATCH), (2, MISMATCH), (4, GAP), (1 << 30, GAP)):
+        found = check(leader, begins_anywhere=True, **of_producer(wrong))
+        assert (found.code, found.appended) == (code, None)
         assert found.text == f"producer 7 must go on at 3, not at {wrong}"
 
 
-def test_a_producer_that_is_not_known_begins_anywhere(leader):
-    assert check(leader, **of_producer(500)).code is OK
+def test_a_producer_that_is_not_known_begins_at_0_unless_it_may_have_been_forgotten(leader):
+    assert check(leader, **of_producer(0)).code is OK
+    assert check(leader, **of_producer(500)).code is UNKNOWN
+    assert check(leader, begins_anywhere=True, **of_producer(500)).code is OK
     leader.append(3, 1, **of_producer(500))
     assert check(leader, **of_producer(501)).code is OK
     assert check(leader, **of_producer(500)).appended.base_offset == 0

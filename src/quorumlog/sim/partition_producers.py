@@ -28,6 +28,13 @@ BURSTS = (1, 1, 3)
 """How many batches a producer sends at a time."""
 ENDS, COMMITS = 0.2, 0.6
 """Shares of steps in which a transaction ends, if it can, and of transactions that commit."""
+OUT_OF_ORDER = frozenset(
+    {
+        ResponseCode.SEQUENCE_GAP,
+        ResponseCode.SEQUENCE_MISMATCH,
+        ResponseCode.UNKNOWN_PRODUCER,
+    }
+)
 ALL = 0.2
 """Share of batches that are to be on all voters before they are answered."""
 
@@ -49,14 +56,11 @@ class Epochs:
 class _Stream:
     """What one producer sends to one partition. `waiting` are not acknowledged, in order.
 
-    `under_way` are the numbers of those that were sent over the present connection. Until the
-    first batch is acknowledged no other is sent: a partition takes any sequence of a producer that
-    it does not know.
+    `under_way` are the numbers of those that were sent over the present connection.
     """
 
     channel: int
     next_sequence: int = 0
-    has_begun: bool = False
     repeats: bool = False
     since_ms: int = 0
     connection: Connection | None = None
@@ -138,8 +142,7 @@ class IdempotentProducer:
     def _may_send(self, stream: _Stream) -> bool:
         if stream.repeats:
             return not stream.under_way
-        limit = IN_FLIGHT_MAX if stream.has_begun else 1
-        return len(stream.waiting) < limit
+        return len(stream.waiting) < IN_FLIGHT_MAX
 
     def _made(self, stream: _Stream) -> SentBatch:
         random = self._random
@@ -215,7 +218,6 @@ class IdempotentProducer:
             self._failed(stream, sent, code)
 
     def _acknowledged(self, stream: _Stream, sent: SentBatch) -> None:
-        stream.has_begun = True
         stream.under_way.discard(sent.number)
         while stream.waiting and stream.waiting[0].offset >= 0:
             stream.waiting.popleft()
@@ -227,7 +229,7 @@ class IdempotentProducer:
             self._start()
             return
         is_first = stream.waiting[0] is sent
-        if code is ResponseCode.PRODUCER_FENCED or (code is ResponseCode.SEQUENCE_GAP and is_first):
+        if code is ResponseCode.PRODUCER_FENCED or (code in OUT_OF_ORDER and is_first):
             text = f"{sent.name} of epoch {sent.epoch} is answered with {code.name}"
             raise Finding("partitions", f"{text}; nobody else has its id")
         self._lose_connection(stream)

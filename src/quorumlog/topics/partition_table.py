@@ -280,7 +280,8 @@ class PartitionTable:
         producer = batch.producer
         if producer is None:
             return TO_BE_ADDED  # of no idempotent producer, or a marker
-        found = check_sequence(self._producers.get(producer), batch.header)
+        state, begins_anywhere = self._producers.get(producer), batch.begins_anywhere
+        found = check_sequence(state, batch.header, begins_anywhere=begins_anywhere)
         if found.appended is not None:
             batch.base_offset = found.appended.base_offset
             batch.append_time = found.appended.append_time

@@ -19,6 +19,7 @@ class ProducedBatch:
     """A batch that a leader is asked to append to the partition on a channel.
 
     `header` is that of the batch as it came. `gets_append_time`: its records get the leader's time.
+    `begins_anywhere`: a producer that is not known may begin at any sequence with it.
     `producer`: channel and producer id, if its place depends on what that producer sent before; a
     transaction marker's does not. `affects`: channel and producer id of later batches whose place
     depends on this one; a marker has them, too, as it may fence its producer.
@@ -29,6 +30,7 @@ class ProducedBatch:
     channel: int
     header: BatchHeader
     gets_append_time: bool = False
+    begins_anywhere: bool = False
     base_offset: int = -1
     append_time: int = -1
     producer: tuple[int, int] | None = field(init=False)

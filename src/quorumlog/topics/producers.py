@@ -92,12 +92,18 @@ def state_after_marker(before: ProducerState | None, epoch: int, index: int) -> 
     return before
 
 
-def check_sequence(state: ProducerState | None, header: BatchHeader) -> BatchCheck:
-    """Decide on a batch of an idempotent producer that a leader is asked to append."""
-    if state is None:
-        return TO_BE_ADDED  # a producer that was forgotten, or is new, may begin anywhere
+def check_sequence(
+    state: ProducerState | None, header: BatchHeader, *, begins_anywhere: bool = False
+) -> BatchCheck:
+    """Decide on a batch of an idempotent producer that a leader is asked to append.
+
+    `begins_anywhere`: a producer of which nothing is known may begin at any sequence, as it may
+    have been forgotten.
+    """
     who = f"producer {header.producer_id}"
     epoch, first = header.producer_epoch, header.base_sequence
+    if state is None:
+        return _first_batch(who, first, begins_anywhere=begins_anywhere)
     if epoch < state.epoch:
         text = f"{who} of epoch {epoch} was succeeded by epoch {state.epoch}"
         return BatchCheck(ResponseCode.PRODUCER_FENCED, text)
@@ -110,10 +116,20 @@ def check_sequence(state: ProducerState | None, header: BatchHeader) -> BatchChe
     for batch in state.batches:
         if (batch.first_sequence, batch.last_sequence) == (first, last):
             return BatchCheck(appended=batch)
-    if not state.batches:
-        return TO_BE_ADDED  # all that is known of it is that a transaction ended
+    if not state.batches:  # all that is known of it is that a transaction ended
+        return _first_batch(who, first, begins_anywhere=begins_anywhere)
     following = sequence_after(state.batches[-1].last_sequence, 1)
     if first == following:
         return TO_BE_ADDED
     text = f"{who} must go on at {following}, not at {first}"
-    return BatchCheck(ResponseCode.SEQUENCE_GAP, text)
+    is_later = (first - following) % _SEQUENCES < _SEQUENCES // 2
+    code = ResponseCode.SEQUENCE_GAP if is_later else ResponseCode.SEQUENCE_MISMATCH
+    return BatchCheck(code, text)
+
+
+def _first_batch(who: str, first: int, *, begins_anywhere: bool) -> BatchCheck:
+    """Decide on the first batch of a producer that is known."""
+    if not first or begins_anywhere:
+        return TO_BE_ADDED
+    text = f"{who} is not known here (any more), but goes on at {first}"
+    return BatchCheck(ResponseCode.UNKNOWN_PRODUCER, text)

@@ -44,6 +44,8 @@ BARRIER_MS: Final = 5_000
 """How long a transactional batch waits for what `__cluster` says of its transaction."""
 _UNKNOWN_TRANSACTIONS: Final = "__cluster does not say now which transactions are ongoing"
 _SEND_EARLIER: Final = "a batch before it was refused; that one is to be sent again first"
+_TOO_EARLY: Final = frozenset({ResponseCode.SEQUENCE_GAP, ResponseCode.UNKNOWN_PRODUCER})
+"""Codes of a batch that may be in order once those before it are there."""
 _NO_ROOM: Final = "group {} {} within {} ms; nothing was appended"
 
 
@@ -306,13 +308,16 @@ class _Production:
     ) -> None:
         _, partition, start, end = self._places[number]
         block = self._block(target.channel, start, end)
-        produced = ProducedBatch(target.channel, header, target.policy.gets_append_time)
         services = self._request.context.services
         reads, rooms = target.replica.partition_reads, services.rooms
         refused, key = services.refused_batches, self._key(number, header)
         place = header.producer_epoch, header.base_sequence
+        has_waited = key is not None and refused.has_waited(key, *place, services.now())
+        produced = ProducedBatch(
+            target.channel, header, target.policy.gets_append_time, begins_anywhere=has_waited
+        )
         if key is not None and refused:
-            refused.taken(key, *place)
+            refused.judged(key, *place)
 
         def take(response: AppendResponse) -> None:
             if response.code == ResponseCode.SUCCESS:
@@ -330,7 +335,10 @@ class _Production:
                     ),
                 )
             else:
-                self._refuse(number, Refusal(error_of(response.code), response.text), header)
+                error, text = error_of(response.code), response.text
+                if response.code in _TOO_EARLY and not has_waited:
+                    error, text = ErrorCode.NOT_ENOUGH_REPLICAS, f"{text}; {_SEND_EARLIER}"
+                self._refuse(number, Refusal(error, text), header)
 
         def answer(response: AppendResponse, _: Sequence[bytes]) -> None:
             # raises nothing: a replica calls it in the middle of what it does
