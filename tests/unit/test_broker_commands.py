@@ -4,6 +4,7 @@ import pytest
 
 from quorumlog.broker.commands import (
     ANSWER_MS,
+    CALL_BYTES_MAX,
     CALLS_MAX,
     REPLY_MS,
     RETRY_MS,
@@ -81,6 +82,21 @@ class Case:
 @pytest.fixture
 def case():
     return Case()
+
+
+def test_commands_wait_up_to_a_bound_of_bytes():
+    case = Case()
+    large = DeleteTopics([TopicToDelete("x" * 200, bytes(16)) for _ in range(4_000)])
+    while not case.results:
+        case.execute(large)
+    assert case.results[0][0] is ResponseCode.LEADER_PENDING_FULL
+    assert "bytes wait already" in case.results[0][1]
+    waiting = len(case.commands)
+    assert CALL_BYTES_MAX // 1_000_000 <= waiting <= CALL_BYTES_MAX // 800_000
+    case.pass_time(10_000)
+    assert len(case.results) == 1 + waiting
+    case.execute(large)
+    assert len(case.commands) == 1
 
 
 def test_a_command_goes_to_the_leader_and_its_result_comes_back(case):

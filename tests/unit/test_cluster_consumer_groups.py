@@ -10,6 +10,7 @@ from quorumlog.machine.cluster import consumer_groups
 from quorumlog.machine.cluster.commands import (
     AllocateProducerIds,
     CommitOffsets,
+    CommitTogether,
     DeleteOffsets,
     DeleteTopics,
     ForgetGroups,
@@ -54,6 +55,25 @@ def test_b5_the_last_commit_of_a_partition_counts(cluster):
     assert cluster.commit((ORDERS, 1, 25, 4, "note"), at_ms=9).codes == [OK]
     assert cluster.offsets() == {(ORDERS, 0): 10, (ORDERS, 1): 25}
     assert cluster.groups["g"].offsets[ORDERS, 1] == (25, 4, "note", 9)
+
+
+def test_b5_commits_that_come_together_count_one_after_the_other_and_each_by_itself(cluster):
+    cluster.save(generation=4)
+    commits = [
+        CommitOffsets(TERM, "g", 4, [OffsetToCommit(ORDERS, 0, 10)]),
+        CommitOffsets(TERM, "g", 3, [OffsetToCommit(ORDERS, 0, 5)]),
+        CommitOffsets(
+            TERM, "h", -1, [OffsetToCommit(ORDERS, 0, 7), OffsetToCommit(bytes(16), 0, 1)]
+        ),
+        CommitOffsets(TERM, "g", 4, [OffsetToCommit(ORDERS, 0, 12)]),
+    ]
+    results = cluster.do(CommitTogether(TERM, commits)).results
+    assert [one.code for one in results] == [OK, ResponseCode.INCONSISTENT_TERM, OK, OK]
+    assert results[2].codes == [OK, ResponseCode.UNKNOWN_TOPIC]
+    assert (cluster.offsets("g"), cluster.offsets("h")) == ({(ORDERS, 0): 12}, {(ORDERS, 0): 7})
+    late = cluster.do(CommitTogether(TERM - 1, commits))
+    assert late.code is ResponseCode.NOT_LEADER
+    assert cluster.offsets("g") == {(ORDERS, 0): 12}
 
 
 def test_b5_a_commit_to_a_topic_that_is_gone_is_refused_alone(cluster):

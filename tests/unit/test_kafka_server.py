@@ -17,6 +17,8 @@ from quorumlog.kafka.frames import FrameReader
 from quorumlog.kafka.handlers.fetch import GATHERED_BYTES_MAX, gathered
 from quorumlog.kafka.requests import ApiKey, RequestHeader
 from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import error_for
 from quorumlog.model.limits import Limits
 from quorumlog.node.replica.partition_reads import BATCHES_PER_READ_MAX
 from quorumlog.records.batch import batch_header
@@ -67,6 +69,19 @@ async def test_every_producer_gets_an_id_of_its_own(client):
         (1_001, 0),
         (1_002, 0),
     ]
+
+
+async def test_a_producer_asks_again_for_an_id_while_the_cluster_gives_none(cluster, client):
+    async def allocate(count):
+        raise error_for(ResponseCode.DISK_FULL, "the disk of node n0 is full")
+
+    cluster.nodes[0].listener._services.producer_ids._allocate = allocate
+    values = {"transactional_id": None, "transaction_timeout_ms": 1_000}
+    found = await client.ask(
+        ApiKey.INIT_PRODUCER_ID, 4, producer_id=-1, producer_epoch=-1, **values
+    )
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # aiokafka's producers end with any other
+    assert (found.error_code, found.producer_id, found.producer_epoch) == (error, -1, -1)
 
 
 async def test_batches_of_several_partitions_get_offsets_and_are_fetched_as_they_were_sent(client):

@@ -33,6 +33,8 @@ from quorumlog.model.wording import counted
 CALLS_MAX: Final = COMMANDS_MAX
 """Commands of one node that wait for an answer, and those that were given after the first of
 them."""
+CALL_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of the commands of one session that wait for an answer."""
 SERVED_MAX: Final = 8_192
 """Commands of other nodes that this one has under way as the leader."""
 RETRY_MS: Final = 50
@@ -131,6 +133,7 @@ class Commands:
         self._session = session
         self._network = network
         self._calls: dict[int, _Call] = {}
+        self._bytes = 0
         self._numbers = last_number
         self._served: set[tuple[str, int]] = set()
         """Node and number of each command of another node that is under way here."""
@@ -154,7 +157,12 @@ class Commands:
             text = f"a command of {len(data)} bytes is above {self._bytes_max}; split it"
             done(ResponseCode.UNEXPECTED_ARGUMENT, text, None)
             return
+        if self._bytes + len(data) > CALL_BYTES_MAX:
+            text = f"commands of {self._bytes} bytes wait already; try again later"
+            done(ResponseCode.LEADER_PENDING_FULL, text, None)
+            return
         self._numbers = number
+        self._bytes += len(data)
         call = _Call(data, self._network.now_ms() + timeout_ms, done)
         self._calls[number] = call
         self._send(number, call)
@@ -195,7 +203,7 @@ class Commands:
             call.sent_to, call.why = None, text or code.name
             call.due_ms = self._network.now_ms() + RETRY_MS
             return
-        del self._calls[number]
+        self._forget(number)
         if code is not ResponseCode.SUCCESS:
             call.done(code, text, None)
             return
@@ -214,6 +222,9 @@ class Commands:
             call.done(code, "", found)
         else:
             self._carried_out.append((index, call, found))
+
+    def _forget(self, number: int) -> None:
+        self._bytes -= len(self._calls.pop(number).data)
 
     # -- other nodes --------------------------------------------------------------------------
 
@@ -276,7 +287,7 @@ class Commands:
         now_ms, leader = self._network.now_ms(), self._network.leader()
         for number, call in list(self._calls.items()):
             if now_ms >= call.deadline_ms:
-                del self._calls[number]
+                self._forget(number)
                 text = f"__cluster did not carry it out in time: {call.why}"
                 call.done(ResponseCode.TIMEOUT, text, None)
             elif now_ms >= call.due_ms or (call.sent_to is not None and call.sent_to != leader):
@@ -284,7 +295,7 @@ class Commands:
 
     def end(self, text: str) -> None:
         """Answer everything: the node stops."""
-        calls, self._calls = list(self._calls.values()), {}
+        calls, self._calls, self._bytes = list(self._calls.values()), {}, 0
         for _, call, found in self._carried_out:
             call.done(ResponseCode.SUCCESS, "", found)
         self._carried_out = []

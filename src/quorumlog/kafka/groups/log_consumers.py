@@ -322,13 +322,13 @@ class LogConsumers:
         epoch = request.epoch if member_id else NO_GENERATION
         command = CommitOffsets(self._coordinator.term, name, epoch, offsets, member_id)
 
-        def ordered(code: ResponseCode, text: str, result: Any) -> None:
-            if isinstance(result, GroupsChanged):
+        def ordered(code: ResponseCode, text: str, result: GroupsChanged | None) -> None:
+            if result is not None:
                 failed = (one for one in result.codes if one is not ResponseCode.SUCCESS)
                 code = next(failed, result.code)
             answer(self._response(request, *_COMMIT_CODES.get(code, _NOT_COMMITTED)))
 
-        self._broker.order(command, SAVE_MS, ordered)
+        self._coordinator.commits.commit(command, ordered)
 
     def _positions(self, request: PositionsRequest, log: LogToRead, answer: Answer) -> None:
         def passed(has_passed: bool) -> None:

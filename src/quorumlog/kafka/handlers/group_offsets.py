@@ -53,6 +53,11 @@ async def _execute(context: RequestContext, command: Any) -> GroupsChanged | Err
         result = await context.broker.execute(command, SAVE_MS)
     except RequestError:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return _changed(result)
+
+
+def _changed(result: Any) -> GroupsChanged | ErrorCode:
+    """Return a result if the command was carried out, else its error."""
     if not isinstance(result, GroupsChanged):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if result.code is not ResponseCode.SUCCESS:
@@ -83,7 +88,7 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
         CommitOffsets(term, name, generation, [one for _, one in some], member_id)
         for some in places
     ]
-    results = await asyncio.gather(*(_execute(context, one) for one in commands))
+    results = [await one for one in [_commit(context, one) for one in commands]]
     for some, result in zip(places, results, strict=True):
         for number, (place, _) in enumerate(some):
             if isinstance(result, GroupsChanged):
@@ -94,6 +99,20 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
                 outcomes[place] = result
     _note_outcomes(context, name, outcomes)
     return {"topics": by_topic(request.topics, outcomes)}
+
+
+def _commit(
+    context: RequestContext, command: CommitOffsets
+) -> asyncio.Future[GroupsChanged | ErrorCode]:
+    """Have offsets committed; the future has the result, or why there is none."""
+    found: asyncio.Future[GroupsChanged | ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def done(code: ResponseCode, text: str, result: GroupsChanged | None) -> None:
+        if not found.done():
+            found.set_result(_changed(result))
+
+    context.services.coordinator.commits.commit(command, done)
+    return found
 
 
 async def offsets_to_commit(

@@ -18,6 +18,7 @@ from quorumlog.kafka.transactions.coordinator import (
 )
 from quorumlog.machine.cluster.commands import NO_GENERATION
 from quorumlog.machine.cluster.transactions import STATES, TransactionRecord
+from quorumlog.model.errors import RequestError
 
 _FIRST_WITH_FENCED: Final = {"init": 4, "add": 2, "end": 2}
 """Versions from which on producers know PRODUCER_FENCED."""
@@ -88,12 +89,17 @@ def _as_known(context: RequestContext, error: ErrorCode, request: str) -> ErrorC
 async def handle_init_producer_id(context: RequestContext, request: Any) -> Answer:
     """Give an id to an idempotent producer, or to one with a transactional id.
 
-    An idempotent one that has an id and wants a higher epoch gets another id. Raises `RequestError`
-    while the cluster group cannot give ids.
+    An idempotent one that has an id and wants a higher epoch gets another id. While the cluster
+    group cannot give ids, it is told to ask again, by the one error that all clients know here.
     """
     name = request.transactional_id
     if name is None:
-        producer_id = await context.services.producer_ids.take()
+        try:
+            producer_id = await context.services.producer_ids.take()
+        except RequestError as failed:
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            context.note_error(error, str(failed))
+            return {"error_code": error, "producer_id": NO_PRODUCER, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
     error, found = _fault(context, name), InitAnswer(ErrorCode.NONE)
     if error is ErrorCode.NONE:

@@ -189,9 +189,10 @@ class TransactionCoordinator:
         if record is None or asked.producer_id == NO_PRODUCER:
             return None
         known = asked.producer_id, asked.epoch
-        if known == (record.last_producer_id, record.last_epoch):
+        is_last = known == (record.last_producer_id, record.last_epoch)
+        if is_last and record.epoch <= EPOCH_MAX:
             return self._as_it_is(record)  # its answer was lost
-        is_its_own = known == (record.producer_id, record.epoch)
+        is_its_own = is_last or known == (record.producer_id, record.epoch)
         return None if is_its_own else InitAnswer(ErrorCode.PRODUCER_FENCED)
 
     def _as_it_is(self, record: TransactionRecord) -> InitAnswer:

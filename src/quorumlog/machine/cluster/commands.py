@@ -357,6 +357,15 @@ class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     member_id: MemberText = ""
 
 
+class CommitTogether(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+    """Several commits of one coordinator, carried out one after the other.
+
+    Each counts by itself, and has the term of the whole.
+    """
+
+    commits: Annotated[list[CommitOffsets], Meta(max_length=ITEMS_MAX)]
+
+
 class ReadLog(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     """A consumer group reads a log, a plain group with this identity (empty: not known).
 
@@ -395,6 +404,12 @@ class GroupsChanged(Result, frozen=True, array_like=True, tag=True):
     code: ResponseCode
     text: str = ""
     codes: list[ResponseCode] = []
+
+
+class OffsetsCommitted(Result, frozen=True, array_like=True, tag=True):
+    """What became of each commit of a `CommitTogether`."""
+
+    results: list[GroupsChanged]
 
 
 # -- transactions ------------------------------------------------------------------------------
@@ -574,6 +589,7 @@ AnyCommand: TypeAlias = (
     | SaveGroup
     | SaveConsumers
     | CommitOffsets
+    | CommitTogether
     | ReadLog
     | DeleteOffsets
     | ForgetGroups
@@ -594,6 +610,7 @@ AnyResult: TypeAlias = (
     | ConfigsAltered
     | ProducerIds
     | GroupsChanged
+    | OffsetsCommitted
     | SinkBatchEnded
     | Refused
 )

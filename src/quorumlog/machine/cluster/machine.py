@@ -19,6 +19,7 @@ from quorumlog.machine.cluster.commands import (
     BeginSinkRun,
     Changed,
     CommitOffsets,
+    CommitTogether,
     CoordinatorCommand,
     CreatePartitions,
     CreateTopics,
@@ -35,6 +36,7 @@ from quorumlog.machine.cluster.commands import (
     GroupsLed,
     InitTransaction,
     MarkersWritten,
+    OffsetsCommitted,
     PartitionsLost,
     PartitionsOpened,
     ProducerIds,
@@ -79,6 +81,10 @@ def _commit(state: ClusterState, command: CommitOffsets, at_ms: int) -> GroupsCh
     found = state.consumer_groups.commit(command, state.topics_by_id, at_ms)
     state.transactions.superseded(command, found.codes, state.consumer_groups)
     return found
+
+
+def _commit_together(state: ClusterState, command: CommitTogether, at_ms: int) -> OffsetsCommitted:
+    return OffsetsCommitted([_commit(state, one, at_ms) for one in command.commits])
 
 
 def _delete_offsets(state: ClusterState, command: DeleteOffsets, at_ms: int) -> GroupsChanged:
@@ -149,6 +155,7 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     SaveConsumers: _save_consumers,
     ReadLog: _read_log,
     CommitOffsets: _commit,
+    CommitTogether: _commit_together,
     DeleteOffsets: _delete_offsets,
     ForgetGroups: _forget_groups,
     InitTransaction: _init_transaction,

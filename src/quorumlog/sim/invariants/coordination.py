@@ -12,6 +12,7 @@ from quorumlog.machine.cluster.commands import (
     AddToTransaction,
     AddTransactionOffsets,
     CommitOffsets,
+    CommitTogether,
     CoordinatorCommand,
     DecideTransaction,
     DeleteOffsets,
@@ -22,6 +23,7 @@ from quorumlog.machine.cluster.commands import (
     GroupsChanged,
     InitTransaction,
     MarkersWritten,
+    OffsetsCommitted,
     SaveGroup,
     decode_envelope,
     decode_result,
@@ -50,7 +52,7 @@ def _commits(command: Any) -> bool:
     """Whether offsets may be committed by a command: those of transactions once it is decided."""
     if isinstance(command, DecideTransaction | EndSinkBatch):
         return command.commits
-    return isinstance(command, CommitOffsets)
+    return isinstance(command, CommitOffsets | CommitTogether)
 
 
 def progress_text(base: int, session: str) -> str:
@@ -128,7 +130,9 @@ class Coordination(Invariant):
         is_new = self.state.answers.find(envelope.command_id) is None
         result = decode_result(execute(self.state, envelope, term))
         command = envelope.command
-        is_done = isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS
+        is_done = isinstance(result, OffsetsCommitted) or (
+            isinstance(result, GroupsChanged) and result.code is ResponseCode.SUCCESS
+        )
         where = f"the entry {index}, {type(command).__name__},"
         if not is_new:
             same = groups == self.state.consumer_groups.records and records == self._records
@@ -144,6 +148,10 @@ class Coordination(Invariant):
             self.require(command.version == version, text)
         if isinstance(command, CommitOffsets | AddTransactionOffsets) and is_done:
             self._check_commit(command, groups.get(command.group), where)
+        elif isinstance(command, CommitTogether) and isinstance(result, OffsetsCommitted):
+            for one, found in zip(command.commits, result.results, strict=True):
+                if is_done and found.code is ResponseCode.SUCCESS:
+                    self._check_commit(one, groups.get(one.group), where)
         elif isinstance(command, SaveGroup) and is_done and command.group in groups:
             before = groups[command.group].generation
             self.require(
