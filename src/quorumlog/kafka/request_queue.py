@@ -217,8 +217,8 @@ class RequestQueue:
             self._count(done)
             if answer:
                 self._connection.send(answer)
-        if self._waiting:
-            self._start_next()
+        if self._waiting:  # a replica may answer in the middle of what it does
+            self._services.defer(self.changed)
         self._connection.queue_changed()
 
     def _count(self, request: PendingRequest) -> None:
