@@ -1,4 +1,4 @@
-"""Transactions that take longer than their producers have said are aborted; epochs come to an end."""
+"""Transactions that take longer than their producers said are aborted; epochs come to an end."""
 
 import asyncio
 

@@ -298,7 +298,7 @@ _CLUSTER: Final = (
     _config(
         GROUP_INITIAL_DELAY,
         "int",
-        "3000",
+        "1000",
         _whole(0, 300_000),
         GROUP_INITIAL_DELAY,
         "How long a consumer group without members waits for more of them to join.",
@@ -346,7 +346,7 @@ _CLUSTER: Final = (
     _config(
         CONSUMER_INTERVAL,
         "int",
-        "5000",
+        "1000",
         _whole(1, 86_400_000),
         CONSUMER_INTERVAL,
         "How often members by the consumer protocol are told to send heartbeats.",
@@ -354,7 +354,7 @@ _CLUSTER: Final = (
     _config(
         CONSUMER_INTERVAL_MIN,
         "int",
-        "5000",
+        "500",
         _whole(1, 86_400_000),
         CONSUMER_INTERVAL_MIN,
         "The least that group.consumer.heartbeat.interval.ms may be.",

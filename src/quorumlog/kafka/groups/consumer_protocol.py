@@ -53,7 +53,7 @@ class ProtocolSettings(NamedTuple):
     """Times in milliseconds. `assignors`: those that members may ask for, the default first."""
 
     session_ms: int = 45_000
-    interval_ms: int = 5_000
+    interval_ms: int = 1_000
     members_max: int = 1_000
     assignors: tuple[str, ...] = ("uniform", "range")
 
