@@ -66,7 +66,7 @@ class KafkaNode:
         self.broker.start(self.node)
         coordinator, replica = self.listener.coordinator, self.node.replicas[CLUSTER_GROUP]
         self.consumers.coordinator = LogConsumers(
-            coordinator, self.broker, lambda: replica.core.leader_id
+            coordinator, self.listener.commits, self.broker, lambda: replica.core.leader_id
         )
         await self.listener.start()
 

@@ -11,6 +11,7 @@ from quorumlog.kafka.groups.consumers import ConsumerHeartbeat
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.log_consumers import REBALANCE_MS, LogConsumers
 from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest
+from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.machine.cluster.commands import (
     AddToTransaction,
     AddTransactionOffsets,
@@ -46,7 +47,8 @@ class World(Coordinated):
             lambda seconds, call: self.calls.append(call),
             KafkaCounters(),
         )
-        self.consumers = LogConsumers(self.coordinator, self, lambda: "n0")
+        commits = OffsetCommits(self, lambda: self.now_ms)
+        self.consumers = LogConsumers(self.coordinator, commits, self, lambda: "n0")
 
     @property
     def topics(self):

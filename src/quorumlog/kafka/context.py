@@ -11,6 +11,7 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
+from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.kafka.refused_batches import RefusedBatches
 from quorumlog.kafka.requests import ApiKey, RequestHeader
@@ -71,6 +72,7 @@ class Services:
     rooms: Rooms
     policies: TopicPolicies
     coordinator: GroupCoordinator
+    commits: OffsetCommits
     transactions: TransactionCoordinator
     sinks: SinkCoordinator
     gate: TransactionGate

@@ -15,6 +15,7 @@ from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.frames import FRAME_BYTES_MAX
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
+from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.producer_ids import Allocate
 from quorumlog.kafka.services import ServiceEnvironment, broker_changed, make_services
@@ -95,6 +96,11 @@ class KafkaListener:
     def coordinator(self) -> GroupCoordinator:
         """The coordinator of consumer groups."""
         return self._services.coordinator
+
+    @property
+    def commits(self) -> OffsetCommits:
+        """The commits of offsets that this node carries out as the coordinator."""
+        return self._services.commits
 
     @property
     def is_listening(self) -> bool:

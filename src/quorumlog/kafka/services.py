@@ -11,6 +11,7 @@ from quorumlog.kafka.context import RequestExecutor, Services
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
+from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.kafka.producer_ids import Allocate, ProducerIds
 from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
@@ -67,6 +68,7 @@ def make_services(
         rooms=Rooms(environment.defer),
         policies=TopicPolicies(),
         coordinator=GroupCoordinator(broker, now_ms, wall_ms, environment.unique, later, counters),
+        commits=OffsetCommits(broker, now_ms),
         transactions=TransactionCoordinator(broker, producer_ids, now_ms, wall_ms, later, counters),
         sinks=SinkCoordinator(broker, counters),
         gate=TransactionGate(broker),

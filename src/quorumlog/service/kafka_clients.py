@@ -75,7 +75,7 @@ def _log_consumers(node: Node, broker: Broker, listener: "KafkaListener") -> "Lo
         replica = node.replicas.get(CLUSTER_GROUP)
         return None if replica is None else replica.core.leader_id
 
-    return LogConsumers(listener.coordinator, broker, leader)
+    return LogConsumers(listener.coordinator, listener.commits, broker, leader)
 
 
 async def serve_kafka(node: Node, broker: Broker, listener: "KafkaListener") -> None:

@@ -29,7 +29,6 @@ from quorumlog.kafka.groups.consumers import (
 )
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings, GroupState
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
-from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.kafka.groups.topic_patterns import TopicPatterns
 from quorumlog.machine.cluster.commands import (
     CoordinatorCommand,
@@ -115,7 +114,6 @@ class GroupCoordinator:
         self._later = later
         self._counters = counters
         self.patterns = TopicPatterns(broker)
-        self.commits = OffsetCommits(broker, now_ms)
         self._protocol_settings = -1, ProtocolSettings()
         """With the version of the metadata that they are of."""
         self._groups: dict[str, AnyGroup] = {}

@@ -16,6 +16,7 @@ from quorumlog.kafka.groups.consumers import (
     HeartbeatAnswer,
 )
 from quorumlog.kafka.groups.coordinator import SAVE_MS, AnyGroup, GroupCoordinator
+from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.machine.cluster.commands import (
     NO_GENERATION,
     CommitOffsets,
@@ -118,10 +119,12 @@ class LogConsumers:
     def __init__(
         self,
         coordinator: GroupCoordinator,
+        commits: OffsetCommits,
         broker: BrokerView,
         leader: Callable[[], str | None],
     ) -> None:
         self._coordinator = coordinator
+        self._commits = commits
         self._broker = broker
         self._leader = leader
 
@@ -328,7 +331,7 @@ class LogConsumers:
                 code = next(failed, result.code)
             answer(self._response(request, *_COMMIT_CODES.get(code, _NOT_COMMITTED)))
 
-        self._coordinator.commits.commit(command, ordered)
+        self._commits.commit(command, ordered)
 
     def _positions(self, request: PositionsRequest, log: LogToRead, answer: Answer) -> None:
         def passed(has_passed: bool) -> None:

@@ -111,7 +111,7 @@ def _commit(
         if not found.done():
             found.set_result(_changed(result))
 
-    context.services.coordinator.commits.commit(command, done)
+    context.services.commits.commit(command, done)
     return found
 
 
