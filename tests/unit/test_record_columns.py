@@ -70,6 +70,18 @@ def test_long_records_and_far_timestamps_are_read():
     assert [one[1:] for one in read(built([(0, records)]))] == records
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_records_of_one_size_are_read_as_they_were_written_wherever_another_size_comes(seed):
+    choice = random.Random(seed)
+    sizes = [choice.choice((0, 10, 56, 57, 58, 59, 300)) for _ in range(4)]
+    records, most = [], choice.choice((9, 40, 2_100))
+    while len(records) < most:
+        value = choice.randbytes(choice.choice(sizes))
+        records += [(7, None, value, [])] * choice.choice((1, 2, 8, 9, 10, 30))
+    data = built([(0, records[: most // 2]), (0, records[most // 2 :])])
+    assert [one[1:] for one in read(data)] == records
+
+
 def test_a_record_with_many_headers_is_read_soon():
     headers = [(f"h{number}", None if number % 3 else b"x" * number) for number in range(500)]
     records = [(1, None, b"a", headers), (2, None, b"b", []), (3, b"k", None, headers[:65])]

@@ -31,6 +31,8 @@ UNPACKED_MAX: Final = 256 * 1024 * 1024
 """Bytes that the records of one batch may have once they are unpacked."""
 STRETCH_BYTES: Final = 8 * 1024 * 1024
 """Bytes of records that become columns together, unless one batch has more."""
+_ALIKE_LEAST, _ALIKE_MOST = 8, 1_024
+"""After so many records of one size the next ones are looked at together, and how many."""
 _VARINT_BYTES_MAX: Final = 10
 _NULL: Final = -1
 _ATTRIBUTES_SIZE: Final = 1
@@ -227,27 +229,58 @@ def _columns(buffer: Buffer, batches: list[_Placed]) -> RecordColumns:
 
 def _walk(data: Buffer, place: int, count: int, starts: list[int]) -> None:
     """Append where each of `count` records starts. Raises `IndexError` beyond the data."""
-    append = starts.append
-    for _ in range(count):
+    append, beyond = starts.append, len(starts) + count
+    step, alike, wanted = 0, 0, _ALIKE_LEAST
+    while len(starts) < beyond:
         append(place)
-        byte = data[place]
+        before, byte = place, data[place]
         if byte < 0x80:
             place += 1 + (byte >> 1)
-            continue
-        second = data[place + 1]
-        if second < 0x80:  # as most are
+        elif (second := data[place + 1]) < 0x80:  # as most are
             place += 2 + (second << 6 | (byte & 0x7F) >> 1)
+        else:
+            place = _end_of(data, place)
+        if place - before != step:
+            step, alike = place - before, 0
             continue
-        size, shift = second & 0x7F, 7
-        place += 2
-        while (byte := data[place]) >= 0x80:
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            place += 1
-            if shift > 7 * _VARINT_BYTES_MAX:
-                raise IndexError
-        size |= byte << shift
-        place += 1 + (size << 6 | (data[starts[-1]] & 0x7F) >> 1)
+        alike += 1
+        if alike == wanted:
+            found = _alike(data, place, step, min(_ALIKE_MOST, beyond - len(starts)))
+            starts += found
+            place += step * len(found)
+            alike, wanted = 0, _ALIKE_LEAST if len(found) > wanted else 2 * wanted
+
+
+def _end_of(data: Buffer, place: int) -> int:
+    """Return where a record ends. Raises `IndexError` beyond the data."""
+    size, shift = 0, 0
+    while (byte := data[place]) >= 0x80:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        place += 1
+        if shift > 7 * _VARINT_BYTES_MAX:
+            raise IndexError
+    return place + 1 + ((size | byte << shift) >> 1)
+
+
+def _alike(data: Buffer, place: int, step: int, count: int) -> list[int]:
+    """Return the starts of the records from a place on that are as long as the one before.
+
+    They are at most `count`. Records of a topic are often of one size.
+    """
+    raw = np.frombuffer(data, np.uint8)
+    width = 1
+    while data[place - step + width - 1] >= 0x80:
+        width += 1
+    count = min(count, (len(raw) - place - width) // step + 1)
+    if count <= 0:
+        return []
+    same = np.ones(count, np.bool_)
+    for number in range(width):
+        first = place + number
+        same &= raw[first : first + (count - 1) * step + 1 : step] == raw[first - step]
+    length = count if same.all() else int(same.argmin())
+    return list(range(place, place + length * step, step))
 
 
 def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
