@@ -183,3 +183,18 @@ def test_runs_are_of_partitions_or_of_brokers(capsys):
 def test_a_member_without_its_host_is_refused_before_anybody_is_asked(capsys):
     assert main(["members", "add", "n3", "7104", "--servers", "127.0.0.1:1"]) == 1
     assert "'7104' is not host:port, such as 127.0.0.1:7101" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["topic", "--create", "--topic", "t"], "quorumlog topic create"),
+        (["consumer-group", "--reset-offsets"], "quorumlog consumer-group reset"),
+        (["transaction", "--list"], "quorumlog transaction list"),
+        (["broker-config", "--alter"], "quorumlog broker-config alter"),
+    ],
+)
+def test_what_is_an_option_of_kafkas_tools_is_told_to_be_a_command(arguments, command, capsys):
+    assert main(arguments) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert f"is a command here, without dashes: {command}" in said

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
+from quorumlog.cli.command_families import CommandFamily
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.group_descriptions import (
     CONSUMER,
@@ -57,6 +58,7 @@ LEADERS_S: Final = 5.0
 """So long is waited for leaders of partitions: an election takes less."""
 
 app = typer.Typer(
+    cls=CommandFamily,
     help="Consumer groups of a cluster: list, describe, reset and delete them.",
     no_args_is_help=True,
 )
@@ -244,7 +246,9 @@ def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> 
         state = f"{state} (consumer protocol, epoch {described['group_epoch']})"
     unknown = sum(one.lag is None for one in shares)
     lag = f", lag {_lag(shares)}" if len(shares) > unknown else ""
-    lag += f" and that of {counted(unknown, 'partition')}, which is not known" * bool(unknown)
+    if unknown:
+        without = f" without the {counted(unknown, 'partition')} where it is not known"
+        lag = f"{lag}{without}" if lag else ", lag not known"
     print_line(f"consumer group {name}: {state}, {members}{assignor}{lag}")
     columns = [
         name for name in MEMBER_COLUMNS if any(_of(each, name) for each in described["members"])
