@@ -1,5 +1,6 @@
 """Brokers in memory, as the data source sees them: for readers without Spark and servers."""
 
+import copy
 from collections import Counter
 
 from quorumlog.model.errors import NetworkError
@@ -90,6 +91,10 @@ class FakeBrokers:
         self._called("partitions")
         return {name: parts for name, parts in self.topics().items() if name in topics}
 
+    def existing(self, parts):
+        self._called("existing")
+        return {part for part in parts if part in self.content}
+
     def offsets(self, times, *, reads_committed):
         self._called("offsets")
         for part in times:
@@ -129,6 +134,25 @@ def filled(count, batch=10, **options):
         last = min(first + batch, count)
         partition.append(*range(1_000 + first, 1_000 + last), **options)
     return partition
+
+
+def depose(brokers, part, end, times=1):
+    """Have offsets from `end` on refused as by a leader that was, until the leader is looked up.
+
+    `times`: how often, until a broker knows the new one.
+    """
+    whole, lookups = brokers.content[part], brokers.existing
+    former = copy.copy(whole)
+    former.end = end
+    left = [times]
+
+    def existing(parts):
+        left[0] -= 1
+        if left[0] <= 0:
+            brokers.content[part] = whole
+        return lookups(parts)
+
+    brokers.content[part], brokers.existing = former, existing
 
 
 def rows_of(reader, tasks):

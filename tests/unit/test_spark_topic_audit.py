@@ -11,8 +11,9 @@ from quorumlog.spark.jobs.topics.count import PERIODS_MAX
 from quorumlog.spark.jobs.topics.plot import draw_topics
 from quorumlog.spark.jobs.topics.source import TopicSource
 from quorumlog.spark.jobs.topics.stats import stats_of_topics, time_text
+from quorumlog.spark.topics import confirm
 from quorumlog.spark.topics.part import Part
-from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, filled
+from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, depose, filled
 from topic_archives import DAY_MS, FILES, NOON_MS, archived, source_of, split_in
 
 A0 = Part("a", 0)
@@ -20,6 +21,17 @@ A0 = Part("a", 0)
 
 def audit(brokers, directory, source=None):
     return audit_archive(source or source_of(brokers), FILES, str(directory), run_here)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(confirm, "AGAIN_S", 0)
+
+
+def once(act):
+    """Return what acts before the first fetch only."""
+    left = [act]
+    return lambda _: left.pop()() if left else None
 
 
 def found(report):
@@ -108,6 +120,22 @@ def test_retention_during_an_audit_is_no_finding(tmp_path):
     assert (report.is_clean, report.records) == (True, 10)
 
 
+def test_what_a_deposed_leader_does_not_have_is_compared_with_the_new_one(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)])
+    archived(source_of(brokers), tmp_path)
+    source = split_in(source_of(brokers), 10)
+    brokers.before_fetch = once(lambda: depose(brokers, A0, 0, 2))
+    report = audit(brokers, tmp_path, source)
+    assert (report.is_clean, report.records) == (True, 40)
+
+
+def test_a_topic_that_is_made_again_during_an_audit_lacks_what_is_archived(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)])
+    archived(source_of(brokers), tmp_path)
+    brokers.before_fetch = once(lambda: brokers.content.update({A0: FakePartition()}))
+    assert found(audit(brokers, tmp_path)) == [("archive-extra", "a-0", 0, 39)]
+
+
 def test_an_archive_of_another_cluster_is_not_compared(tmp_path):
     archived(source_of(FakeBrokers(a=[filled(5)])), tmp_path)
     brokers = FakeBrokers(a=[filled(5)])
@@ -161,6 +189,12 @@ def test_retention_while_records_are_counted_is_no_error():
     brokers = FakeBrokers(a=[filled(50)])
     brokers.before_fetch = lambda number: brokers.content[A0].purge_before(40)
     assert stats(brokers).records == 10
+
+
+def test_what_a_deposed_leader_does_not_have_is_counted_at_the_new_one():
+    brokers = FakeBrokers(a=[filled(50)])
+    brokers.before_fetch = once(lambda: depose(brokers, A0, 0, 2))
+    assert stats(brokers).records == 50
 
 
 def test_a_picture_is_drawn_unless_there_is_nothing_to_draw(tmp_path):

@@ -23,19 +23,19 @@ from quorumlog.model.errors import (
 from quorumlog.records.batch import RecordBatchError
 from quorumlog.spark.source.offsets import DataLossError
 from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS
-from quorumlog.spark.topics import planning, stream
+from quorumlog.spark.topics import confirm, planning
 from quorumlog.spark.topics.batch import FilteringTopicReader, TopicReader
-from quorumlog.spark.topics.errors import UnknownTopicError
+from quorumlog.spark.topics.errors import OffsetOutOfRangeError, UnknownTopicError
 from quorumlog.spark.topics.options import parse_topic_options
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import OffsetRanges
 from quorumlog.spark.topics.stream import TopicStreamReader
-from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, filled, rows_of
+from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, depose, filled, rows_of
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(stream, "AGAIN_S", 0)
+    monkeypatch.setattr(confirm, "AGAIN_S", 0)
 
 
 ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -259,6 +259,29 @@ def test_a_topic_that_was_made_again_meanwhile_is_a_loss():
         rows_of(reader, tasks)
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("times", [1, 4])
+def test_what_a_deposed_leader_does_not_have_is_asked_of_the_new_one(fails, times):
+    brokers = FakeBrokers(t=[filled(40)])
+    reader = reader_of(brokers, failOnDataLoss=fails, startingOffsets='{"t": {"0": 20}}')
+    tasks = reader.partitions()
+    depose(brokers, Part("t", 0), 15, times)
+    assert [row["offset"] for row in rows_of(reader, tasks)] == list(range(20, 40))
+
+
+def test_brokers_that_have_offsets_and_do_not_give_them_are_an_error():
+    brokers = FakeBrokers(t=[filled(40)])
+    reader = reader_of(brokers, failOnDataLoss="false")
+    tasks = reader.partitions()
+
+    def refuse(_):
+        raise OffsetOutOfRangeError("t-0 has no offset 0")
+
+    brokers.before_fetch = refuse
+    with pytest.raises(NetworkError, match="has offsets 0 to 39, but they cannot be had from 0 on"):
+        rows_of(reader, tasks)
+
+
 # -- conditions that Spark offers -----------------------------------------------------------------
 
 
@@ -441,14 +464,14 @@ def test_an_old_leader_that_does_not_know_the_end_is_asked_again():
     brokers = FakeBrokers(t=[partition])
     query = Query(brokers, at(10))
     partition.stable = 4
-    asked = brokers.partitions
+    asked = brokers.existing
 
-    def partitions(topics):
+    def existing(parts):
         if brokers.calls["offsets"] > 2:
             partition.stable = None  # by now the new leader is known
-        return asked(topics)
+        return asked(parts)
 
-    brokers.partitions = partitions
+    brokers.existing = existing
     assert query.latest() == at(10)
 
 

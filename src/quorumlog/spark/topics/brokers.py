@@ -1,6 +1,6 @@
 """The brokers as the data source sees them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -42,6 +42,13 @@ class Brokers(Protocol):
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Return the partitions of topics; a topic that is not there is left out."""
+        ...
+
+    def existing(self, parts: Iterable[Part]) -> set[Part]:
+        """Return those of some partitions that are there, and learn who leads them.
+
+        One is not there if a majority of the brokers say so: some may be cut off from the others.
+        """
         ...
 
     def offsets(

@@ -192,13 +192,13 @@ def first_kept(losses: DataLossPolicy, part: Part, first: int, beyond: int, begi
 
 
 def remaining(one: OffsetRange, bounds: Bounds) -> OffsetRange:
-    """Return what is left of a range whose first offset is not there any more.
+    """Return what is left of a range whose first offset is lost.
 
     That is nothing if the partition ends before it: its topic was made again.
     """
     if bounds.beyond <= one.first:
         return replace(one, first=one.beyond)
-    return replace(one, first=min(one.beyond, max(bounds.begin, one.first + 1)))
+    return replace(one, first=min(one.beyond, bounds.begin))
 
 
 def cut(ranges: Iterable[OffsetRange], options: TopicOptions) -> list[InputPartition]:

@@ -4,8 +4,8 @@ import logging
 import random
 import threading
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -111,25 +111,60 @@ class RemoteBrokers:
 
     def _metadata(self, topics: Sequence[str] | None) -> dict[str, list[int]]:
         """Learn brokers and leaders; return topics with their partitions."""
-        values = {
-            "topics": None if topics is None else [{"name": name} for name in topics],
-            "allow_auto_topic_creation": False,
-        }
-        answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, values)
+        answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, _named(topics))
         self._addresses = {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
         self._cluster_id = answer.cluster_id or ""
-        found = {}
-        for topic in answer.topics:
-            if topic.error_code in _UNKNOWN:
-                continue
-            if topic.error_code:
-                raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
-            if topics is None and topic.is_internal:
-                continue
-            found[topic.name] = sorted(one.partition_index for one in topic.partitions)
-            for one in topic.partitions:
-                self._leaders[Part(topic.name, one.partition_index)] = one.leader_id
+        leaders = _leaders_in(answer)
+        self._leaders |= {part: leader for part, (_, leader) in leaders.items()}
+        found: dict[str, list[int]] = {
+            topic.name: []
+            for topic in answer.topics
+            if topic.error_code not in _UNKNOWN and not (topics is None and topic.is_internal)
+        }
+        for part in sorted(leaders):
+            if part.topic in found:
+                found[part.topic].append(part.partition)
         return found
+
+    def existing(self, parts: Iterable[Part]) -> set[Part]:
+        """See `Brokers`."""
+        wanted = set(parts)
+        return self._riding_out(lambda: self._existing(wanted)) if wanted else set()
+
+    def _existing(self, parts: set[Part]) -> set[Part]:
+        """Ask one broker after the other until a majority agree on each partition.
+
+        Of leaders the one with the highest epoch is kept. Raises `PassingError` if no majority of
+        the brokers answer.
+        """
+        topics = sorted({part.topic for part in parts})
+        self._metadata(topics)  # which brokers there are
+        addresses = list(self._addresses.values())
+        random.shuffle(addresses)
+        majority = len(addresses) // 2 + 1
+        newest: dict[Part, tuple[int, int]] = {}
+        votes: Counter[Part] = Counter()
+        answers, failed = 0, PassingError("the brokers name no broker")
+        for address in addresses:
+            try:
+                answer = self._ask(address, ApiKey.METADATA, _METADATA_VERSION, _named(topics))
+                leaders = _leaders_in(answer)
+            except PassingError as error:
+                failed = error
+                continue
+            answers += 1
+            for part in parts & leaders.keys():
+                votes[part] += 1
+                newest[part] = max(newest.get(part, leaders[part]), leaders[part])
+            if all(max(votes[part], answers - votes[part]) >= majority for part in parts):
+                break
+        if answers < majority:
+            raise failed
+        there = {part for part in parts if answers - votes[part] < majority}
+        self._leaders |= {part: leader for part, (_, leader) in newest.items()}
+        for part in parts - there:
+            self._leaders.pop(part, None)
+        return there
 
     def offsets(
         self, times: Mapping[Part, int], *, reads_committed: bool
@@ -435,6 +470,30 @@ def located_of(answer: Message, machine: str, first: int) -> LocatedBatches:
             for one in answer.aborted_transactions
         ],
     )
+
+
+def _named(topics: Sequence[str] | None) -> dict[str, Any]:
+    """Return a request for Metadata; None: of all topics."""
+    return {
+        "topics": None if topics is None else [{"name": name} for name in topics],
+        "allow_auto_topic_creation": False,
+    }
+
+
+def _leaders_in(answer: Message) -> dict[Part, tuple[int, int]]:
+    """Return the partitions that an answer to Metadata has, with the leader's epoch and id.
+
+    Raises `PassingError` if it does not say everything.
+    """
+    found: dict[Part, tuple[int, int]] = {}
+    for topic in answer.topics:
+        if topic.error_code in _UNKNOWN:
+            continue
+        if topic.error_code:
+            raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
+        for one in topic.partitions:
+            found[Part(topic.name, one.partition_index)] = one.leader_epoch, one.leader_id
+    return found
 
 
 def _failed(part: Part, code: int) -> PassingError:

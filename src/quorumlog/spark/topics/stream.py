@@ -3,10 +3,8 @@
 Only Spark's checkpoint says how far the stream has come.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -25,7 +23,7 @@ from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.planning import shares
 from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS, monotonic_ms
 from quorumlog.spark.topics.brokers import Brokers, Connect
-from quorumlog.spark.topics.errors import UnknownTopicError
+from quorumlog.spark.topics.confirm import confirmed_bounds
 from quorumlog.spark.topics.offsets import Offset, OffsetJson, format_offset, parse_offset
 from quorumlog.spark.topics.options import TopicOptions
 from quorumlog.spark.topics.part import LATEST, Part
@@ -44,10 +42,6 @@ from quorumlog.spark.topics.planning import (
 from quorumlog.spark.topics.remote_brokers import brokers_for
 from quorumlog.spark.topics.tasks import read_few, read_ranges
 from quorumlog.spark.worker import freeze_gc
-
-AGAIN_MAX: Final = 10
-AGAIN_S: Final = 0.3
-"""How often, and after which pauses, an end is asked for again that is before what was read."""
 
 
 class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
@@ -180,24 +174,9 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
     def _bounds_of_those_there(
         self, brokers: Brokers, parts: Iterable[Part], known: Offset
     ) -> dict[Part, Bounds]:
-        """Return what can be read of partitions; those of topics that are gone are left out.
-
-        A partition that ends before an offset that is `known` is asked for again a few times: for
-        a moment a broker may take itself for the leader that it was.
-        """
-        left, tries = set(parts), AGAIN_MAX
-        while True:
-            try:
-                found = bounds_of(brokers, left, reads_committed=self._options.reads_committed)
-            except UnknownTopicError as error:
-                left = {part for part in left if part.topic != error.topic}
-                continue
-            is_behind = any(at.beyond < known.get(part, 0) for part, at in found.items())
-            if not is_behind or not tries:
-                return found
-            tries -= 1
-            time.sleep(AGAIN_S)
-            brokers.partitions(sorted({part.topic for part in left}))  # who leads them now
+        return confirmed_bounds(
+            brokers, parts, known, reads_committed=self._options.reads_committed
+        )
 
     def _wanted(self, brokers: Brokers, start_offset: Offset) -> frozenset[Part]:
         """Return the partitions to read, new ones too; whether they are there is asked seldom."""

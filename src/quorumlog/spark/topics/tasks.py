@@ -13,10 +13,10 @@ from quorumlog.records.columns import record_columns
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.topics.arrow import arrow_batch
 from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, FetchedBatches
-from quorumlog.spark.topics.errors import OffsetOutOfRangeError
+from quorumlog.spark.topics.confirm import OffsetsLostError, batches_there
 from quorumlog.spark.topics.options import TopicOptions
 from quorumlog.spark.topics.part import Part
-from quorumlog.spark.topics.planning import OffsetRange, bounds_of, first_kept, offsets_text
+from quorumlog.spark.topics.planning import Bounds, OffsetRange, first_kept, offsets_text
 
 INLINE_BYTES: Final = 1024 * 1024
 """Bytes of one partition that are read with a plan; more are left to tasks."""
@@ -37,10 +37,9 @@ def read_ranges(
     for left in ranges:
         one = left
         while one.count:
-            fetched = brokers.batches(
-                one.part,
-                one.first,
-                one.beyond,
+            fetched = batches_there(
+                brokers,
+                one,
                 reads_committed=options.reads_committed,
                 bytes_max=FETCH_BYTES,
                 local_reads=options.local_reads,
@@ -49,8 +48,8 @@ def read_ranges(
                 for found in fetched:
                     yield from arrow_batches(found, one, options, columns)
                     one = replace(one, first=found.next_offset)
-            except OffsetOutOfRangeError:
-                one = _after_loss(brokers, one, options)
+            except OffsetsLostError as error:
+                one = _after_loss(one, error.bounds, options)
 
 
 def read_few(
@@ -80,9 +79,8 @@ def read_few(
     return rows
 
 
-def _after_loss(brokers: Brokers, one: OffsetRange, options: TopicOptions) -> OffsetRange:
+def _after_loss(one: OffsetRange, bounds: Bounds, options: TopicOptions) -> OffsetRange:
     """Return what is there of a range whose first offset is not there any more."""
-    bounds = bounds_of(brokers, [one.part], reads_committed=options.reads_committed)[one.part]
     losses = DataLossPolicy(options.fail_on_data_loss)
     if one.first < bounds.begin:
         kept = first_kept(losses, one.part, one.first, one.beyond, bounds.begin)

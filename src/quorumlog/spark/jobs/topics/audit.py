@@ -29,7 +29,7 @@ from quorumlog.spark.jobs.topics.compare import (
 from quorumlog.spark.jobs.topics.files import RecordsInOrder
 from quorumlog.spark.jobs.topics.manifest import Coverage, TopicFile, load_topic_manifest
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
-from quorumlog.spark.topics.errors import OffsetOutOfRangeError
+from quorumlog.spark.topics.confirm import OffsetsLostError
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import Bounds, OffsetRange, remaining
 from quorumlog.storage.files.os_files import FileSystem
@@ -306,7 +306,9 @@ class CompareRange:
                         if rows.num_rows:
                             comparison.take(rows)
                     left = OffsetRange(left.part, beyond, left.beyond)
-            except OffsetOutOfRangeError:  # retention removes what is being compared
-                left = remaining(left, self.source.bounds([left.part])[left.part])
+            except OffsetsLostError as error:
+                if error.bounds.beyond <= left.first:  # made again: the topic does not have them
+                    break
+                left = remaining(left, error.bounds)  # retention removes what is being compared
                 comparison.skip(left.first)
         comparison.end()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from quorumlog.model.block import Int64s
 from quorumlog.spark.jobs.topics.files import offsets_in
 from quorumlog.spark.jobs.topics.source import TopicSource
-from quorumlog.spark.topics.errors import OffsetOutOfRangeError
+from quorumlog.spark.topics.confirm import OffsetsLostError
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import OffsetRange, remaining
 
@@ -170,6 +170,6 @@ class CountRanges:
                             if rows.num_rows:
                                 counts.take(rows)
                         left = OffsetRange(one.part, beyond, one.beyond)
-                except OffsetOutOfRangeError:
-                    left = remaining(left, self.source.bounds([one.part])[one.part])
+                except OffsetsLostError as error:
+                    left = remaining(left, error.bounds)
             yield counts

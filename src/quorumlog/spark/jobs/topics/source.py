@@ -10,6 +10,7 @@ from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, Connect
+from quorumlog.spark.topics.confirm import batches_there
 from quorumlog.spark.topics.options import TopicOptions, parse_topic_options
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import (
@@ -65,15 +66,12 @@ class TopicSource:
     ) -> Iterator[tuple[list[pa.RecordBatch], int]]:
         """Yield the records of a range bit by bit, with the offset up to which it was read.
 
-        Raises `OffsetOutOfRangeError` when retention was first, `CorruptionError`,
+        Raises `OffsetsLostError` when retention was first, `UnknownTopicError`, `CorruptionError`,
         `RecordBatchError`, `NetworkError`.
         """
-        if not one.count:
-            return
-        fetched = self.brokers().batches(
-            one.part,
-            one.first,
-            one.beyond,
+        fetched = batches_there(
+            self.brokers(),
+            one,
             reads_committed=self.options.reads_committed,
             bytes_max=FETCH_BYTES,
             local_reads=self.options.local_reads,
