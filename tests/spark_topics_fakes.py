@@ -65,6 +65,8 @@ class FakeBrokers:
         self.calls = Counter()
         self.timeouts = []
         self.is_down = False
+        self.hidden = set()
+        """Partitions that the broker that is asked for a list of them does not know."""
         self.before_fetch = None
         """Called before each fetch, with its number."""
 
@@ -77,13 +79,17 @@ class FakeBrokers:
         if self.is_down:
             raise NetworkError("no broker answers")
 
+    def _check_is_there(self, part):
+        if part not in self.content:
+            raise UnknownTopicError(f"there is no partition {part}", part.topic)
+
     def cluster_id(self):
         return "cluster-of-test"
 
     def topics(self):
         self._called("topics")
         found = {}
-        for part in self.content:
+        for part in self.content.keys() - self.hidden:
             found.setdefault(part.topic, []).append(part.partition)
         return found
 
@@ -98,8 +104,7 @@ class FakeBrokers:
     def offsets(self, times, *, reads_committed):
         self._called("offsets")
         for part in times:
-            if part not in self.content:
-                raise UnknownTopicError(f"there is no partition {part}", part.topic)
+            self._check_is_there(part)
         return {
             part: self.content[part].begin
             if time == EARLIEST
@@ -114,6 +119,7 @@ class FakeBrokers:
             self._called("fetch")
             if self.before_fetch is not None:
                 self.before_fetch(self.calls["fetch"])
+            self._check_is_there(part)
             partition = self.content[part]
             if not partition.begin <= first < partition.end:
                 raise OffsetOutOfRangeError(f"{part} has no offset {first}")

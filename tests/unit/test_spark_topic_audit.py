@@ -129,6 +129,13 @@ def test_what_a_deposed_leader_does_not_have_is_compared_with_the_new_one(tmp_pa
     assert (report.is_clean, report.records) == (True, 40)
 
 
+def test_a_partition_that_one_broker_does_not_know_is_compared(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)])
+    archived(source_of(brokers), tmp_path)
+    brokers.hidden = {A0}
+    assert audit(brokers, tmp_path).records == 40
+
+
 def test_a_topic_that_is_made_again_during_an_audit_lacks_what_is_archived(tmp_path):
     brokers = FakeBrokers(a=[filled(40)])
     archived(source_of(brokers), tmp_path)

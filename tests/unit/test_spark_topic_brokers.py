@@ -9,7 +9,7 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError
 from quorumlog.spark.topics import remote_brokers
-from quorumlog.spark.topics.errors import PassingError
+from quorumlog.spark.topics.errors import PassingError, UnknownTopicError
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 
@@ -79,3 +79,11 @@ def test_a_minority_of_the_brokers_does_not_say_what_is_gone(monkeypatch):
     with pytest.raises(NetworkError, match=r"h:[23] cannot be reached"):
         brokers.existing([T0])
     assert brokers.existing([]) == set()
+
+
+def test_a_broker_that_knows_less_than_the_others_does_not_end_a_read(monkeypatch):
+    new = {T0: (1, 2), T1: (1, 3)}
+    brokers = Cluster(monkeypatch, {T0: (1, 2)}, new, new).brokers()
+    assert brokers.lend(T1).address == "h:3"
+    with pytest.raises(UnknownTopicError, match="there is no partition t-2"):
+        brokers.lend(Part("t", 2))

@@ -282,6 +282,20 @@ def test_brokers_that_have_offsets_and_do_not_give_them_are_an_error():
         rows_of(reader, tasks)
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_is_deleted_while_it_is_read_is_a_loss(fails):
+    brokers = FakeBrokers(t=[filled(40), filled(10)])
+    reader = reader_of(brokers, failOnDataLoss=fails)
+    tasks = reader.partitions()
+    del brokers.content[Part("t", 0)]
+    if fails == "true":
+        with pytest.raises(DataLossError, match="t-0: the cluster does not have it any more, so"):
+            rows_of(reader, tasks)
+        return
+    rows = rows_of(reader, tasks)
+    assert [(row["partition"], row["offset"]) for row in rows] == [(1, n) for n in range(10)]
+
+
 # -- conditions that Spark offers -----------------------------------------------------------------
 
 
@@ -457,6 +471,25 @@ def test_what_was_lost_since_the_last_batch_is_an_error_or_skipped(change, text,
         return
     query.batch()
     assert query.offset == (left or {})
+
+
+@pytest.mark.parametrize("names", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])
+@pytest.mark.parametrize("hidden", [{Part("t", 1)}, {Part("t", 0), Part("t", 1)}])
+def test_what_one_broker_does_not_know_stays_in_the_checkpoint(names, hidden):
+    brokers = FakeBrokers(t=[filled(10), filled(10)])
+    query = Query(brokers, at(10, 5), **names)
+    brokers.hidden = hidden
+    assert query.latest() == at(10, 10)
+    brokers.content[Part("t", 1)].append(1)
+    assert query.latest() == at(10, 11)
+
+
+def test_only_the_partition_that_is_gone_leaves_the_checkpoint():
+    brokers = FakeBrokers(t=[filled(10), filled(10)])
+    query = Query(brokers, at(5, 5), assign='{"t": [0, 1]}', failOnDataLoss="false")
+    del brokers.content[Part("t", 1)]
+    assert query.latest() == at(10)
+    assert query.rows(at(5, 5), at(10, 10)) == [("t", 0, offset) for offset in range(5, 10)]
 
 
 def test_an_old_leader_that_does_not_know_the_end_is_asked_again():

@@ -33,7 +33,7 @@ class OffsetsLostError(OffsetOutOfRangeError):
 def confirmed_bounds(
     brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int], *, reads_committed: bool
 ) -> dict[Part, Bounds]:
-    """Return what can be read of partitions; those of topics that are gone are left out.
+    """Return what can be read of partitions; those that are gone are left out.
 
     `read_to`: ends that partitions had. One that ends before is asked for again a few times, by
     whoever leads it then.
@@ -42,8 +42,14 @@ def confirmed_bounds(
     while True:
         try:
             found = bounds_of(brokers, left, reads_committed=reads_committed)
-        except UnknownTopicError as error:
-            left = {part for part in left if part.topic != error.topic}
+        except UnknownTopicError:
+            there = brokers.existing(left)
+            if there == left:  # the brokers do not agree yet
+                if not tries:
+                    raise
+                tries -= 1
+                time.sleep(AGAIN_S)
+            left = there
             continue
         behind = [part for part, at in found.items() if at.beyond < read_to.get(part, 0)]
         if not behind or not tries:

@@ -326,11 +326,16 @@ class RemoteBrokers:
         time.sleep(RETRY_S)
 
     def _leader(self, part: Part, asked: Mapping[Part, Any]) -> str:
-        """Return the address of a leader; `asked` are the partitions that are of interest."""
+        """Return the address of a leader; `asked` are the partitions that are of interest.
+
+        Raises `PassingError`, and `UnknownTopicError` only if a majority of the brokers agree.
+        """
         if part not in self._leaders:
             self._metadata(sorted({one.topic for one in asked}))
         if part not in self._leaders:
-            raise UnknownTopicError(f"there is no partition {part}", part.topic)
+            there = self._existing({one for one in asked if one not in self._leaders})
+            if part not in there:
+                raise UnknownTopicError(f"there is no partition {part}", part.topic)
         address = self._addresses.get(self._leaders[part])
         if address is None:
             raise PassingError(f"partition {part} has no leader")

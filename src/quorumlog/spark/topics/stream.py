@@ -3,6 +3,7 @@
 Only Spark's checkpoint says how far the stream has come.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
@@ -190,7 +191,17 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
                 topics = brokers.partitions(options.topics)
                 found = [Part(name, one) for name, parts in topics.items() for one in parts]
             self._parts, self._parts_at = frozenset(found), self._now_ms()
+        missing = {part for part in start_offset if self._names(part)} - self._parts
+        if missing:  # perhaps only at the broker that was asked
+            self._parts |= brokers.existing(missing)
         return self._parts
+
+    def _names(self, part: Part) -> bool:
+        """Whether the options name the topic of a partition."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return part.topic in self._options.topics
+        return re.fullmatch(pattern, part.topic) is not None
 
     def _unread(self, part: Part, offset: int, bounds: Bounds) -> tuple[int, OffsetRange]:
         """Return where a partition is if nothing more is read of it, and what could be read."""

@@ -14,6 +14,7 @@ from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.topics.arrow import arrow_batch
 from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, FetchedBatches
 from quorumlog.spark.topics.confirm import OffsetsLostError, batches_there
+from quorumlog.spark.topics.errors import UnknownTopicError
 from quorumlog.spark.topics.options import TopicOptions
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import Bounds, OffsetRange, first_kept, offsets_text
@@ -30,7 +31,8 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of ranges, those of one after those of the other.
 
-    Records that retention removes meanwhile are an error, or skipped and logged (failOnDataLoss).
+    Records that retention removes meanwhile, and partitions that are deleted, are an error, or
+    skipped and logged (failOnDataLoss).
     Raises `DataLossError`, `CorruptionError` (verifyCrc), `RecordBatchError` for records that
     cannot be read, `NetworkError` after fetchTimeoutMs.
     """
@@ -50,6 +52,12 @@ def read_ranges(
                     one = replace(one, first=found.next_offset)
             except OffsetsLostError as error:
                 one = _after_loss(one, error.bounds, options)
+            except UnknownTopicError:
+                DataLossPolicy(options.fail_on_data_loss).lose(
+                    f"partition {one.part}: the cluster does not have it any more, so offsets "
+                    f"{one.first} to {one.beyond - 1} could not be read"
+                )
+                break
 
 
 def read_few(

@@ -165,14 +165,8 @@ def audit_archive(
         raise PipelineError(
             f"{directory} is an archive of topics of cluster {manifest.cluster}, not of {cluster}"
         )
-    there = {
-        Part(topic, one)
-        for topic, partitions in source.brokers()
-        .partitions(sorted({one.topic for one in manifest.partitions}))
-        .items()
-        for one in partitions
-    }
-    bounds = source.bounds([one.part for one in manifest.partitions if one.part in there])
+    there = source.brokers().existing(one.part for one in manifest.partitions)
+    bounds = source.bounds(sorted(there))
     facts = {one.part: _facts(one, bounds.get(one.part)) for one in manifest.partitions}
     findings = Findings(FINDINGS_KEPT)
     tasks: list[Task] = []
