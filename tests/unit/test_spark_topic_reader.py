@@ -28,7 +28,7 @@ from quorumlog.spark.topics.batch import FilteringTopicReader, TopicReader
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError, UnknownTopicError
 from quorumlog.spark.topics.options import parse_topic_options
 from quorumlog.spark.topics.part import Part
-from quorumlog.spark.topics.planning import OffsetRanges
+from quorumlog.spark.topics.planning import OffsetRange, OffsetRanges
 from quorumlog.spark.topics.stream import TopicStreamReader
 from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, depose, filled, rows_of
 
@@ -492,19 +492,37 @@ def test_only_the_partition_that_is_gone_leaves_the_checkpoint():
     assert query.rows(at(5, 5), at(10, 10)) == [("t", 0, offset) for offset in range(5, 10)]
 
 
-def test_an_old_leader_that_does_not_know_the_end_is_asked_again():
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_records_that_were_read_uncommitted_are_not_read_again_when_committed_ones_are(fails):
     partition = filled(10)
+    partition.append(3, 4, producer_id=PRODUCER, epoch=0, sequence=0, is_transactional=True)
     brokers = FakeBrokers(t=[partition])
-    query = Query(brokers, at(10))
+    query = Query(brokers, at(5), isolationLevel="read_uncommitted")
+    assert query.offsets() == [5, 6, 7, 8, 9, 10, 11]
+    partition.stable = 10
+    query = Query(brokers, query.offset, failOnDataLoss=fails)
+    assert query.batch() is None
+    assert query.reader.reportLatestOffset() == at(12)
+    partition.append(5)
+    assert query.batch() is None
+    assert brokers.calls["existing"] == 0, "nobody is asked again"
+    partition.mark(commits=True)
+    partition.stable = None
+    assert query.offsets() == [12]
+    assert query.rows(at(8), at(12)) == [("t", 0, offset) for offset in range(8, 12)]
+
+
+def test_a_batch_that_was_planned_uncommitted_is_not_lost():
+    partition = filled(10)
     partition.stable = 4
-    asked = brokers.existing
+    (task,) = Query(FakeBrokers(t=[partition])).reader.partitions(at(2), at(10))
+    assert task.ranges == (OffsetRange(Part("t", 0), 2, 10),)
 
-    def existing(parts):
-        if brokers.calls["offsets"] > 2:
-            partition.stable = None  # by now the new leader is known
-        return asked(parts)
 
-    brokers.existing = existing
+def test_an_old_leader_that_does_not_know_the_end_is_asked_again():
+    brokers = FakeBrokers(t=[filled(10)])
+    query = Query(brokers, at(10))
+    depose(brokers, Part("t", 0), 4, 3)
     assert query.latest() == at(10)
 
 

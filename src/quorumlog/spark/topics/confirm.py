@@ -12,7 +12,7 @@ from typing import Final
 from quorumlog.model.errors import NetworkError
 from quorumlog.spark.topics.brokers import Brokers, FetchedBatches
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError, UnknownTopicError
-from quorumlog.spark.topics.part import Part
+from quorumlog.spark.topics.part import LATEST, Part
 from quorumlog.spark.topics.planning import Bounds, OffsetRange, bounds_of, offsets_text
 
 AGAIN_MAX: Final = 10
@@ -36,7 +36,8 @@ def confirmed_bounds(
     """Return what can be read of partitions; those that are gone are left out.
 
     `read_to`: ends that partitions had. One that ends before is asked for again a few times, by
-    whoever leads it then.
+    whoever leads it then. One that was read further, with uncommitted records, than its ongoing
+    transactions let now has its former end: nothing is lost.
     """
     left, tries = set(parts), AGAIN_MAX
     while True:
@@ -51,12 +52,29 @@ def confirmed_bounds(
                 time.sleep(AGAIN_S)
             left = there
             continue
-        behind = [part for part, at in found.items() if at.beyond < read_to.get(part, 0)]
+        behind = _behind(found, read_to)
+        if behind and reads_committed:
+            waiting = _not_lost(brokers, behind, read_to)
+            found |= {part: Bounds(found[part].begin, read_to[part]) for part in waiting}
+            behind -= waiting
         if not behind or not tries:
             return found
         tries -= 1
         time.sleep(AGAIN_S)
         brokers.existing(behind)  # who leads them now
+
+
+def _behind(found: Mapping[Part, Bounds], read_to: Mapping[Part, int]) -> set[Part]:
+    return {part for part, at in found.items() if at.beyond < read_to.get(part, 0)}
+
+
+def _not_lost(brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int]) -> set[Part]:
+    """Return the partitions whose ends are as they were, if uncommitted records count."""
+    try:
+        ends = brokers.offsets(dict.fromkeys(parts, LATEST), reads_committed=False)
+    except UnknownTopicError:  # which is found when they are asked for again
+        return set()
+    return {part for part, end in ends.items() if (end or 0) >= read_to[part]}
 
 
 def batches_there(
