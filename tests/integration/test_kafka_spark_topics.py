@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_nodes import SECONDS, kafka_nodes
+from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
@@ -186,6 +187,15 @@ def test_a_topic_that_is_made_a_moment_later_is_waited_for(cluster):
     assert reads.partitions(["nope"]) == {}
     with pytest.raises(UnknownTopicError, match="there is no partition late-2"):
         reads.offsets({Part("late", 2): LATEST}, reads_committed=True)
+    reads.close()
+
+
+def test_a_large_request_may_be_the_first_of_a_reader(cluster, monkeypatch):
+    monkeypatch.setattr("quorumlog.spark.topics.remote_brokers.UNKNOWN_S", 0)
+    names = [f"{'no-such-topic' * 10}-{number}" for number in range(1_000)]
+    assert sum(map(len, names)) > 2 * FIRST_FRAME_BYTES_MAX
+    reads = RemoteBrokers(cluster.servers, 1_000, "test")
+    assert reads.partitions(names) == {}
     reads.close()
 
 

@@ -10,7 +10,7 @@ from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError
 from quorumlog.spark.topics import remote_brokers
 from quorumlog.spark.topics.errors import PassingError, UnknownTopicError
-from quorumlog.spark.topics.part import Part
+from quorumlog.spark.topics.part import LATEST, Part
 from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 
 T0, T1 = Part("t", 0), Part("t", 1)
@@ -37,6 +37,8 @@ class Cluster:
         return SimpleNamespace(ask=ask, close=lambda: None, address=address)
 
     def _answer(self, number, key, values):
+        if key == ApiKey.LIST_OFFSETS:
+            return self._offsets(values["topics"])
         assert key == ApiKey.METADATA
         view, names = self.views[number], [one["name"] for one in values["topics"]]
         topics = []
@@ -52,6 +54,17 @@ class Cluster:
             )
         brokers = [SimpleNamespace(node_id=one, host="h", port=one) for one in self.views]
         return SimpleNamespace(topics=topics, brokers=brokers, cluster_id="c")
+
+    def _offsets(self, topics):
+        """The offset of a partition is its number."""
+        count = sum(len(one["partitions"]) for one in topics)
+        assert count <= remote_brokers.ASKED_MAX
+        found = []
+        for one in topics:
+            numbers = [asked["partition_index"] for asked in one["partitions"]]
+            rows = [SimpleNamespace(partition_index=n, error_code=0, offset=n) for n in numbers]
+            found.append(SimpleNamespace(name=one["name"], partitions=rows))
+        return SimpleNamespace(topics=found)
 
     def brokers(self, timeout_ms=1_000):
         return RemoteBrokers("h:1", timeout_ms, "test")
@@ -87,3 +100,12 @@ def test_a_broker_that_knows_less_than_the_others_does_not_end_a_read(monkeypatc
     assert brokers.lend(T1).address == "h:3"
     with pytest.raises(UnknownTopicError, match="there is no partition t-2"):
         brokers.lend(Part("t", 2))
+
+
+def test_offsets_of_many_partitions_are_asked_for_bit_by_bit(monkeypatch):
+    monkeypatch.setattr(remote_brokers, "ASKED_MAX", 7)
+    parts = [Part("t", number) for number in range(50)]
+    cluster = Cluster(monkeypatch, dict.fromkeys(parts, (1, 1)))
+    found = cluster.brokers().offsets(dict.fromkeys(parts, LATEST), reads_committed=True)
+    assert found == {part: part.partition for part in parts}
+    assert cluster.asked[ApiKey.LIST_OFFSETS, 1] == 8

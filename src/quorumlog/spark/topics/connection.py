@@ -18,6 +18,7 @@ from quorumlog.spark.topics.errors import PassingError
 
 ANSWER_BYTES_MAX: Final = 100 * 1024 * 1024
 """A larger answer is none of a broker. One batch may be larger than what is asked for."""
+_API_VERSIONS_VERSION: Final = 0
 _FETCH_VERSION: Final = 11
 _REQUEST: Final = struct.Struct(">hhi")
 _FETCH: Final = struct.Struct(">iiiibii")
@@ -49,6 +50,7 @@ class FetchAnswer:
 class BrokerConnection:
     """A connection to `address`, opened at once; an answer that takes `timeout_s` fails.
 
+    A short request goes first, as brokers take large ones only of those who have sent one.
     All methods raise `PassingError` if the broker cannot be reached or does not answer,
     `RemoteProtocolError` if what it says is not Kafka's protocol; the connection is of no use then.
     """
@@ -61,7 +63,12 @@ class BrokerConnection:
             self._socket = socket.create_connection(parse_address(address), timeout_s)
         except OSError as error:
             raise self._failed(f"cannot be reached: {reason_of(error)}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.ask(ApiKey.API_VERSIONS, _API_VERSIONS_VERSION, {})
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the connection."""

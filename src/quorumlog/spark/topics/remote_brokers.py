@@ -33,6 +33,8 @@ CONNECTION_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.1
 UNKNOWN_S: Final = 2.0
 """How long a topic may be unknown: brokers learn of a new one a moment after it was made."""
+ASKED_MAX: Final = 10_000
+"""Partitions whose offsets are asked for in one request: brokers take 50,000 elements in all."""
 BROKERS_MAX: Final = 64
 """Clusters to which a process keeps connections."""
 _METADATA_VERSION: Final = 9
@@ -178,7 +180,10 @@ class RemoteBrokers:
             for part, at in left.items():
                 by_leader[self._leader(part, left)][part] = at
             for address, asked in by_leader.items():
-                self._list_offsets(address, asked, found, reads_committed=reads_committed)
+                rows = list(asked.items())
+                for start in range(0, len(rows), ASKED_MAX):
+                    some = dict(rows[start : start + ASKED_MAX])
+                    self._list_offsets(address, some, found, reads_committed=reads_committed)
 
         self._riding_out(ask)
         return found
