@@ -41,7 +41,10 @@ class Query:
         self.offset = checkpoint
 
     def start(self):
+        """Begin a new query, with its first batch, which is empty."""
         self.offset = json.loads(json.dumps(self.reader.initialOffset()))
+        assert self.reader.latestOffset(self.offset, self.limit) == self.offset
+        assert rows_of(self.reader, self.reader.partitions(self.offset, self.offset)) == []
         return self
 
     def latest(self):
@@ -168,7 +171,7 @@ def test_a_checkpoint_of_another_source_is_an_error():
 
 def test_without_limits_a_batch_holds_all_there_is():
     query = Query(FakeCluster(g=filled(1_000)), startingIndex="earliest").start()
-    assert query.limit == ReadAllAvailable()
+    assert query.limit != ReadAllAvailable(), "by which a query of one batch is known"
     assert query.batches() == [list(range(1_000))]
 
 
@@ -294,10 +297,9 @@ def test_an_idle_stream_asks_the_cluster_ten_times_a_second_only():
 
 
 def test_progress_says_how_far_behind_the_stream_is():
-    query = Query(
-        FakeCluster(g=filled(10)), startingIndex="earliest", maxEntriesPerTrigger="4"
-    ).start()
+    query = Query(FakeCluster(g=filled(10)), startingIndex="earliest", maxEntriesPerTrigger="4")
     assert query.reader.reportLatestOffset() is None
+    query.start()
     query.batch()
     latest = query.reader.reportLatestOffset()
     assert latest["g"]["index"] - query.offset["g"]["index"] == 6
@@ -343,6 +345,16 @@ def test_entries_purged_before_they_were_read_are_an_error():
         query.latest()
     with pytest.raises(DataLossError, match=message):
         query.reader.partitions(at(2), at(8))
+
+
+def test_entries_purged_while_the_first_batches_run_are_noticed():
+    cluster = FakeCluster(g=filled(10))
+    killed = Query(cluster, startingIndex="earliest").start()
+    cluster.content["g"].purge_before(5)
+    query = Query(cluster, killed.offset, startingIndex="earliest")
+    assert query.indexes(query.reader.initialOffset(), killed.offset) == []
+    with pytest.raises(DataLossError, match=r"entries 0 to 4 \(5 of them\) were removed"):
+        query.latest()
 
 
 def test_entries_purged_before_they_were_read_may_be_skipped_and_are_counted(caplog):

@@ -346,7 +346,10 @@ class Query:
         self.offset = checkpoint
 
     def start(self):
+        """Begin a new query, with its first batch, which is empty."""
         self.offset = json.loads(json.dumps(self.reader.initialOffset()))
+        assert self.reader.latestOffset(self.offset, self.limit) == self.offset
+        assert rows_of(self.reader, self.reader.partitions(self.offset, self.offset)) == []
         return self
 
     def latest(self):
@@ -422,7 +425,6 @@ def test_b13_all_that_is_there_when_it_starts_is_read_by_available_now():
     partition = filled(10)
     query = Query(FakeBrokers(t=[partition]), startingOffsets="earliest").start()
     assert isinstance(query.reader, SupportsTriggerAvailableNow)
-    assert isinstance(query.limit, ReadAllAvailable)
     query.reader.prepareForTriggerAvailableNow()
     partition.append(1)
     assert query.offsets() == list(range(10))
@@ -471,6 +473,35 @@ def test_what_was_lost_since_the_last_batch_is_an_error_or_skipped(change, text,
         return
     query.batch()
     assert query.offset == (left or {})
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_what_is_removed_while_the_first_batches_run_is_noticed(fails):
+    partition = filled(40)
+    brokers = FakeBrokers(t=[partition])
+    options = {"startingOffsets": "earliest", "failOnDataLoss": fails}
+    killed = Query(brokers, **options).start()
+    partition.purge_before(30)
+    query = Query(brokers, checkpoint=killed.offset, **options)
+    assert query.reader.initialOffset() == at(30), "Spark asks while no batch is committed"
+    assert query.rows(query.reader.initialOffset(), killed.offset) == []
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"offsets 0 to 29 \(30 of them\) were removed"):
+            query.batch()
+        return
+    assert query.offsets() == list(range(30, 40))
+
+
+def test_a_first_batch_that_is_planned_again_is_followed_by_one_with_records():
+    brokers = FakeBrokers(t=[filled(10)])
+    query = Query(brokers, checkpoint=at(0), startingOffsets="earliest")
+    assert query.rows(query.reader.initialOffset(), at(0)) == []
+    assert query.offsets() == list(range(10))
+
+
+def test_the_only_batch_of_a_query_has_records():
+    reader = Query(FakeBrokers(t=[filled(10)]), startingOffsets="earliest").reader
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == at(10)
 
 
 @pytest.mark.parametrize("names", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])

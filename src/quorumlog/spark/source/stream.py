@@ -30,6 +30,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.spark.source.batch import groups_to_read, matching, position_of
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
+from quorumlog.spark.source.first_batch import FirstBatch, no_limit
 from quorumlog.spark.source.inline_rows import BYTES_MAX, ENTRIES_MAX, InlineRows
 from quorumlog.spark.source.offsets import (
     READER,
@@ -98,6 +99,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         self._pinned: dict[str, int] | None = None
         self._offered_at: float | None = None
         self._has_answered = False
+        self._first_batch = FirstBatch()
 
     def _cluster(self) -> Cluster:
         return self._connect(self._options.servers, self._options.fetch_timeout_ms)
@@ -124,6 +126,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError` or `RequestError`
         when what was asked for is not there.
         """
+        self._first_batch.begin()
         options = self._options
         cluster = self._planning_cluster()
         groups = groups_to_read(cluster, options)
@@ -149,7 +152,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.max_bytes_per_trigger)
         if options.min_entries_per_trigger is not None:
             return ReadMinRows(options.min_entries_per_trigger)
-        return ReadAllAvailable()
+        return no_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query: what can be read now."""
@@ -160,14 +163,16 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         }
 
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
-        """Return where the batch after `start` ends: `start` if there is nothing to read.
+        """Return where the batch after `start` ends: `start` if it is to be empty.
 
-        A group that is new is put in at its first entry, and read from the next batch on, so that
-        the checkpoint says where it started. Raises `DataLossError` when entries after `start` are
-        gone, unless the options say to skip them.
+        The first batch of a new query is empty, so that the checkpoint says where it started.
+        So a group that is new is put in at its first entry, and read from the next batch on. Raises
+        `DataLossError` when entries after `start` are gone, unless the options say to skip them.
         """
         cluster, start_offset = self._planning_cluster(), parse_offset(start)
         known = self._ask_bounds(cluster, start_offset)
+        if self._first_batch.is_left_empty(limit):
+            return start
         end: Offset = {}
         parts: dict[str, IndexRange] = {}
         for group, position in start_offset.items():
@@ -280,6 +285,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         When entries are gone or differ from before, it raises `DataLossError`, or skips them with a
         warning that says how many, as the options say.
         """
+        self._first_batch.end()
         cluster = self._planning_cluster()
         start_offset, end_offset = parse_offset(start), parse_offset(end)
         parts = [

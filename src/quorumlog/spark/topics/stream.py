@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
+from quorumlog.spark.source.first_batch import FirstBatch, no_limit
 from quorumlog.spark.source.inline_rows import ENTRIES_MAX, InlineRows
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.planning import shares
@@ -71,6 +72,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         self._pinned: dict[Part, int] | None = None
         self._offered_at: float | None = None
         self._has_answered = False
+        self._first_batch = FirstBatch()
 
     def _brokers(self) -> Brokers:
         options = self._options
@@ -95,6 +97,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         Raises `DataLossError`, `IndexOutOfRangeError`, `UnexpectedArgumentError`,
         `UnknownTopicError` or `NetworkError` when what was asked for is not there.
         """
+        self._first_batch.begin()
         options = self._options
         brokers = self._planning_brokers()
         parts = parts_to_read(brokers, options)
@@ -116,7 +119,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.max_offsets_per_trigger)
         if options.min_offsets_per_trigger is not None:
             return ReadMinRows(options.min_offsets_per_trigger)
-        return ReadAllAvailable()
+        return no_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query: what can be read now."""
@@ -129,14 +132,17 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         self._pinned = {part: at.beyond for part, at in bounds.items()}
 
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
-        """Return where the batch after `start` ends: `start` if there is nothing to read.
+        """Return where the batch after `start` ends: `start` if it is to be empty.
 
-        A partition that is new is put in at its first offset, and read from the next batch on, so
-        that the checkpoint says where it started. Raises `DataLossError` when records after `start`
-        are gone, unless the options say to skip them.
+        The first batch of a new query is empty, so that the checkpoint says where it started.
+        So a partition that is new is put in at its first offset, and read from the next batch on.
+        Raises `DataLossError` when records after `start` are gone, unless the options say to skip
+        them.
         """
         brokers, start_offset = self._planning_brokers(), parse_offset(start)
         known = self._ask_bounds(brokers, start_offset)
+        if self._first_batch.is_left_empty(limit):
+            return start
         end: Offset = {}
         ranges: dict[Part, OffsetRange] = {}
         for part, offset in start_offset.items():
@@ -257,6 +263,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         When records are gone, it raises `DataLossError`, or skips them with a warning that says how
         many, as the options say.
         """
+        self._first_batch.end()
         brokers = self._planning_brokers()
         start_offset, end_offset = parse_offset(start), parse_offset(end)
         wanted = {
