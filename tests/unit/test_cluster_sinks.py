@@ -213,6 +213,23 @@ def test_sinks_that_nobody_uses_are_forgotten(cluster):
     assert cluster.end(run="run 1").code is ResponseCode.UNKNOWN_PRODUCER
 
 
+def test_a_sink_is_not_forgotten_while_an_attempt_of_it_is_used(cluster):
+    """By a command that was given before the attempt began."""
+    cluster.end(batch=3)
+    cluster.begin(sink="t", run="run 1")
+    attempt = cluster.attempt()
+    assert cluster.do(ForgetSinks(TERM, ["s", "t"], 5)).codes == [
+        ResponseCode.CHANGE_IN_PROGRESS,
+        OK,
+    ]
+    late = ForgetSinks(TERM, ["s"], 10_000)
+    assert cluster.do(late).codes == [ResponseCode.CHANGE_IN_PROGRESS], "it is ongoing"
+    assert cluster.end(attempt, batch=4).last_batch == 4
+    assert cluster.do(late).codes == [ResponseCode.CHANGE_IN_PROGRESS], "it lacks markers"
+    cluster.mark("0.0")
+    assert cluster.do(late).codes == [OK]
+
+
 def test_sinks_are_in_snapshots(cluster):
     cluster.end(cluster.attempt(), batch=2)
     data = cluster.machine._state.encode()

@@ -59,13 +59,17 @@ class World(Coordinated):
     def begin(self, sink):
         self.do(BeginSinkRun(TERM, sink, 0, "run"), self.time_ms)
 
-    def write(self, sink):
+    def take_id(self, sink):
         key = attempt_id(sink, "0.0")
         self.do(InitTransaction(TERM, key, 0, 7, 0, TIMEOUT_MS, False), self.time_ms)
-        self.do(AddToTransaction(TERM, key, 1, [(ORDERS, 0)]), self.time_ms)
+        return key
 
-    def commit(self, sink, *, is_last=False):
-        self.do(EndSinkBatch(TERM, sink, "run", 0, True, [], is_last), self.time_ms)
+    def write(self, sink):
+        self.do(AddToTransaction(TERM, self.take_id(sink), 1, [(ORDERS, 0)]), self.time_ms)
+
+    def commit(self, sink, *, batch=0, attempts=(), is_last=False):
+        command = EndSinkBatch(TERM, sink, "run", batch, True, list(attempts), is_last)
+        return self.do(command, self.time_ms)
 
     def after(self, milliseconds):
         self.time_ms += milliseconds
@@ -82,7 +86,22 @@ def test_sinks_that_are_over_or_never_wrote_a_batch_go_after_an_hour_and_others_
     world.write("writing")
     assert world.after(EXPIRE_EVERY_MS) == {"idle", "over", "query", "writing"}
     assert world.after(EXPIRE_EVERY_MS + 1) == {"query", "writing"}
-    assert world.after(WEEK_MS) == set()
+    assert world.after(WEEK_MS) == {"writing"}
+
+
+def test_a_sink_that_begins_a_batch_after_a_long_pause_is_not_forgotten():
+    world = World()
+    for sink in ("writing", "beginning", "query"):
+        world.begin(sink)
+        world.commit(sink)
+    world.after(WEEK_MS - EXPIRE_EVERY_MS)
+    world.time_ms += EXPIRE_EVERY_MS - 1
+    world.write("writing")
+    world.take_id("beginning")
+    assert world.after(EXPIRE_EVERY_MS // 2) == {"writing", "beginning"}
+    ended = world.commit("writing", batch=1, attempts=[("0.0", 7, 0)])
+    assert (ended.last_batch, ended.committed) == (1, 1)
+    assert world.after(EXPIRE_EVERY_MS) == {"writing"}
 
 
 def test_a_coordinator_whose_clock_is_set_forward_forgets_no_sink_until_it_has_gone_evenly():

@@ -27,7 +27,7 @@ from quorumlog.machine.cluster.commands import (
     OffsetToCommit,
 )
 from quorumlog.machine.cluster.consumer_groups import Partition
-from quorumlog.machine.cluster.sinks import NO_BATCH, sink_of
+from quorumlog.machine.cluster.sinks import NO_BATCH, sink_of, used_sinks
 from quorumlog.machine.cluster.transactions import TransactionRecord
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
@@ -458,30 +458,33 @@ class TransactionCoordinator:
     def _expire(self) -> None:
         """Forget ids and sinks that nobody has used for long.
 
-        Attempts of sinks lose nothing by it, and sinks that are over, or never committed a batch
-        and are not writing one, are needed no more: an hour is enough for them, so that jobs that
-        were killed do not fill the tables.
+        Attempts of sinks lose nothing by it, and sinks that are over, or never committed a batch,
+        are needed no more: an hour is enough for them, so that jobs that were killed do not fill
+        the tables. No sink is forgotten that is writing a batch: its record may be old, as a run
+        that is known begins one without a change.
         """
         expiration_ms = int(cluster_default(TRANSACTIONAL_ID_EXPIRATION, self._broker.defaults))
         before_ms = self._expiry.limit_ms(expiration_ms)
         soon_ms = self._expiry.limit_ms(min(expiration_ms, EXPIRE_EVERY_MS))
         if before_ms is None or soon_ms is None:
             return
-        ids, soon_ids, writing = list[str](), list[str](), set[str | None]()
-        for name, record in self._broker.transactions.records.items():
+        ids, soon_ids = list[str](), list[str]()
+        records = self._broker.transactions.records
+        for name, record in records.items():
             if record.is_open:
-                writing.add(sink_of(name))
-            elif record.changed_ms < before_ms:
+                continue
+            if record.changed_ms < before_ms:
                 ids.append(name)
             elif record.changed_ms < soon_ms and sink_of(name) is not None:
                 soon_ids.append(name)
         sinks, soon_sinks = list[str](), list[str]()
+        used = used_sinks(records, soon_ms)
         for name, sink in self._broker.sinks.items():
+            if name in used:
+                continue
             if sink.changed_ms < before_ms:
                 sinks.append(name)
-                continue
-            is_idle = sink.last_batch == NO_BATCH and name not in writing
-            if (sink.is_over or is_idle) and sink.changed_ms < soon_ms:
+            elif (sink.is_over or sink.last_batch == NO_BATCH) and sink.changed_ms < soon_ms:
                 soon_sinks.append(name)
         for command, old, since_ms in (
             (ForgetTransactions, ids, before_ms),

@@ -543,7 +543,7 @@ class EndSinkBatch(CoordinatorCommand, frozen=True, array_like=True, tag=True):
 
 
 class ForgetSinks(CoordinatorCommand, frozen=True, array_like=True, tag=True):
-    """Forget sinks of which nothing has changed since a time."""
+    """Forget sinks of which, and of whose attempts, nothing has changed since a time."""
 
     sinks: Annotated[list[SinkName], Meta(max_length=ITEMS_MAX)]
     unchanged_since_ms: Milliseconds

@@ -136,7 +136,7 @@ def _end_sink_batch(state: ClusterState, command: EndSinkBatch, at_ms: int) -> S
 
 
 def _forget_sinks(state: ClusterState, command: ForgetSinks, at_ms: int) -> GroupsChanged:
-    return state.sinks.forget(command)
+    return state.sinks.forget(command, state.transactions)
 
 
 _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] = {

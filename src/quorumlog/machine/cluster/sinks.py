@@ -142,12 +142,17 @@ class Sinks:
             aborted=aborted,
         )
 
-    def forget(self, command: ForgetSinks) -> GroupsChanged:
-        """Forget sinks that nothing was written by since a time."""
+    def forget(self, command: ForgetSinks, transactions: Transactions) -> GroupsChanged:
+        """Forget sinks that nobody has used since a time: neither they nor attempts of them were
+        changed, and no transaction of an attempt is open.
+
+        A run that is known begins a batch without a change of its sink.
+        """
+        used = used_sinks(transactions.records, command.unchanged_since_ms)
         codes = []
         for name in command.sinks:
             found = self.records.get(name)
-            if found is None or found.changed_ms > command.unchanged_since_ms:
+            if found is None or found.changed_ms > command.unchanged_since_ms or name in used:
                 codes.append(ResponseCode.CHANGE_IN_PROGRESS)
             else:
                 self._remove(name)
@@ -176,6 +181,16 @@ class Sinks:
         if self._view is None:
             self._view = dict(self.records)
         return self._view
+
+
+def used_sinks(records: Mapping[str, TransactionRecord], since_ms: int) -> set[str]:
+    """Return the sinks of which an attempt has an open transaction, or was changed after a time."""
+    names = (
+        sink_of(name)
+        for name, record in records.items()
+        if record.is_open or record.changed_ms > since_ms
+    )
+    return {name for name in names if name is not None}
 
 
 def end_attempts(
