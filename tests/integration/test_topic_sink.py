@@ -373,7 +373,7 @@ def test_a_batch_that_comes_before_one_that_was_committed_is_an_error(cluster, t
     for run, number in (("run 1", 0), ("run 1", 1), ("run 2", 1)):
         write_as(run, number)
     with pytest.raises(
-        UnexpectedArgumentError, match=r"batch 0 of .* batch 1 was committed before"
+        UnexpectedArgumentError, match=r"batch 0 is not .* batch 1 of .* was committed before"
     ):
         write_as("run 3", 0)
     write_as("run 4", 2)
@@ -384,13 +384,15 @@ def test_a_stream_whose_checkpoint_went_back_gets_an_error(cluster, topics):
     options, sink = options_of(cluster), a_sink()
     writer = TopicStreamWriter(options)
 
-    def write_as(run, number):
-        writer.commit([write(options, SinkBatch(sink, run, number), topics, "v")], number)
+    def write_as(run, number, *values):
+        writer.commit([write(options, SinkBatch(sink, run, number), topics, *values)], number)
 
     for run, number in (("run 1", 0), ("run 1", 1), ("run 2", 1), ("run 2", 2)):
-        write_as(run, number)
+        write_as(run, number, "v")
     with pytest.raises(UnexpectedArgumentError, match=r"batch 1 .* batch 2 .* checkpoint"):
-        write_as("run 3", 1)
+        write_as("run 3", 1, "v")
+    with pytest.raises(UnexpectedArgumentError, match=r"with 1 row and not 2: .* checkpoint"):
+        write_as("run 3", 2, "v", "w")
     assert len(values_of(cluster.bootstrap_servers, topics, PARTITIONS)) == 3
 
 

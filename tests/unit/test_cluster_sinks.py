@@ -2,11 +2,13 @@
 
 import io
 
+import msgspec
 import pytest
 
 from cluster_commands import BILLS, ORDERS, TERM, Coordinated
 from quorumlog.machine.cluster import sinks
 from quorumlog.machine.cluster.commands import (
+    UNKNOWN_ROWS,
     AddToTransaction,
     BeginSinkRun,
     EndSinkBatch,
@@ -15,7 +17,7 @@ from quorumlog.machine.cluster.commands import (
     MarkersWritten,
 )
 from quorumlog.machine.cluster.machine import ClusterMachine
-from quorumlog.machine.cluster.sinks import EARLIER_RUNS_MAX, attempt_id, sink_of
+from quorumlog.machine.cluster.sinks import EARLIER_RUNS_MAX, SinkRecord, attempt_id, sink_of
 from quorumlog.model.codes import ResponseCode
 
 OK, LATE = ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_TERM
@@ -51,9 +53,17 @@ class Cluster(Coordinated):
         return name, producer_id, epoch
 
     def end(
-        self, *attempts, batch=0, run="run 1", commits=True, is_last=False, sink="s", term=TERM
+        self,
+        *attempts,
+        batch=0,
+        run="run 1",
+        commits=True,
+        is_last=False,
+        sink="s",
+        term=TERM,
+        rows=5,
     ):
-        command = EndSinkBatch(term, sink, run, batch, commits, list(attempts), is_last)
+        command = EndSinkBatch(term, sink, run, batch, commits, list(attempts), is_last, rows)
         return self.do(command, term=TERM)
 
     def state_of(self, name, sink="s"):
@@ -113,6 +123,21 @@ def test_a_batch_that_comes_again_changes_nothing(cluster):
     assert (found.code, found.last_batch, found.committed) == (OK, 0, 0)
     assert cluster.end(commits=False).code is OK, "it is too late to abort it"
     assert (dict(cluster.ids), cluster.sink) == (ids, sink)
+
+
+def test_how_many_rows_the_last_batch_has_is_told_when_it_comes_again(cluster):
+    assert cluster.end(cluster.attempt(), batch=3, rows=100).last_rows == 100
+    assert cluster.end(batch=4, commits=False, rows=7).last_rows == 100
+    assert cluster.end(batch=3, rows=350, run="run 2").last_rows == 100
+    assert cluster.end(batch=4, rows=0).last_rows == 0
+    assert cluster.end(batch=5, rows=UNKNOWN_ROWS).last_rows == UNKNOWN_ROWS
+
+
+def test_a_sink_and_a_command_of_earlier_versions_tell_no_rows():
+    encoded = msgspec.msgpack.encode(["s", "run 1", 3, 7, False, 5, []])
+    assert msgspec.msgpack.decode(encoded, type=SinkRecord).last_rows == UNKNOWN_ROWS
+    encoded = msgspec.msgpack.encode(["EndSinkBatch", TERM, "s", "run 1", 7, True, [], False])
+    assert msgspec.msgpack.decode(encoded, type=EndSinkBatch).rows == UNKNOWN_ROWS
 
 
 def test_a_late_command_does_nothing_to_the_next_batch(cluster):

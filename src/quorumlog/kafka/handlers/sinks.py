@@ -5,7 +5,7 @@ from typing import Any, Final
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.sinks import Attempt, EndAnswer, JoinAnswer, SinkBatch
-from quorumlog.machine.cluster.commands import ITEMS_MAX
+from quorumlog.machine.cluster.commands import ITEMS_MAX, UNKNOWN_ROWS
 from quorumlog.machine.cluster.sinks import sink_of
 from quorumlog.model.bounds import NUMBER_MAX
 
@@ -71,15 +71,23 @@ async def handle_end_sink_batch(context: RequestContext, request: Any) -> Answer
     if error is ErrorCode.NONE and not _are_well_formed(attempts):
         error = ErrorCode.INVALID_REQUEST
         text = f"a batch has at most {ITEMS_MAX} attempts, each with a name and a producer"
+    if error is ErrorCode.NONE and not UNKNOWN_ROWS <= request.rows <= NUMBER_MAX:
+        error, text = ErrorCode.INVALID_REQUEST, f"a batch has 0 to {NUMBER_MAX} rows"
     found = EndAnswer(error, text)
     if error is ErrorCode.NONE:
-        commits, is_last = request.committed, request.is_last
-        found = await context.services.sinks.end(asked, attempts, commits=commits, is_last=is_last)
+        found = await context.services.sinks.end(
+            asked,
+            attempts,
+            commits=request.committed,
+            is_last=request.is_last,
+            rows=request.rows,
+        )
     _note(context, found, asked.sink)
     return {
         "error_code": found.error,
         "error_message": found.text or None,
         "last_batch_id": found.last_batch,
+        "last_rows": found.last_rows,
     }
 
 

@@ -12,6 +12,7 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.coordinator import COMPLETE_MS, NO_PRODUCER, SAVE_MS
 from quorumlog.machine.cluster.commands import (
+    UNKNOWN_ROWS,
     BeginSinkRun,
     EndSinkBatch,
     GroupsChanged,
@@ -65,11 +66,14 @@ class JoinAnswer(NamedTuple):
 
 
 class EndAnswer(NamedTuple):
-    """The answer to who ends a batch: the last one that was committed, or what is wrong."""
+    """The answer to who ends a batch: the last one that was committed, and the number of its rows
+    if that was told; or what is wrong.
+    """
 
     error: ErrorCode
     text: str = ""
     last_batch: int = NO_BATCH
+    last_rows: int = UNKNOWN_ROWS
 
 
 class SinkCoordinator:
@@ -117,7 +121,13 @@ class SinkCoordinator:
         return JoinAnswer(ErrorCode.NONE, "", last_batch, *producer, record.state == "Ongoing")
 
     async def end(
-        self, asked: SinkBatch, attempts: Sequence[Attempt], *, commits: bool, is_last: bool
+        self,
+        asked: SinkBatch,
+        attempts: Sequence[Attempt],
+        *,
+        commits: bool,
+        is_last: bool,
+        rows: int = UNKNOWN_ROWS,
     ) -> EndAnswer:
         """Commit the attempts of a batch, or none, and abort all others of the sink.
 
@@ -131,6 +141,7 @@ class SinkCoordinator:
             commits,
             list(attempts),
             is_last,
+            rows,
         )
         error, text, result = await self._execute(command)
         if not isinstance(result, SinkBatchEnded) or error is not ErrorCode.NONE:
@@ -145,7 +156,7 @@ class SinkCoordinator:
             return not any(sink_of(one) == asked.sink for one in prepared)
 
         await self._broker.until_committed(are_marked, COMPLETE_MS)
-        return EndAnswer(ErrorCode.NONE, last_batch=result.last_batch)
+        return EndAnswer(ErrorCode.NONE, last_batch=result.last_batch, last_rows=result.last_rows)
 
     def _note_aborted(self, batch: SinkBatch) -> None:
         """Remember a batch; that which was aborted first of too many is forgotten."""

@@ -10,7 +10,14 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from quorumlog.model.bounds import AddressText, IdentityBytes, Milliseconds, Name, Number
+from quorumlog.model.bounds import (
+    NUMBER_MAX,
+    AddressText,
+    IdentityBytes,
+    Milliseconds,
+    Name,
+    Number,
+)
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.messages.consumers import PARTITIONS_MAX
@@ -508,6 +515,8 @@ class MarkersWritten(Command, frozen=True, array_like=True, tag=True):
 
 # -- sinks --------------------------------------------------------------------------------------
 
+UNKNOWN_ROWS: Final = -1
+"""Instead of the number of rows of a batch: who ended it did not tell it."""
 SinkName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_024)]
 RunId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 AttemptName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^:]*$")]
@@ -532,6 +541,7 @@ class EndSinkBatch(CoordinatorCommand, frozen=True, array_like=True, tag=True):
 
     `attempts`: name, producer id and epoch of those whose transactions are committed. `is_last`:
     nothing more is written by this sink, and the transactional ids of its attempts are forgotten.
+    `rows`: how many the batch has, by which it is known again; `UNKNOWN_ROWS` if it is not told.
     """
 
     sink: SinkName
@@ -540,6 +550,7 @@ class EndSinkBatch(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     commits: bool
     attempts: Annotated[list[tuple[AttemptName, Number, Epoch]], Meta(max_length=ITEMS_MAX)]
     is_last: bool = False
+    rows: Annotated[int, Meta(ge=UNKNOWN_ROWS, le=NUMBER_MAX)] = UNKNOWN_ROWS
 
 
 class ForgetSinks(CoordinatorCommand, frozen=True, array_like=True, tag=True):
@@ -550,8 +561,8 @@ class ForgetSinks(CoordinatorCommand, frozen=True, array_like=True, tag=True):
 
 
 class SinkBatchEnded(Result, frozen=True, array_like=True, tag=True):
-    """What became of a batch of a sink: the last one that was committed, and how many transactions
-    the command has committed and aborted.
+    """What became of a batch of a sink: the last one that was committed, how many transactions the
+    command has committed and aborted, and how many rows that batch has, or `UNKNOWN_ROWS`.
     """
 
     code: ResponseCode
@@ -559,6 +570,7 @@ class SinkBatchEnded(Result, frozen=True, array_like=True, tag=True):
     last_batch: int = -1
     committed: int = 0
     aborted: int = 0
+    last_rows: int = UNKNOWN_ROWS
 
 
 # -- encoding -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from quorumlog.machine.cluster.commands import (
+    UNKNOWN_ROWS,
     BeginSinkRun,
     EndSinkBatch,
     ForgetSinks,
@@ -47,7 +48,7 @@ def sink_of(transactional_id: str) -> str | None:
 
 
 class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A sink: its present run, and the last batch that was committed.
+    """A sink: its present run, and the last batch that was committed, with the number of its rows.
 
     `is_over`: it was for one batch, which has ended; nothing more is written.
     """
@@ -59,6 +60,7 @@ class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     is_over: bool = False
     changed_ms: int = 0
     earlier_runs: tuple[str, ...] = ()
+    last_rows: int = UNKNOWN_ROWS
 
 
 @dataclass(slots=True)
@@ -99,7 +101,8 @@ class Sinks:
 
         If one of those to be committed is not ongoing any more, nothing changes. Nothing does if
         the batch, or a later one, was committed before, by whichever run: only what the command
-        itself names is aborted then, if it is ongoing.
+        itself names is aborted then, if it is ongoing. The answer says how many rows the last batch
+        has: if one that comes again has another number, it is not the same.
         """
         before = self.records.get(command.sink)
         if before is None:
@@ -118,7 +121,9 @@ class Sinks:
                 record = transactions.records.get(name)
                 if record is not None and _fault(record, producer) is None:
                     transactions.end(record, ending, groups, commits=False)
-            return SinkBatchEnded(ResponseCode.SUCCESS, last_batch=before.last_batch)
+            return SinkBatchEnded(
+                ResponseCode.SUCCESS, last_batch=before.last_batch, last_rows=before.last_rows
+            )
         if command.commits:
             for name, producer in named.items():
                 fault = _fault(transactions.records.get(name), producer)
@@ -131,6 +136,7 @@ class Sinks:
             before,
             version=before.version + 1,
             last_batch=command.batch_id if command.commits else before.last_batch,
+            last_rows=command.rows if command.commits else before.last_rows,
             is_over=command.is_last,
             changed_ms=max(before.changed_ms, at_ms),
         )
@@ -140,6 +146,7 @@ class Sinks:
             last_batch=after.last_batch,
             committed=len(accepted),
             aborted=aborted,
+            last_rows=after.last_rows,
         )
 
     def forget(self, command: ForgetSinks, transactions: Transactions) -> GroupsChanged:

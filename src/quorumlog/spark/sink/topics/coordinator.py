@@ -41,6 +41,8 @@ ANSWER_S: Final = 15.0
 """A request that is not answered for so long is sent again."""
 CONNECT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 1024 * 1024
+END_VERSION: Final = 1
+"""Of EndSinkBatch: the first one that says how many rows a batch has."""
 _OF_TRANSACTIONS: Final = 1
 """The kind of coordinator that is asked for, in FindCoordinator."""
 _AGAIN: Final = {
@@ -84,6 +86,13 @@ class Joined(NamedTuple):
     is_ongoing: bool
 
 
+class Ended(NamedTuple):
+    """The last batch that is committed, and how many rows it has; -1: that was not told."""
+
+    last_batch: int
+    last_rows: int
+
+
 class _Connection:
     """A connection to one broker, which is known to speak our requests."""
 
@@ -99,11 +108,16 @@ class _Connection:
         except BaseException:
             self.close()
             raise
-        if all(one.api_key != JoinSinkRequest.API_KEY for one in found.api_keys):
+        newest = {one.api_key: one.max_version for one in found.api_keys}
+        if (
+            JoinSinkRequest.API_KEY not in newest
+            or newest.get(EndSinkBatchRequest.API_KEY, -1) < END_VERSION
+        ):
             self.close()
             raise UnsupportedError(
                 f"{address[0]}:{address[1]} does not know quorumlog's requests for sinks: it is no "
-                "broker of quorumlog, or of an older version. Set deliveryGuarantee=at-least-once"
+                "broker of quorumlog, or of an older version. Upgrade the brokers first, or set "
+                "deliveryGuarantee=at-least-once"
             )
 
     def ask(self, request: Any, response: Any, timeout_s: float) -> Any:
@@ -176,24 +190,24 @@ class SinkCoordinator:
         )
 
     def end(
-        self, batch: SinkBatch, attempts: list[Attempt], *, commits: bool, is_last: bool
-    ) -> int:
+        self, batch: SinkBatch, attempts: list[Attempt], *, rows: int, commits: bool, is_last: bool
+    ) -> Ended:
         """Commit what attempts have written, all of it or nothing, and abort all other attempts.
 
         Returns the last batch that is committed then. One that was committed before, or comes
-        before one that was, is not committed again. `commits` False: all are aborted.
+        before one that was, is not committed again. `commits` False: all are aborted. `rows`: how
+        many the batch has, which is remembered with it.
         Raises `TransactionAbortedError` if a transaction of the attempts is not ongoing any more:
         nothing is committed then.
         """
 
         def request() -> Any:
             of = EndSinkBatchRequest.SinkAttempt
-            named = [of(*one, version=0) for one in attempts]
-            return EndSinkBatchRequest(*batch, commits, is_last, named, version=0)
+            named = [of(*one, version=END_VERSION) for one in attempts]
+            return EndSinkBatchRequest(*batch, commits, is_last, named, rows, version=END_VERSION)
 
         found = self._ask(request, EndSinkBatchResponse, f"batch {batch.batch_id} of {batch.sink}")
-        last_batch: int = found.last_batch_id
-        return last_batch
+        return Ended(found.last_batch_id, found.last_rows)
 
     # -- inside -------------------------------------------------------------------------------
 

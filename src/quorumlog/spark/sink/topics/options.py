@@ -72,6 +72,10 @@ KNOWN: Final = {
     ),
     "batchId": "of a batch write: its number, rising with every batch of a transactionalId",
     "deliveryTimeoutMs": "how long an outage is ridden out (default 120000)",
+    "failOnDataLoss": (
+        "true (default): a batch with the number of the last one, but not as many rows, is an "
+        "error; or false: it is taken for the same one, and not written"
+    ),
     **_KAFKA,
 }
 SYNONYMS: Final = {
@@ -108,7 +112,8 @@ _COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
 class TopicWriteOptions:
     """Where to write and how. `identity`: sink and batch of a batch write, if it has a name.
 
-    `settings`: of the producers, by librdkafka's names.
+    `settings`: of the producers, by librdkafka's names. `fails_on_data_loss`: whether a batch that
+    has the number of the last one, and another number of rows, is an error.
     """
 
     servers: str
@@ -118,6 +123,7 @@ class TopicWriteOptions:
     identity: tuple[str, int] | None
     delivery_timeout_ms: int
     settings: Mapping[str, str | int]
+    fails_on_data_loss: bool
 
     def for_stream(self) -> "TopicWriteOptions":
         """Return these, or raise `UnexpectedArgumentError` for what only a batch write has."""
@@ -154,6 +160,7 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicWriteOptions:
         identity=identity,
         delivery_timeout_ms=min(delivery_ms, timeout_ms) if is_transactional else delivery_ms,
         settings=_settings(values),
+        fails_on_data_loss=values.choice("failOnDataLoss", {"true": True, "false": False}),
     )
     _check_settings(options)
     return options

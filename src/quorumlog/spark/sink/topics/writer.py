@@ -6,6 +6,7 @@ others. A batch that was committed is not written again. A query that is started
 run before it.
 """
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorumlog.machine.cluster.commands import ITEMS_MAX
+from quorumlog.machine.cluster.commands import ITEMS_MAX, UNKNOWN_ROWS
 from quorumlog.machine.cluster.sinks import attempt_id
 from quorumlog.model.errors import TransactionAbortedError, UnexpectedArgumentError
-from quorumlog.spark.sink.topics.coordinator import Attempt, Joined, SinkBatch, SinkCoordinator
+from quorumlog.model.wording import counted
+from quorumlog.spark.sink.topics.coordinator import (
+    Attempt,
+    Ended,
+    Joined,
+    SinkBatch,
+    SinkCoordinator,
+)
 from quorumlog.spark.sink.topics.options import (
     TopicWriteOptions,
     check_topic_columns,
@@ -33,6 +41,8 @@ from quorumlog.spark.sink.writer import Messages, context_of, task_context
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.worker import freeze_gc
 
+logger = logging.getLogger(__name__)
+
 TASKS_MAX: Final = ITEMS_MAX
 """Tasks of a batch that one decision can commit."""
 NAMES_MAX: Final = 16
@@ -42,12 +52,27 @@ some of the first run may be there yet."""
 
 @dataclass
 class TopicTaskMessage(WriterCommitMessage):
-    """What a task wrote: of which batch, None for at-least-once; and its attempt, None if it wrote
-    nothing.
+    """What a task wrote: of which batch, None for at-least-once; its attempt, None if it wrote
+    nothing; and how many rows it was given, also if they were not to be written again.
     """
 
     batch: SinkBatch | None
     attempt: Attempt | None = None
+    rows: int = 0
+
+
+class _Rows:
+    """Rows as they are taken, and how many they were."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.count = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for one in self._batches:
+            if one.num_rows:
+                self.count += one.num_rows
+                yield one
 
 
 class TopicTaskWriter:
@@ -72,13 +97,16 @@ class TopicTaskWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> TopicTaskMessage:
         """Write all rows and wait until they are acknowledged. Raises `RequestError`."""
         freeze_gc()
-        rows = (one for one in batches if one.num_rows)
+        taken = _Rows(batches)
+        rows = iter(taken)
         if self._batch is None:
             self._write(rows)
             return TopicTaskMessage(None)
         with SinkCoordinator(self._options.servers, self._options.delivery_timeout_ms) as asked:
             attempt = self._write_once(asked, self._batch, rows)
-        return TopicTaskMessage(self._batch, attempt)
+        for _ in rows:
+            pass  # of a batch that is not written again: they are counted
+        return TopicTaskMessage(self._batch, attempt, taken.count)
 
     def _write(self, rows: Iterator[pa.RecordBatch]) -> None:
         producer = None
@@ -101,8 +129,6 @@ class TopicTaskWriter:
         name, joined = self._free_name(coordinator, batch)
         first = next(rows, None)
         if joined.last_batch >= batch.batch_id or first is None:
-            for _ in rows:
-                pass  # Spark wants them to be read
             return None
         transactional_id = attempt_id(batch.sink, name)
         producer = TopicProducer(self._options, transactional_id)
@@ -145,7 +171,7 @@ def end_batch(
     commits: bool,
     is_last: bool,
     timeout_ms: int | None = None,
-) -> int | None:
+) -> Ended | None:
     """Commit a batch, or abort it; in both cases all that tasks did not say to have written ends.
 
     `batch` None: that which the messages name; nothing is done if they name none. Returns the last
@@ -158,7 +184,8 @@ def end_batch(
     with SinkCoordinator(options.servers, timeout_ms or options.delivery_timeout_ms) as asked:
         try:
             accepted = attempts if commits else []
-            return asked.end(batch, accepted, commits=commits, is_last=is_last)
+            rows = sum(one.rows for one in messages)
+            return asked.end(batch, accepted, rows=rows, commits=commits, is_last=is_last)
         except TransactionAbortedError as error:
             if not attempts:
                 return None  # no task has got so far that the sink is known
@@ -166,6 +193,48 @@ def end_batch(
                 f"{error}. Nothing of the batch is committed. A batch must end within "
                 f"transactionTimeoutMs, which is {options.transaction_timeout_ms}"
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """Judges by what the coordinator answers whether it is this batch that is committed.
+
+    `which`: the batch. `of`: whose it is. `advice`: why another one may have its number, and what
+    to do.
+    """
+
+    which: int
+    of: str
+    advice: str
+
+    def check(
+        self, ended: Ended | None, messages: Sequence[TopicTaskMessage], *, fails: bool
+    ) -> None:
+        """Raise `UnexpectedArgumentError` for a batch that was not written and is not known to have
+        been: a later one was committed, or one of this number with another number of rows.
+
+        `fails` False: for the latter there is a line in the log.
+        """
+        if ended is None or ended.last_batch < self.which:
+            return
+        if ended.last_batch > self.which:
+            raise UnexpectedArgumentError(
+                f"batch {self.which} is not written, as batch {ended.last_batch} of {self.of} was "
+                f"committed before: {self.advice}"
+            )
+        rows = sum(one.rows for one in messages)
+        if ended.last_rows in (UNKNOWN_ROWS, rows):
+            return
+        text = (
+            f"batch {self.which} is not written, as a batch {self.which} of {self.of} was "
+            f"committed before, with {counted(ended.last_rows, 'row')} and not {rows:,}"
+        )
+        if fails:
+            raise UnexpectedArgumentError(
+                f"{text}: {self.advice}. If it is the same batch, and its rows depend on chance or "
+                "on a table that has changed, set failOnDataLoss=false until it is over"
+            )
+        logger.warning("%s; going on, as failOnDataLoss=false", text)
 
 
 # -- what Spark is given ----------------------------------------------------------------------
@@ -192,17 +261,19 @@ class TopicWriter(DataSourceArrowWriter):
         """All tasks have ended well: their rows count from now on.
 
         Raises `UnexpectedArgumentError` for a batch that comes before one that was committed: it
-        was not written. (The last one may come again: Spark repeats it after a failure.)
+        was not written. The last one may come again, with as many rows: Spark repeats it after a
+        failure.
         """
-        options, batch = self._options, self._batch
+        options, batch, ours = self._options, self._batch, _ours(messages)
         is_last = options.identity is None
-        last_batch = end_batch(options, batch, _ours(messages), commits=True, is_last=is_last)
-        if batch is not None and last_batch is not None and last_batch > batch.batch_id:
-            raise UnexpectedArgumentError(
-                f"batch {batch.batch_id} of {batch.sink} is not written, as batch {last_batch} was "
-                "committed before: does the query begin with a new checkpoint, and count from 0 "
-                "again? Then give it another transactionalId"
+        ended = end_batch(options, batch, ours, commits=True, is_last=is_last)
+        if batch is not None:
+            advice = (
+                "does the query begin with a new checkpoint, and count from 0 again, or does "
+                "another one use this transactionalId? Then give it another one"
             )
+            committed = _Committed(batch.batch_id, batch.sink, advice)
+            committed.check(ended, ours, fails=options.fails_on_data_loss)
 
     def abort(self, messages: Messages) -> None:
         """The job failed: what tasks wrote never counts."""
@@ -228,18 +299,19 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """All tasks have ended well: their rows count from now on.
 
-        Raises `UnexpectedArgumentError` for a batch that comes before one that was committed: the
-        checkpoint has gone back. (Spark itself repeats no batch but the last one.)
+        Raises `UnexpectedArgumentError` for a batch that comes before one that was committed, and
+        for one with its number but not as many rows: the checkpoint has gone back. Spark itself
+        repeats no batch but the last one, and plans it as before.
         """
         ours = _ours(messages)
-        last_batch = end_batch(self._options, None, ours, commits=True, is_last=False)
-        if last_batch is not None and last_batch > batchId:
-            raise UnexpectedArgumentError(
-                f"batch {batchId} is not written, as batch {last_batch} of this query was "
-                "committed before: its checkpoint was restored from a backup, or another query "
-                "has a copy of it. Go on with the newest checkpoint, or begin with a new one, "
-                "which is another query and writes from its startingOffsets on"
-            )
+        ended = end_batch(self._options, None, ours, commits=True, is_last=False)
+        advice = (
+            "the query's checkpoint was restored from a backup, or another query has a copy of it. "
+            "Go on with the newest checkpoint, or begin with a new one, which is another query and "
+            "writes from its startingOffsets on"
+        )
+        committed = _Committed(batchId, "this query", advice)
+        committed.check(ended, ours, fails=self._options.fails_on_data_loss)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """The batch failed: what tasks wrote never counts."""
