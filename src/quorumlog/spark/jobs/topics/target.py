@@ -18,9 +18,9 @@ REQUEST_S: Final = 10.0
 RETRY_S: Final = 0.1
 POLL_S: Final = 0.1
 BUFFERED_KIB: Final = 64 * 1024
+"""What waits in the producer at most, in KiB."""
 TRANSACTION_MS_MAX: Final = 15 * 60_000
 """What clusters allow unless `transaction.max.timeout.ms` says otherwise."""
-"""What waits in the producer at most, in KiB."""
 _LIBRDKAFKA: Final = {"log_level": 0}
 """What librdkafka says of brokers that are gone is in the error, if there is one."""
 
@@ -170,8 +170,13 @@ class ConfluentTarget:
         positions: Mapping[Part, Position],
         ends_at: float,
     ) -> bool:
-        """Try one transaction; return False if it was aborted and is to be tried again."""
-        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
+        """Try one transaction; return False if it was aborted and is to be tried again.
+
+        If a transaction fails while records are produced, librdkafka says so to the next one by an
+        error that is no more than its consequence. Whether that was the end is what the attempt to
+        abort says.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition  # noqa: PLC0415
 
         producer = self._producer
         at = [
@@ -189,11 +194,21 @@ class ConfluentTarget:
             self._repeated(lambda: producer.commit_transaction(REQUEST_S), ends_at)
         except KafkaException as failed:
             error = failed.args[0]
-            if error.fatal() or not error.txn_requires_abort():
+            is_consequence = error.code() in (KafkaError._STATE, KafkaError._FATAL)
+            is_over = error.fatal() or not error.txn_requires_abort()
+            if is_over and not is_consequence:
                 raise self._failed(error) from failed
-            self._repeated(lambda: producer.abort_transaction(REQUEST_S), ends_at)
+            self._abort(ends_at)
             return False
         return True
+
+    def _abort(self, ends_at: float) -> None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        try:
+            self._repeated(lambda: self._producer.abort_transaction(REQUEST_S), ends_at)
+        except KafkaException as failed:
+            raise self._failed(failed.args[0]) from failed
 
     def _send(self, producer: "Producer", part: Part, record: Outgoing, ends_at: float) -> None:
         while True:
@@ -249,6 +264,12 @@ class ConfluentTarget:
             return PipelineError(
                 f"another replay of this archive, {self._name}, has taken over, or this one was "
                 f"cut off for longer than {self._timeout_s:g} s; run it again once no other runs"
+            )
+        if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            longest_ms = min(round(self._timeout_s * 1_000), TRANSACTION_MS_MAX)
+            return PipelineError(
+                f"the cluster at {self._servers} allows no transactions of {longest_ms} ms "
+                "(transaction.max.timeout.ms): replay with a shorter timeout_ms (--timeout)"
             )
         if _passes(error):
             return NetworkError(

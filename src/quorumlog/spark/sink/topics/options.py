@@ -22,7 +22,8 @@ from quorumlog.spark.sink.options import check_stream
 
 SERVERS: Final = "kafka.bootstrap.servers"
 TIMEOUT_MS: Final = 900_000
-"""The time-out of transactions, unless it is set: also the most that a cluster allows by itself."""
+"""The time-out of transactions, unless it is set: also the most that a cluster allows, unless
+`transaction.max.timeout.ms` is set there."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024 - 48
 """The largest batch, and so record, that any topic takes."""
@@ -64,8 +65,8 @@ KNOWN: Final = {
         "written; or at-least-once: rows are there at once, and again when a task is run again"
     ),
     "transactionTimeoutMs": (
-        "how long the tasks of a batch, and its end, may take (default 15m, or less if the cluster "
-        "allows less: transaction.max.timeout.ms)"
+        "how long the tasks of a batch, and its end, may take (default 15m; to be set where the "
+        "cluster allows less: transaction.max.timeout.ms)"
     ),
     "transactionalId": (
         "of a batch write: with batchId, the name under which it is written once, for foreachBatch"

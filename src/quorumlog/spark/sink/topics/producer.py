@@ -227,7 +227,7 @@ class TopicProducer:
         if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return UnexpectedArgumentError(
                 f"transactionTimeoutMs={self._options.transaction_timeout_ms} is above what the "
-                "cluster allows (transaction.max.timeout.ms)"
+                "cluster allows (transaction.max.timeout.ms); set the option to at most that"
             )
         if code == KafkaError.POLICY_VIOLATION:
             return UnsupportedError(
