@@ -271,7 +271,7 @@ def test_a_directory_has_the_files_of_one_table_only(lake, tmp_path):
         lake.archive(source, interrupted)
     lake.archive(source)
     lake.archive(source_of(FakeBrokers(a=[filled(10)])))
-    (lake.directory / "_run").touch()
+    (lake.directory / "_seen").unlink()
     files = lake.data_files()
     for other in ({"name": "lake.other"}, {"uri": f"sqlite:///{tmp_path}/other.db"}):
         with pytest.raises(PipelineError, match=r"has files of table lake\.a, .* new directory"):
@@ -433,6 +433,49 @@ def test_files_that_retention_made_useless_are_removed_by_the_next_run(lake):
     lake.archive(source)
     assert lake.data_files() == lake.data_files_named()
     assert lake.rows() == records(source)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_files_of_attempts_that_spark_gave_up_are_removed_by_the_next_run(lake, is_late):
+    """Tasks are killed and run again, or twice side by side; some end after the run."""
+    brokers = FakeBrokers(a=[filled(20)], b=[filled(20)])
+    source = split_in(source_of(brokers), 10)
+    given = []
+
+    def twice(tasks):
+        given.extend(tasks)
+        if not is_late:
+            run_here(tasks[1:])
+        return run_here(tasks)
+
+    assert lake.archive(source, twice).new_rows == 40
+    if is_late:
+        run_here(given[:1])
+    assert len(lake.data_files()) > len(lake.data_files_named())
+    assert lake.archive(source).new_rows == 0
+    assert lake.data_files() == lake.data_files_named()
+    assert lake.rows() == records(source)
+
+
+def test_only_if_other_files_are_there_are_snapshots_asked_what_they_name(lake, monkeypatch):
+    brokers = FakeBrokers(a=[filled(5)])
+    lake.archive(source_of(brokers))
+    asked, data_files = [], ArchiveTable.data_files
+    monkeypatch.setattr(
+        ArchiveTable, "data_files", lambda table: asked.append(1) or data_files(table)
+    )
+    for time in (8_000, 9_000):
+        brokers.content[A0].append(time)
+        assert lake.archive(source_of(brokers)).new_rows == 1
+    assert lake.archive(source_of(brokers)).new_rows == 0
+    assert not asked
+    lost, *_ = lake.data_files()
+    (lake.directory / "data" / lost).unlink()
+    lake.archive(source_of(brokers))
+    assert asked
+    asked.clear()
+    lake.archive(source_of(brokers))
+    assert not asked
 
 
 def test_a_table_that_is_not_this_archives_is_refused(lake, tmp_path):

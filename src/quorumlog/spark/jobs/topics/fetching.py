@@ -61,8 +61,9 @@ class RecordFiles:
 class TopicFetch(Generic[Kept]):
     """Fetches what an archive lacks into files. `where` names the archive in errors.
 
-    `new` are the files that were written, in no particular order. `has_dropped`: whether tasks
-    wrote others, which are no part of the archive: retention removed what comes before them.
+    `new` are the files that were added to the archive, in no particular order. Tasks may have
+    written others, which are no part of it: attempts that Spark gave up, and those that read what
+    comes after records that retention removed.
     """
 
     def __init__(
@@ -83,7 +84,6 @@ class TopicFetch(Generic[Kept]):
         self._run_tasks = run_tasks
         self._progress = progress
         self.new: list[TopicFile] = []
-        self.has_dropped = False
 
     def run(self) -> None:
         """Fetch up to the ends of the partitions as they are now.
@@ -217,8 +217,6 @@ class TopicFetch(Generic[Kept]):
             if one.first == known.beyond:  # nothing is missing before it
                 coverage[one.part] = _extended(known, one)
                 new += one.files
-            elif one.files:
-                self.has_dropped = True
         self._state.check_is_there(new)
         self._state.save(
             msgspec.structs.replace(

@@ -1,18 +1,20 @@
 """One run of an archive in an Iceberg table: what is missing is fetched, and appended once.
 
-Files are durable before a commit of the table names them; what no snapshot names is left of a run
-that was stopped, and removed by the next one.
+Files are durable before a commit of the table names them; what no snapshot names was left by a run
+that was stopped, or by an attempt of a task that Spark gave up, and is removed by the next run.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Final
 
 from quorumlog.spark.jobs.archive.manifest_file import FORMAT_VERSION, manifest_path
 from quorumlog.spark.jobs.archive.parquet import archive_files
 from quorumlog.spark.jobs.archive.state import ID_BYTES, RunOptions, locked
+from quorumlog.spark.jobs.output_files import NewFile
 from quorumlog.spark.jobs.tasks import PipelineError, Progress, RunTasks
 from quorumlog.spark.jobs.topics.fetching import RecordFiles, TopicFetch
 from quorumlog.spark.jobs.topics.iceberg.claim import DATA, ClaimedDirectory
@@ -26,9 +28,9 @@ from quorumlog.storage.files.os_files import FileSystem
 COMMIT_BYTES: Final = 8 << 30
 """Bytes of keys and values, without headers, after which a run commits what it has; a smaller run
 makes one snapshot of Iceberg."""
-RUN_NAME: Final = "_run"
-"""An empty file that is there during a run, and after one that left files: it was stopped, or some
-of what its tasks wrote is no part of the archive."""
+SEEN_NAME: Final = "_seen"
+"""A file with a hash of the names of all data files that the last run left with the table. Only if
+others are there are all snapshots asked which files they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,6 @@ class IcebergArchiveRun:
         self._run_tasks = run_tasks
         self._progress = progress
         self._now_s = now_s
-        self._running = f"{table.directory}/{RUN_NAME}"
 
     def run(self) -> IcebergArchiveResult:
         """Archive up to the ends of the partitions as they are now.
@@ -147,7 +148,7 @@ class IcebergArchiveRun:
         with locked(files, directory):
             before = self._loaded()
             state = TableState(self._table, files, before, self._now_s)
-            self._remove_orphans(state)
+            kept = self._remove_orphans(state)
             place = RecordFiles(files, f"{directory}/{DATA}", ICEBERG_LAYOUT)
             fetch = TopicFetch(
                 *(self._source, place, f"table {self._table.name}", state),
@@ -155,8 +156,7 @@ class IcebergArchiveRun:
             )
             fetch.run()
             state.commit()
-            if not fetch.has_dropped:  # otherwise the next run removes what was
-                files.remove(self._running)
+            self._note_seen(kept | {file.path for file in fetch.new})
         return self._result(before, state, fetch.new)
 
     def _loaded(self) -> TableProgress:
@@ -187,23 +187,45 @@ class IcebergArchiveRun:
             )
         return found
 
-    def _remove_orphans(self, state: TableState) -> None:
-        """Remove what a run that was stopped wrote in vain, and say that this one has begun.
+    def _remove_orphans(self, state: TableState) -> set[str]:
+        """Remove what was written in vain: by a run that was stopped, before retention removed what
+        comes first, or by an attempt of a task that Spark gave up. Return the files that stay.
 
-        Where locks do not work, that run may be under way still: a commit of this one comes first,
-        so that the other's next commit is refused and never names a file that is gone. What is
-        written after it may be a later run's, and stays.
+        Where locks do not work, the run that wrote it may be under way still: a commit of this one
+        comes first, so that the other's next commit is refused and never names a file that is gone.
+        What is written after it may be a later run's, and stays.
         """
         files, data = self._files, f"{self._table.directory}/{DATA}"
         files.make_directory(data)
-        if files.exists(self._running):
-            found = set(archive_files(files, data))
-            if found - self._table.data_files():
-                state.commit_anew()
-                for path in found - self._table.data_files():
-                    files.remove(f"{data}/{path}")
-        files.open(self._running, create=True).close()
-        files.sync_directory(self._table.directory)
+        found = set(archive_files(files, data))
+        if not found or _hash_of(found) == self._seen():
+            return found
+        named = self._table.data_files()
+        if found - named:
+            state.commit_anew()
+            named = self._table.data_files()
+            for path in found - named:
+                files.remove(f"{data}/{path}")
+        return found & named
+
+    def _seen(self) -> str:
+        """Return the hash of the files that the last run left; nothing if it is not known."""
+        path = f"{self._table.directory}/{SEEN_NAME}"
+        if not self._files.exists(path):
+            return ""
+        file = self._files.open(path, writable=False)
+        try:
+            return file.read_at(file.size(), 0).decode("ascii", "replace")
+        finally:
+            file.close()
+
+    def _note_seen(self, paths: Iterable[str]) -> None:
+        """Note the files that are there with the table; the next run finds others by that."""
+        found = _hash_of(paths)
+        if found != self._seen():
+            with NewFile(self._files, self._table.directory, SEEN_NAME) as file:
+                file.write(found.encode())
+                file.publish()
 
     def _result(
         self, before: TableProgress, state: TableState, new: Sequence[TopicFile]
@@ -223,3 +245,7 @@ class IcebergArchiveRun:
             new_file_bytes=sum(file.file_bytes for file in new),
             new_lost_offsets=after.lost_offsets - before.lost_offsets,
         )
+
+
+def _hash_of(paths: Iterable[str]) -> str:
+    return sha256("\n".join(sorted(paths)).encode()).hexdigest()
