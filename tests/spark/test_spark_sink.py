@@ -179,9 +179,15 @@ def test_a_failed_job_does_not_block_readers(spark, target, group):
 
 def test_named_batches_are_written_once_from_foreach_batch(spark, target, group):
     frame = spark.range(10).selectExpr("cast(id as string) as body")
-    for batch_id in (0, 1, 1, 0):
+
+    def write(batch_id):
         named = {"transactionalId": "app", "batchId": str(batch_id)}
         sink(frame, target, group, **named).mode("append").save()
+
+    for batch_id in (0, 1, 1):
+        write(batch_id)
+    with pytest.raises(PySparkException, match="batch 0 of app is not written"):
+        write(0)
     assert len(bodies(target, group)) == 20
 
 

@@ -18,6 +18,7 @@ from quorumlog.spark.sink.writer import (
     WriteContext,
     WrittenPart,
     _by_group,
+    commit_batch,
     context_of,
 )
 
@@ -155,6 +156,18 @@ def test_what_the_tasks_wrote_is_gathered_by_group():
     }
     assert _by_group([None, TaskCommitMessage(None, ())]) == {}
     assert pickle.loads(pickle.dumps(messages[0])) == messages[0]
+
+
+def test_a_batch_that_comes_before_one_that_has_ended_is_an_error():
+    """So does that of a query whose checkpoint was restored from a backup."""
+
+    def ended(last_batch):
+        parts = (WrittenPart("a", 1, None, 2), WrittenPart("b", 1, None, last_batch))
+        return [None, TaskCommitMessage(WriteContext("q", "r", 3), parts)]
+
+    commit_batch(options(), ended(3))  # the last one may come again
+    with pytest.raises(UnexpectedArgumentError, match=r"batch 3 of q .* group b, as batch 4 .*"):
+        commit_batch(options(), ended(4))
 
 
 def test_every_batch_write_has_a_name_of_its_own_unless_it_is_named():

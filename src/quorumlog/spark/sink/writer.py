@@ -9,7 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,8 @@ BUFFER_BYTES = 16 * 1024 * 1024
 """What a task buffers of each group besides the rows that Spark passes at a time."""
 GROUPS_PER_TASK_MAX = 64
 """Each has connections and a thread of its own."""
+NO_BATCH: Final = -1
+"""Instead of the last batch that ended in a group: none has."""
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
@@ -56,11 +58,14 @@ class WriteContext:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """What a task wrote to one group. `accepted` is None if the batch had ended there before."""
+    """What a task wrote to one group. `accepted` is None if the batch had ended there before;
+    `last_batch` is the last one that had.
+    """
 
     group: str
     epoch: int
     accepted: AcceptedAttempt | None
+    last_batch: int = NO_BATCH
 
 
 @dataclass
@@ -80,6 +85,7 @@ class TaskWriter:
         self._partition = partition
         self._producers: dict[str, SyncProducer | None] = {}
         self._epochs: dict[str, int] = {}
+        self._last_batches: dict[str, int] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """Write all rows and wait until they are acknowledged. Raises `RequestError`."""
@@ -139,6 +145,7 @@ class TaskWriter:
             transactions = _transactions_of(options, context, group)
             found = transactions.init()
             self._epochs[group] = found.epoch
+            self._last_batches[group] = found.last_batch
             if found.last_batch >= context.batch_id:
                 return None
             part = transactions.part(found, context.batch_id, self._partition)
@@ -157,7 +164,7 @@ class TaskWriter:
     def _finished(self, group: str) -> WrittenPart | None:
         producer = self._producers[group]
         if producer is None:
-            return WrittenPart(group, self._epochs[group], None)
+            return WrittenPart(group, self._epochs[group], None, self._last_batches[group])
         producer.flush()
         accepted = producer.attempt()
         if accepted is None:
@@ -199,12 +206,31 @@ def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | N
     """End a batch in every group that was written to, with what the tasks' messages say.
 
     Groups do not change in the same moment; each has every row once, because what has ended in one
-    is not written to it again. Raises `RequestError`.
+    is not written to it again. Raises `RequestError`; `UnexpectedArgumentError`, before anything
+    ends, if a later batch has ended in a group: this one is not written there. (The last one may
+    come again: Spark repeats it after a failure.)
     """
+    _check_is_last(messages)
     for group, (context, epoch, accepted) in _by_group(messages).items():
         if accepted:
             transactions = _transactions_of(options, context, group)
             transactions.commit(epoch, context.batch_id, accepted)
+
+
+def _check_is_last(messages: Sequence[TaskCommitMessage | None]) -> None:
+    for message in messages:
+        if message is None or message.context is None:
+            continue
+        this, name = message.context.batch_id, message.context.transactional_id
+        for part in message.parts:
+            if part.last_batch > this:
+                raise UnexpectedArgumentError(
+                    f"batch {this} of {name} is not written to group {part.group}, as batch "
+                    f"{part.last_batch} ended there before. A query's checkpoint was restored from "
+                    "a backup, or another query has a copy of it: go on with the newest one, or "
+                    "begin with a new one, which is another query. Or a foreachBatch counts from 0 "
+                    "again: give it another transactionalId"
+                )
 
 
 def abort_batch(
