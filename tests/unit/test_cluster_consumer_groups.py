@@ -19,6 +19,7 @@ from quorumlog.machine.cluster.commands import (
     SaveGroup,
     TopicToDelete,
 )
+from quorumlog.machine.cluster.consumer_groups import CommittedOffset
 from quorumlog.machine.cluster.state import ClusterState
 from quorumlog.model.codes import ResponseCode
 
@@ -54,7 +55,7 @@ def test_b5_the_last_commit_of_a_partition_counts(cluster):
     assert cluster.commit((ORDERS, 0, 10), (ORDERS, 1, 20)).codes == [OK, OK]
     assert cluster.commit((ORDERS, 1, 25, 4, "note"), at_ms=9).codes == [OK]
     assert cluster.offsets() == {(ORDERS, 0): 10, (ORDERS, 1): 25}
-    assert cluster.groups["g"].offsets[ORDERS, 1] == (25, 4, "note", 9)
+    assert cluster.groups["g"].offsets[ORDERS, 1] == CommittedOffset(25, 4, "note", 9)
 
 
 def test_b5_commits_that_come_together_count_one_after_the_other_and_each_by_itself(cluster):

@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 import pytest
 
 from cluster_commands import BILLS, ORDERS, TERM, Coordinated
@@ -196,6 +197,79 @@ def test_b5_what_a_group_has_committed_itself_later_is_not_overwritten(cluster):
     assert cluster.committed() == {(ORDERS, 0): 16, (ORDERS, 1): 4}
     groups = cluster.machine._state.consumer_groups
     assert (groups.reserved_count, groups.reserved_bytes) == (0, 0)
+
+
+@pytest.fixture
+def rivals(cluster):
+    """Two transactions, "t" and "u", that may commit offsets of the same group."""
+    assert cluster.init("u", 8) is OK
+    for name in ("t", "u"):
+        assert cluster.add(groups=["g"], name=name) is OK
+    return cluster
+
+
+def reserved(cluster):
+    groups = cluster.machine._state.consumer_groups
+    return groups.reserved_count, groups.reserved_bytes
+
+
+def restarted(cluster):
+    """Have the state be that of a node that begins with a snapshot of it."""
+    written = io.BytesIO()
+    cluster.machine.save_snapshot(written)
+    before, cluster.machine = cluster.machine.digest(), ClusterMachine()
+    cluster.machine.load_snapshot(io.BytesIO(written.getvalue()))
+    assert cluster.machine.digest() == before
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_b5_a_stalled_transaction_does_not_take_a_group_back(rivals, restarts):
+    """Of two transactions the offset counts that was added last, whichever is committed first."""
+    rivals.offset(ORDERS, 0, 100)
+    rivals.offset(ORDERS, 1, 5)
+    rivals.offset(ORDERS, 0, 200, name="u")
+    if restarts:
+        restarted(rivals)
+    assert rivals.decide(commits=True, name="u") is OK
+    assert rivals.committed() == {(ORDERS, 0): 200}
+    assert not rivals.view.has_pending("g", (ORDERS, 0)), "readers need not wait for it"
+    assert rivals.decide(commits=True) is OK
+    assert rivals.committed() == {(ORDERS, 0): 200, (ORDERS, 1): 5}
+    assert reserved(rivals) == (0, 0)
+
+
+def test_b5_an_offset_that_was_added_later_counts_once_its_transaction_is_committed(rivals):
+    rivals.offset(ORDERS, 0, 100)
+    rivals.offset(ORDERS, 0, 200, name="u")
+    rivals.offset(ORDERS, 0, 150)
+    rivals.decide(commits=True, name="u")
+    assert rivals.view.has_pending("g", (ORDERS, 0))
+    rivals.decide(commits=True)
+    assert rivals.committed() == {(ORDERS, 0): 150}
+    assert reserved(rivals) == (0, 0)
+
+
+def test_b5_what_is_aborted_takes_no_offset_of_others_away(rivals):
+    rivals.offset(ORDERS, 0, 100)
+    rivals.offset(ORDERS, 0, 200, name="u")
+    rivals.decide(commits=False, name="u")
+    rivals.decide(commits=True)
+    assert rivals.committed() == {(ORDERS, 0): 100}
+    assert reserved(rivals) == (0, 0)
+
+
+def test_b5_a_snapshot_of_an_earlier_version_has_offsets_without_numbers(rivals):
+    rivals.offset(ORDERS, 0, 100)
+    saved = msgspec.msgpack.decode(rivals.machine._state.encode())
+    assert saved.pop() == 1, "how many commands have added offsets"
+    (offsets,) = next(one[13] for one in saved[10] if one[0] == "t").values()
+    assert [one.pop() for one in offsets.values()] == [1]
+    rivals.machine = ClusterMachine()
+    rivals.machine.load_snapshot(io.BytesIO(msgspec.msgpack.encode(saved)))
+    rivals.offset(ORDERS, 0, 200, name="u")
+    rivals.decide(commits=True, name="u")
+    rivals.decide(commits=True)
+    assert rivals.committed() == {(ORDERS, 0): 200}
 
 
 def test_b3_offsets_need_the_group_in_the_transaction(cluster):

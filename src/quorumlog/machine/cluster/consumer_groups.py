@@ -44,12 +44,17 @@ _NUMBER_BYTES: Final = 3
 
 
 class CommittedOffset(NamedTuple):
-    """Where the consumers of a partition go on; `at_ms`: when it was committed, in Unix time."""
+    """Where the consumers of a partition go on; `at_ms`: when it was committed, in Unix time.
+
+    `number`: of an offset in an ongoing transaction. The one that was added later has the higher
+    one. 0: it is committed, or an earlier version added it.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     at_ms: int
+    number: int = 0
 
 
 Partition: TypeAlias = tuple[bytes, int]
@@ -424,7 +429,8 @@ class ConsumerGroups:
         growth = 0 if name in self.records else before.member_bytes
         replaced = [before.offsets[place] for place in offsets if place in before.offsets]
         growth += _size_of_offsets(offsets.values()) - _size_of_offsets(replaced)
-        self._put(before, {**before.offsets, **offsets}, at_ms, growth)
+        committed = {place: one._replace(number=0) for place, one in offsets.items()}
+        self._put(before, {**before.offsets, **committed}, at_ms, growth)
 
     def delete_offsets(self, command: DeleteOffsets, at_ms: int) -> GroupsChanged:
         """Forget how far a group has come in some partitions."""

@@ -213,9 +213,10 @@ def end_attempts(
     No producer of an attempt can write any more then, not even one that has yet to begin.
     """
     aborted = 0
-    for name, record in list(transactions.records.items()):
+    for name in list(transactions.records):
         if sink_of(name) != sink:
             continue
+        record = transactions.records[name]  # another one's end may have changed it
         aborted += record.state == "Ongoing" and name not in accepted
         transactions.end(record, ending, groups, commits=name in accepted)
     return aborted

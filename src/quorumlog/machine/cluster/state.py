@@ -150,6 +150,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     sinks: list[SinkRecord] = []
     latest_ms: int = 0
     latest_term: int = 0
+    offsets_added: int = 0
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -261,6 +262,7 @@ class ClusterState:
             list(self.sinks.records.values()),
             self.time.latest_ms,
             self.time.term,
+            self.transactions.offsets_added,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -279,7 +281,9 @@ class ClusterState:
             sinks=Sinks({one.name: one for one in saved.sinks}),
             time=CommandTime(saved.latest_ms, saved.latest_term),
         )
-        state.transactions = Transactions.restored(saved.transactions, state.consumer_groups)
+        state.transactions = Transactions.restored(
+            saved.transactions, state.consumer_groups, saved.offsets_added
+        )
         for group in saved.groups:
             state.put_group(group)
         for topic in saved.topics:

@@ -127,6 +127,8 @@ class Transactions:
 
     records: dict[str, TransactionRecord] = field(default_factory=dict)
     place_count: int = 0
+    offsets_added: int = 0
+    """Commands that have added offsets: their number is that of what they have added."""
     _ids: dict[int, str] = field(default_factory=dict)
     _prepared: dict[str, TransactionRecord] = field(default_factory=dict)
     _pending: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -221,10 +223,12 @@ class Transactions:
         if groups.is_late(command):
             text = f"a later generation of {command.group} was saved, or the member has gone"
             return GroupsChanged(ResponseCode.CONSUMER_FENCED, text)
+        self.offsets_added += 1
+        number = self.offsets_added
         offsets, codes = dict(before.offsets.get(command.group, {})), []
         for one in command.offsets:
             place = one.topic_id, one.partition
-            offset = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms)
+            offset = CommittedOffset(one.offset, one.leader_epoch, one.metadata, at_ms, number)
             if not groups.has_partition(command.group, topics, place):
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif not groups.reserve(command.group, place, offset, offsets.get(place)):
@@ -253,19 +257,24 @@ class Transactions:
 
         `codes`: of each offset of the command; none if it was refused as a whole.
         """
-        group = command.group
-        names = self._pending.get(group)
-        if names is None:
-            return
-        places = [
-            (one.topic_id, one.partition)
+        following = self.offsets_added + 1
+        committed = {
+            (one.topic_id, one.partition): following
             for one, code in zip(command.offsets, codes, strict=False)
             if code is ResponseCode.SUCCESS
-        ]
-        for name in names:
+        }
+        self._void(command.group, committed, groups)
+
+    def _void(self, group: str, committed: Mapping[Partition, int], groups: ConsumerGroups) -> None:
+        """Have ongoing transactions not commit what is older than an offset that is committed.
+
+        `committed`: partitions of a group, and the number that their offset has, or would have.
+        """
+        for name in self._pending.get(group, ()):
             record = self.records[name]
             known = record.offsets[group]
-            gone = {place: known[place] for place in places if place in known}
+            places = known.keys() & committed.keys()
+            gone = {one: known[one] for one in places if known[one].number < committed[one]}
             if gone:
                 groups.release(gone.values())
                 left = {place: one for place, one in known.items() if place not in gone}
@@ -287,7 +296,7 @@ class Transactions:
         if before.state != "Ongoing":
             return _outdated(before)
         ending = Ending(command.term, at_ms)
-        after = _decided(before, ending, groups, epoch=command.epoch, commits=command.commits)
+        after = self._decided(before, ending, groups, epoch=command.epoch, commits=command.commits)
         if command.epoch != before.epoch:
             last = (before.producer_id, before.epoch) if command.is_same else _NOBODY
             after = msgspec.structs.replace(after, last_producer_id=last[0], last_epoch=last[1])
@@ -303,7 +312,7 @@ class Transactions:
         """
         if before.state == "Ongoing":
             epoch = before.epoch + 1
-            after = _decided(before, ending, groups, epoch=epoch, commits=commits)
+            after = self._decided(before, ending, groups, epoch=epoch, commits=commits)
         elif before.state == "Empty":
             after = msgspec.structs.replace(
                 before,
@@ -320,6 +329,36 @@ class Transactions:
             after, last_producer_id=-1, last_epoch=-1, is_last=ending.is_last
         )
         self._put(_completed(after))
+
+    def _decided(
+        self,
+        before: TransactionRecord,
+        ending: Ending,
+        groups: ConsumerGroups,
+        *,
+        epoch: int,
+        commits: bool,
+    ) -> TransactionRecord:
+        """Return the record of a transaction that was ongoing and is decided, with its offsets.
+
+        Of two transactions with an offset of a group in a partition that counts which was added
+        last, as in Kafka, whichever of them is committed first.
+        """
+        for group, offsets in before.offsets.items():
+            groups.release(offsets.values())
+            if commits and offsets:
+                groups.put_offsets(group, offsets, ending.at_ms)
+                numbers = {place: one.number for place, one in offsets.items()}
+                self._void(group, numbers, groups)
+        return msgspec.structs.replace(
+            before,
+            epoch=epoch,
+            state="PrepareCommit" if commits else "PrepareAbort",
+            version=before.version + 1,
+            decided_term=ending.term,
+            changed_ms=max(before.changed_ms, ending.at_ms),
+            offsets={},
+        )
 
     def markers_written(self, command: MarkersWritten) -> int:
         """Partitions have their markers. Return of how many transactions this is news."""
@@ -419,40 +458,16 @@ class Transactions:
 
     @classmethod
     def restored(
-        cls, records: Iterable[TransactionRecord], groups: ConsumerGroups
+        cls, records: Iterable[TransactionRecord], groups: ConsumerGroups, offsets_added: int
     ) -> "Transactions":
         """Return the transactions of a snapshot; room for their offsets is reserved."""
-        found = cls()
+        found = cls(offsets_added=offsets_added)
         for record in records:
             found._put(record)
             for offsets in record.offsets.values():
                 for offset in offsets.values():
                     groups.keep_room(offset)
         return found
-
-
-def _decided(
-    before: TransactionRecord,
-    ending: Ending,
-    groups: ConsumerGroups,
-    *,
-    epoch: int,
-    commits: bool,
-) -> TransactionRecord:
-    """Return the record of a transaction that was ongoing and is decided, with its offsets."""
-    for group, offsets in before.offsets.items():
-        groups.release(offsets.values())
-        if commits and offsets:
-            groups.put_offsets(group, offsets, ending.at_ms)
-    return msgspec.structs.replace(
-        before,
-        epoch=epoch,
-        state="PrepareCommit" if commits else "PrepareAbort",
-        version=before.version + 1,
-        decided_term=ending.term,
-        changed_ms=max(before.changed_ms, ending.at_ms),
-        offsets={},
-    )
 
 
 def _completed(record: TransactionRecord) -> TransactionRecord:

@@ -4,7 +4,7 @@ The commands that are committed in `__cluster` are carried out here once more, b
 first, and each step is judged by rules that are simpler than those of the state machine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -76,6 +76,10 @@ class Coordination(Invariant):
         self._told: dict[str, bool] = {}
         """By transactional id, if its producer was told how its transaction has ended and the log
         does not say it yet: whether it was committed."""
+        self._added: dict[tuple[str, str, Place], int] = {}
+        """By transactional id, group and partition: the entry that added the offset there last."""
+        self._since: dict[tuple[str, Place], int] = {}
+        """By group and partition: the entry that the committed offset is of."""
         self._channels: dict[tuple[str, int], Place] = {}
         self._digests: dict[int, bytes] = {}
         self._seen: dict[str, tuple[int, int]] = {}
@@ -158,6 +162,8 @@ class Coordination(Invariant):
                 command.generation >= before,
                 f"{where} saves generation {command.generation} after {before}",
             )
+        codes = result.codes if is_done and isinstance(result, GroupsChanged) else ()
+        self._note_offsets(command, codes, index)
         self._check_offsets(groups, command, where)
         self._check_transactions(records, command, where)
         self._check_channels(where)
@@ -184,6 +190,29 @@ class Coordination(Invariant):
             text = f"{where} of generation {command.generation} after {group.generation}"
             self.require(command.generation >= group.generation, text)
 
+    def _note_offsets(self, command: Any, codes: Iterable[ResponseCode], index: int) -> None:
+        if not isinstance(command, CommitOffsets | AddTransactionOffsets):
+            return
+        for one, code in zip(command.offsets, codes, strict=False):
+            if code is not ResponseCode.SUCCESS:
+                continue
+            group, place = command.group, (one.topic_id, one.partition)
+            if isinstance(command, CommitOffsets):
+                self._since[group, place] = index
+            else:
+                self._added[command.transactional_id, group, place] = index
+
+    def _check_order(self, command: DecideTransaction, group: str, place: Place) -> None:
+        """What a transaction commits was added after what was committed, or added, before."""
+        added = self._added[command.transactional_id, group, place]
+        since = self._since.get((group, place), -1)
+        text = (
+            f"{command.transactional_id} commits an offset of {group} for {place[1]} of the entry "
+            f"{added}, after that of the entry {since}"
+        )
+        self.require(added > since, text)
+        self._since[group, place] = added
+
     def _check_offsets(
         self, before: Mapping[str, ConsumerGroupRecord], command: Any, where: str
     ) -> None:
@@ -197,6 +226,8 @@ class Coordination(Invariant):
                     self.require(_commits(command), f"{where} changes offsets of {name}")
                     self.progress.add((name, place[1], offset.offset, offset.metadata))
                     self._check_step(f"{where} of {name} for {place[1]}", old.get(place), offset)
+                    if isinstance(command, DecideTransaction):
+                        self._check_order(command, name, place)
             gone = old.keys() - record.offsets.keys()
             self.require(
                 not gone or isinstance(command, _REMOVING), f"{where} removes offsets of {name}"
