@@ -5,6 +5,7 @@ members, changes of protocol, and a coordinator that goes on from what was saved
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
@@ -20,6 +21,7 @@ from quorumlog.model.codes import ResponseCode
 
 A, B = bytes(15) + b"\1", bytes(15) + b"\2"
 SESSION_MS, REBALANCE_MS = 45_000, 20_000
+SHORT_MS = 10_000
 
 
 class World:
@@ -48,6 +50,12 @@ class World:
             KafkaCounters(),
         )
         assert self.coordinator.is_current()
+
+    def take_over(self):
+        """Have another node coordinate, and take over all groups now."""
+        self.term += 1
+        self.coordinate()
+        self.wait(0)
 
     def put(self, name, topic_id, count):
         topic = SimpleNamespace(topic_id=topic_id, partitions=range(count))
@@ -103,6 +111,11 @@ class World:
         answers = []
         self.coordinator.heartbeat("g", asked, answers.append)
         return answers[0] if answers else None
+
+    def set_session(self, session_ms):
+        """Have members be removed after another time without a heartbeat."""
+        self.defaults = {"group.consumer.session.timeout.ms": str(session_ms)}
+        self.version += 1
 
     def join(self, name, *topics, instance_id=None, pattern=None, **more):
         asked = ConsumerHeartbeat(
@@ -361,6 +374,64 @@ def test_b4_who_says_nothing_for_the_session_time_out_is_removed(world):
     assert list(world.group.members.by_id) == ["m1"]
     assert numbers(world.beat("m1", world.group.epoch - 1).assigned) == [0, 1, 2, 3]
     assert world.groups.records["g"].consumers.keys() == {"m1"}
+
+
+@pytest.mark.parametrize("is_new_coordinator", [False, True])
+def test_b4_a_member_is_not_removed_before_the_time_that_it_was_told(world, is_new_coordinator):
+    """It uses its partitions until then, whatever the session time-out is by now."""
+    assert world.join("m1").session_ms == SESSION_MS
+    world.set_session(SHORT_MS)
+    if is_new_coordinator:
+        world.take_over()
+    world.wait(SESSION_MS - 1)
+    assert world.join("m2").assigned == frozenset()
+    world.wait(1)
+    assert list(world.group.members.by_id) == ["m2"]
+
+
+def test_b4_an_answer_that_was_lost_makes_the_time_of_a_member_no_shorter(world):
+    """It does not know that the session time-out is shorter, and counts from an earlier one."""
+    world.join("m1")
+    world.set_session(SHORT_MS)
+    world.wait(1_000)
+    assert world.beat("m1", 1).session_ms == SHORT_MS
+    world.take_over()
+    world.wait(SESSION_MS - 1_001)
+    assert list(world.group.members.by_id) == ["m1"]
+
+
+def test_b4_a_shorter_session_time_out_counts_once_members_know_it(world):
+    world.join("m1")
+    world.set_session(SHORT_MS)
+    world.wait(SESSION_MS - SHORT_MS)
+    world.beat("m1", 1)
+    world.wait(SHORT_MS)
+    assert not world.group.members.by_id
+
+
+def test_b4_a_longer_session_time_out_is_saved_before_a_member_is_told(world):
+    world.set_session(SHORT_MS)
+    world.join("m1")
+    world.set_session(SESSION_MS)
+    world.outcome = None
+    assert world.beat("m1", 1) is None
+    world.end_held()
+    assert world.beat("m1", 1).session_ms == SESSION_MS
+    world.set_session(SHORT_MS)
+    world.take_over()
+    world.wait(SESSION_MS - 1)
+    assert list(world.group.members.by_id) == ["m1"]
+
+
+def test_b4_a_member_that_an_earlier_version_saved_has_the_present_session_time_out(world):
+    world.join("m1")
+    record = world.groups.records["g"]
+    before = replace(record.consumers["m1"], session_ms=0)
+    world.groups.records["g"] = replace(record, consumers={"m1": before})
+    world.set_session(SESSION_MS + 5_000)
+    world.take_over()
+    world.wait(SESSION_MS + 4_999)
+    assert list(world.group.members.by_id) == ["m1"]
 
 
 def test_b4_who_does_not_give_up_what_it_is_asked_to_is_removed(world):

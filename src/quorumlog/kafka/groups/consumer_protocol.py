@@ -71,17 +71,23 @@ class ProtocolGroup:
     never goes back, or before that; None: nothing is due. `log`: what it reads instead of topics.
     """
 
-    def __init__(self, record: ConsumerGroupRecord, store: ProtocolStore, now_ms: int) -> None:
+    def __init__(
+        self,
+        record: ConsumerGroupRecord,
+        store: ProtocolStore,
+        settings: ProtocolSettings,
+        now_ms: int,
+    ) -> None:
         self.name = record.name
         self.epoch = record.generation
         self.members = Consumers()
-        self.settings = ProtocolSettings()
+        self.settings = settings
         self.looked_at_ms: int | None = None
         """When its coordinator looks at it next."""
         self.due_ms: int | None = None
         self._store = store
         for saved in (record.consumers or {}).values():
-            self.members.add(Consumer.restored(saved, now_ms))
+            self.members.add(Consumer.restored(saved, settings.session_ms, now_ms))
         self._is_restored = not self.is_unused
         """It goes on from what an earlier coordinator has saved, and has no target yet."""
         if self._is_restored:
@@ -103,7 +109,7 @@ class ProtocolGroup:
         elif asked.epoch in (LEAVING, AWAY):
             self._leave(asked, now_ms, done)
         else:
-            found = self._joined(asked, now_ms) if asked.epoch == JOINING else self._known(asked)
+            found = self._joined(asked) if asked.epoch == JOINING else self._known(asked)
             if isinstance(found, HeartbeatAnswer):
                 done(found)
             else:
@@ -153,7 +159,7 @@ class ProtocolGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members.by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def _joined(self, asked: ConsumerHeartbeat, now_ms: int) -> Consumer | HeartbeatAnswer:
+    def _joined(self, asked: ConsumerHeartbeat) -> Consumer | HeartbeatAnswer:
         """Return the member that joins: a new one, one that comes back, or that joins again."""
         instance_id, member_id = asked.instance_id, asked.member_id
         static_id = None if instance_id is None else self.members.static.get(instance_id)
@@ -168,7 +174,7 @@ class ProtocolGroup:
         if known is not None:
             text = f"the member has the instance id {known.instance_id!r}"
             return HeartbeatAnswer(ErrorCode.INVALID_REQUEST, text=text)
-        member = Consumer(member_id, instance_id, seen_ms=now_ms)
+        member = Consumer(member_id, instance_id)
         member.update(asked)
         is_full = len(self.members) >= self.settings.members_max
         if is_full or self.members.said_bytes + member.said_bytes > SAID_MAX:
@@ -207,11 +213,10 @@ class ProtocolGroup:
             self.saves.note(member)
             if depends_on != (member.subscription, member.assignor):
                 self._rise()
-        member.seen_ms = now_ms
+        self._seen(member, now_ms)
         self._renew_target(now_ms)
         owned = asked.owned if asked.epoch == before.epoch else None
         self._reconcile(member, NOTHING if asked.epoch == JOINING else owned, now_ms)
-        self._due_at(now_ms + self.settings.session_ms)
         held = member.held
         if owned is not None:
             member.has_confirmed = owned == held.assigned
@@ -220,8 +225,19 @@ class ProtocolGroup:
         # Until it confirms what it was told, the answer may have got lost: it is told again.
         is_told = asked.says_all or asked.epoch != before.epoch or not member.has_confirmed
         assigned = held.assigned if is_told else None
-        answer = HeartbeatAnswer(ErrorCode.NONE, member.member_id, held.epoch, assigned)
+        answer = HeartbeatAnswer(
+            ErrorCode.NONE,
+            member.member_id,
+            held.epoch,
+            assigned,
+            session_ms=self.settings.session_ms,
+        )
         self.saves.answer(Waiting(member.change, answer, done, is_new))
+
+    def _seen(self, member: Consumer, now_ms: int) -> None:
+        if member.seen(self.settings.session_ms, now_ms):
+            self.saves.note(member)
+        self._due_at(member.session_ends_ms)
 
     def _reconcile(self, member: Consumer, owned: Partitions | None, now_ms: int) -> None:
         if member.is_away:
@@ -253,7 +269,8 @@ class ProtocolGroup:
             return
         member = self.members.by_id[asked.member_id]
         if asked.epoch == AWAY and member.instance_id is not None:
-            member.seen_ms, member.revoke_by_ms = now_ms, None
+            member.revoke_by_ms = None
+            self._seen(member, now_ms)
             self.members.hold(member, Held(AWAY, member.held.assigned))
             self.saves.note(member)
         else:
@@ -365,7 +382,7 @@ class ProtocolGroup:
         """
         self.due_ms = None
         for member in list(self.members):
-            ends = member.seen_ms + self.settings.session_ms
+            ends = member.session_ends_ms
             if member.revoke_by_ms is not None:
                 ends = min(ends, member.revoke_by_ms)
             if ends <= now_ms:

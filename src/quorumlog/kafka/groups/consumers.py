@@ -57,13 +57,18 @@ class ConsumerHeartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The answer to a heartbeat. `assigned` None: as it was; `text`: about an error, for people."""
+    """The answer to a heartbeat. `assigned` None: as it was; `text`: about an error, for people.
+
+    `session_ms`: the member is not removed for this time, counted from its heartbeat, unless it has
+    to give something up.
+    """
 
     error: ErrorCode
     member_id: str = ""
     epoch: int = NO_EPOCH
     assigned: Partitions | None = None
     text: str = ""
+    session_ms: int = 0
 
 
 Answered: TypeAlias = Callable[[HeartbeatAnswer], None]
@@ -73,7 +78,8 @@ Answered: TypeAlias = Callable[[HeartbeatAnswer], None]
 class Consumer:
     """A member. `change`: the number of its last change that is to be saved. `revoke_by_ms`: until
     when it has to give up what it is asked to; None: nothing. `has_confirmed`: it has said that it
-    uses what it was told, all of it and nothing else.
+    uses what it was told, all of it and nothing else. `session_ends_ms`: when it is removed unless
+    it says something. At its last heartbeat that was after `session_ms`, which is to be saved.
     """
 
     member_id: str
@@ -86,7 +92,8 @@ class Consumer:
     assignor: str = ""
     held: Held = NOTHING_HELD
     previous_epoch: int = NO_EPOCH
-    seen_ms: int = 0
+    session_ends_ms: int = 0
+    session_ms: int = 0
     revoke_by_ms: int | None = None
     change: int = 0
     has_confirmed: bool = False
@@ -129,6 +136,15 @@ class Consumer:
         self.client_id, self.client_host = now[4:]
         return True
 
+    def seen(self, session_ms: int, now_ms: int) -> bool:
+        """Note that it is there; return whether this has to be saved before it is told.
+
+        It may have been told a longer time before, and may not get to know the one of now.
+        """
+        self.session_ends_ms = max(self.session_ends_ms, now_ms + session_ms)
+        before, self.session_ms = self.session_ms, self.session_ends_ms - now_ms
+        return self.session_ms > before
+
     def saved(self) -> SavedConsumer:
         """Return the member as it is saved."""
         return SavedConsumer(
@@ -145,11 +161,15 @@ class Consumer:
             self.previous_epoch,
             by_topic(self.held.assigned),
             by_topic(self.held.revoking),
+            self.session_ms,
         )
 
     @classmethod
-    def restored(cls, saved: SavedConsumer, now_ms: int) -> "Consumer":
-        """Return a member that was saved, as if it had been seen now."""
+    def restored(cls, saved: SavedConsumer, session_ms: int, now_ms: int) -> "Consumer":
+        """Return a member that was saved, as if it had been seen now.
+
+        `session_ms`: its session time if it was saved without one.
+        """
         revoking = flat(saved.revoking)
         return cls(
             saved.member_id,
@@ -162,7 +182,8 @@ class Consumer:
             saved.assignor,
             Held(saved.epoch, flat(saved.assigned), revoking),
             saved.previous_epoch,
-            now_ms,
+            now_ms + (saved.session_ms or session_ms),
+            saved.session_ms,
             now_ms + saved.rebalance_timeout_ms if revoking else None,
         )
 

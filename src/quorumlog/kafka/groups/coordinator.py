@@ -195,7 +195,7 @@ class GroupCoordinator:
                 found = ConsumerGroup(name, _settings(self._broker.defaults), self)
                 found.restore(record, self.now_ms())
             else:
-                found = ProtocolGroup(record, self, self.now_ms())
+                found = ProtocolGroup(record, self, self.protocol_settings, self.now_ms())
             if record.member_count:
                 self._keep(found)
         if isinstance(found, ProtocolGroup):
@@ -262,8 +262,8 @@ class GroupCoordinator:
             record = self._broker.consumer_groups.get(name, ConsumerGroupRecord(name))
             if group is not None:
                 record = replace(record, generation=max(record.generation, group.generation))
-            group = ProtocolGroup(replace(record, consumers={}), self, self.now_ms())
-            group.settings = self.protocol_settings
+            record = replace(record, consumers={})
+            group = ProtocolGroup(record, self, self.protocol_settings, self.now_ms())
         self._groups[name] = group
         group.heartbeat(asked, self.now_ms(), done)
         if self._groups.get(name) is group:

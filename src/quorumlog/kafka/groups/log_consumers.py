@@ -259,7 +259,7 @@ class LogConsumers:
             epoch=found.epoch,
             assigned=sorted(number for _, number in found.assigned or ()),
             interval_ms=settings.interval_ms,
-            session_ms=settings.session_ms,
+            session_ms=found.session_ms,
             rebalance_ms=self._rebalance_ms(name, found.member_id),
         )
 

@@ -309,7 +309,8 @@ class SavedConsumer(msgspec.Struct, frozen=True, array_like=True):
 
     What it said of itself, its epoch and the one before, and the partitions that it has: those that
     it may use, and those that it is asked to revoke. `pattern`: the regular expression that it is
-    subscribed to; empty: none. `epoch` -2: it is static, and comes back.
+    subscribed to; empty: none. `epoch` -2: it is static, and comes back. `session_ms`: after how
+    long without a heartbeat it is removed, as it knows it; 0: an earlier version saved it.
     """
 
     member_id: MemberText
@@ -325,6 +326,7 @@ class SavedConsumer(msgspec.Struct, frozen=True, array_like=True):
     previous_epoch: int
     assigned: ConsumerPartitions
     revoking: ConsumerPartitions
+    session_ms: int = 0
 
 
 class SaveConsumers(CoordinatorCommand, frozen=True, array_like=True, tag=True):
