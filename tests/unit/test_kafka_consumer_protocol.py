@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
-from quorumlog.kafka.groups import consumer_protocol
+from quorumlog.kafka.groups import consumer_protocol, memory_use
 from quorumlog.kafka.groups.consumer_protocol import PATTERNS_MAX, ProtocolGroup, ProtocolGroupState
 from quorumlog.kafka.groups.consumers import AWAY, JOINING, LEAVING, ConsumerHeartbeat
 from quorumlog.kafka.groups.coordinator import SAVE_AGAIN_MS, GroupCoordinator
@@ -69,6 +69,10 @@ class World:
     @property
     def consumer_groups(self):
         return self.groups.records
+
+    @property
+    def consumer_group_bytes(self):
+        return self.groups.taken_bytes
 
     def order(self, command, timeout_ms, done):
         self.saves.append(command)
@@ -742,3 +746,20 @@ def test_the_size_of_a_group_is_what_its_record_says(world):
     assert world.groups.size_bytes == world.groups.records["g"].size_bytes
     restored = ConsumerGroups.restored(world.groups.records.values())
     assert restored.size_bytes == world.groups.size_bytes
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def test_c4_groups_that_full_disks_keep_from_being_saved_do_not_fill_memory(world, monkeypatch):
+    monkeypatch.setattr(memory_use, "BYTES_MAX", 10_000)
+    world.outcome = ResponseCode.DISK_FULL
+    told = [world.join(f"m{number}", "a" * 1_000, "b" * 1_000) for number in range(10)]
+    full = ErrorCode.GROUP_MAX_SIZE_REACHED
+    refused = [one.error is full for one in told]
+    assert (refused[0], refused[-1]) == (False, True)
+    assert "MiB" in told[-1].text
+    larger = [world.beat("m0", 1, topics=("a" * 1_000, "b" * 5_000))]
+    assert larger[0].error is full
+    world.wait(SESSION_MS)
+    assert world.join("n", "a" * 1_000).error is not full

@@ -177,6 +177,10 @@ class Node:
     def consumer_groups(self):
         return self.world.state.consumer_groups.records
 
+    @property
+    def consumer_group_bytes(self):
+        return self.world.state.consumer_groups.taken_bytes
+
     def order(self, command, timeout_ms, done):
         self.world.order(command, done)
 

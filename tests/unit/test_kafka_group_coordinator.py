@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.expiry import GRACE_MS
 from quorumlog.kafka.groups import coordinator as module
+from quorumlog.kafka.groups import memory_use
 from quorumlog.kafka.groups.coordinator import (
     EXPIRE_EVERY_MS,
     SAVE_AGAIN_MS,
@@ -37,6 +39,7 @@ class World:
         self.broker = SimpleNamespace(
             coordinator_term=1,
             consumer_groups={one.name: one for one in records},
+            consumer_group_bytes=0,
             defaults={},
             order=self.order,
             ask_barrier=lambda timeout_ms, done: done(self.is_leader),
@@ -55,9 +58,9 @@ class World:
         self.ordered.append(command)
         self.done.append(done)
 
-    def join(self, name, session_ms, *, knows_ids=True, answers=None):
+    def join(self, name, session_ms, *, knows_ids=True, answers=None, said=b""):
         answers = [] if answers is None else answers
-        protocols = (GroupProtocol("range", b""),)
+        protocols = (GroupProtocol("range", said),)
         request = JoinRequest(
             "c", "h", "", None, session_ms, session_ms, "consumer", protocols, knows_ids
         )
@@ -124,6 +127,72 @@ def test_c4_a_new_group_is_refused_when_as_many_are_saved_or_about_to_be(monkeyp
     assert world.join("a", 10_000) is ErrorCode.MEMBER_ID_REQUIRED
     assert world.join("c", 10_000) is ErrorCode.MEMBER_ID_REQUIRED
     assert world.join("d", 10_000) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+SAID = bytes(1_000)
+"""What a member says; with the rest it takes a good deal less than twice as much."""
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A coordinator whose groups may take 10,000 bytes together."""
+    monkeypatch.setattr(memory_use, "BYTES_MAX", 10_000)
+    return World()
+
+
+def joined_until_refused(world):
+    """Have members join groups of their own until one is refused; return how many were not."""
+    for number in range(20):
+        if world.join(f"g{number}", 10_000, knows_ids=False, said=SAID) is not None:
+            return number
+    return None
+
+
+def test_c4_groups_that_are_never_saved_do_not_fill_the_memory_of_a_coordinator(small):
+    assert 5 <= joined_until_refused(small) < 10
+    assert small.join("h", 10_000, knows_ids=False, said=SAID) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    small.wait(3_000)
+    assert small.coordinator.find("g0").state is GroupState.COMPLETING, "nobody syncs"
+    assert small.join("h", 10_000, knows_ids=False, said=SAID) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    small.wait(10_000)
+    small.wait(10_000)
+    assert 5 <= joined_until_refused(small) < 10, "they are gone, and leave their room to others"
+
+
+def test_c4_what_groups_take_in_memory_counts_beside_what_is_saved(small):
+    small.broker.consumer_group_bytes = 10_000 - 2 * len(SAID)
+    assert joined_until_refused(small) == 1
+
+
+def test_c4_what_is_saved_of_a_group_does_not_count_twice(small):
+    member = replace(MEMBER, metadata=SAID)
+    record = replace(of_a_member(), members=(member,))
+    small.broker.consumer_groups["g"] = record
+    small.broker.consumer_group_bytes = 10_000 - 2 * len(SAID)
+    group = small.coordinator.find("g")
+    assert group.unsaved_bytes(record) < 100
+    assert joined_until_refused(small) == 1
+
+
+def test_c4_a_member_that_says_no_more_than_before_joins_again_though_there_is_no_room(small):
+    record = replace(of_a_member(), members=(replace(MEMBER, metadata=SAID),))
+    small.broker.consumer_groups["g"] = record
+    small.broker.consumer_group_bytes = 10_000
+    protocols, answers = (GroupProtocol("range", SAID),), []
+    again = JoinRequest("client", "host", "m", None, 10_000, 60_000, "consumer", protocols)
+    small.coordinator.join("g", again, answers.append)
+    assert [one.error for one in answers] in ([], [ErrorCode.NONE])
+
+
+def test_c4_ids_that_were_given_to_members_take_room_until_their_time_is_over(small):
+    def invited():
+        return [small.join("g", 10_000) for _ in range(200)].count(ErrorCode.MEMBER_ID_REQUIRED)
+
+    small.coordinator._unique = iter(range(1_000)).__next__
+    assert 50 <= invited() < 100
+    assert invited() == 0
+    small.wait(10_000)
+    assert 50 <= invited() < 100
 
 
 def test_c4_members_are_told_that_the_cluster_has_no_room_for_their_group():

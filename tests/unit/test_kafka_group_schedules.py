@@ -14,6 +14,7 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.group import GroupState
 from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest, SyncRequest
+from quorumlog.kafka.groups.membership import size_of
 from quorumlog.machine.cluster.answers import command_id
 from quorumlog.machine.cluster.commands import (
     CommitOffsets,
@@ -107,6 +108,10 @@ class Node:
     @property
     def consumer_groups(self):
         return self.world.state.consumer_groups.records
+
+    @property
+    def consumer_group_bytes(self):
+        return self.world.state.consumer_groups.taken_bytes
 
     def order(self, command, timeout_ms, done):
         self.world.order(self.heard_term, command, done)
@@ -293,4 +298,5 @@ def test_b4_a_partition_has_one_owner_in_a_generation_and_all_are_owned_in_the_e
     owned = sorted(number for one in consumers for number in one.owned)
     assert owned == list(range(PARTITIONS))
     assert group.generation > 1
+    assert group.members.size_bytes == size_of(group.members)
     assert world.committed

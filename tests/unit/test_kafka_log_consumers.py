@@ -58,6 +58,10 @@ class World(Coordinated):
     def consumer_groups(self):
         return self.machine.view.consumer_groups
 
+    @property
+    def consumer_group_bytes(self):
+        return self.machine.view.consumer_group_bytes
+
     def order(self, command, timeout_ms, done):
         if self.holds:
             self.held.append((command, done))

@@ -328,6 +328,11 @@ class Broker:
         return self._view.consumer_groups
 
     @property
+    def consumer_group_bytes(self) -> int:
+        """What all consumer groups take as they were saved."""
+        return self._view.consumer_group_bytes
+
+    @property
     def sinks(self) -> Mapping[str, SinkRecord]:
         """All sinks, by name."""
         return self._view.sinks

@@ -201,6 +201,11 @@ class BrokerView(Protocol):
         ...
 
     @property
+    def consumer_group_bytes(self) -> int:
+        """What all consumer groups take as they were saved."""
+        ...
+
+    @property
     def transactions(self) -> TransactionView:
         """All transactional ids."""
         ...

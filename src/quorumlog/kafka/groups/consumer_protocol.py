@@ -26,7 +26,11 @@ from quorumlog.kafka.groups.consumers import (
 from quorumlog.kafka.groups.log_topics import LogTopics
 from quorumlog.kafka.groups.reconciliation import Held, next_held
 from quorumlog.kafka.groups.target_assignment import TargetAssignment, TopicStore
-from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
+from quorumlog.machine.cluster.consumer_groups import (
+    MEMBER_BYTES,
+    ConsumerGroupRecord,
+    size_of_said,
+)
 
 PATTERNS_MAX: Final = 10
 """Different regular expressions that the members of a group may have: a new one is tried on the
@@ -88,6 +92,7 @@ class ProtocolGroup:
         self._store = store
         for saved in (record.consumers or {}).values():
             self.members.add(Consumer.restored(saved, settings.session_ms, now_ms))
+        self._saved_bytes = MEMBER_BYTES * len(self.members) + self.members.said_bytes
         self._is_restored = not self.is_unused
         """It goes on from what an earlier coordinator has saved, and has no target yet."""
         if self._is_restored:
@@ -371,6 +376,21 @@ class ProtocolGroup:
     def is_unused(self) -> bool:
         """Whether it has no members."""
         return not len(self.members)
+
+    def growth_bytes(self, asked: ConsumerHeartbeat) -> int:
+        """Return about how many bytes more it takes once a member has said this."""
+        if asked.topics is None and asked.pattern is None:
+            return 0
+        said = size_of_said(asked.topics or (), asked.pattern or "", asked.assignor or "")
+        member = self.members.by_id.get(asked.member_id)
+        return said + MEMBER_BYTES if member is None else said - member.said_bytes
+
+    def unsaved_bytes(self, record: ConsumerGroupRecord | None) -> int:
+        """Return about how many bytes it has come to take since it was saved, with its `record`."""
+        size_bytes = MEMBER_BYTES * len(self.members) + self.members.said_bytes
+        if self.saves.is_saved:
+            self._saved_bytes = size_bytes
+        return max(0, size_bytes - self._saved_bytes)
 
     def _due_at(self, at_ms: int) -> None:
         self.due_ms = at_ms if self.due_ms is None else min(self.due_ms, at_ms)

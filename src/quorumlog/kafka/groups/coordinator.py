@@ -29,6 +29,7 @@ from quorumlog.kafka.groups.consumers import (
 )
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings, GroupState
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
+from quorumlog.kafka.groups.memory_use import NO_ROOM, MemoryUse
 from quorumlog.kafka.groups.topic_patterns import TopicPatterns
 from quorumlog.machine.cluster.commands import (
     CoordinatorCommand,
@@ -114,8 +115,7 @@ class GroupCoordinator:
         self._later = later
         self._counters = counters
         self.patterns = TopicPatterns(broker)
-        self._protocol_settings = -1, ProtocolSettings()
-        """With the version of the metadata that they are of."""
+        self._protocol_settings = -1, ProtocolSettings()  # of a version of the metadata
         self._groups: dict[str, AnyGroup] = {}
         self._due: list[tuple[int, str]] = []
         """When groups may have something to do; what is not the next time of its group is over."""
@@ -127,6 +127,7 @@ class GroupCoordinator:
         """Groups that nobody may join now, as it is not known yet what they consume."""
         self._to_take: list[str] = []
         """Groups with members that an earlier coordinator had."""
+        self._use = MemoryUse(self._broker)
         self._expire_ms = self._save_ms = 0
         self._is_ticking = False
         self._has_ended = False
@@ -155,6 +156,7 @@ class GroupCoordinator:
 
     def _give_up(self, error: ErrorCode) -> None:
         groups, self._groups, self._due = list(self._groups.values()), {}, []
+        self._use = MemoryUse(self._broker)
         self._to_take, self.to_save = [], {}
         for group in groups:
             group.end(error)
@@ -172,13 +174,7 @@ class GroupCoordinator:
         """What counts for all groups by the consumer protocol."""
         defaults, version = self._broker.defaults, self._broker.version
         if self._protocol_settings[0] != version:
-            names = (CONSUMER_SESSION, CONSUMER_INTERVAL, CONSUMER_MEMBERS_MAX)
-            numbers = [int(cluster_default(one, defaults)) for one in names]
-            assignors = cluster_default(CONSUMER_ASSIGNORS, defaults).split(",")
-            session_ms, interval_ms, members_max = numbers
-            found = tuple(one.strip() for one in assignors)
-            settings = ProtocolSettings(session_ms, interval_ms, members_max, found)
-            self._protocol_settings = version, settings
+            self._protocol_settings = version, _protocol_settings(defaults)
         return self._protocol_settings[1]
 
     def find(self, name: str) -> AnyGroup | None:
@@ -231,6 +227,9 @@ class GroupCoordinator:
             generation = 0 if group is None else group.epoch
             group = ConsumerGroup(name, _settings(self._broker.defaults), self)
             group.generation = generation  # what is late counts neither before nor after a change
+        if not self._use.has_room(group.members.growth_bytes(request)):
+            joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id))
+            return
         group.settings = _settings(self._broker.defaults)
         group.join(request, self.now_ms(), joined)
         if not group.is_unused:
@@ -264,6 +263,9 @@ class GroupCoordinator:
                 record = replace(record, generation=max(record.generation, group.generation))
             record = replace(record, consumers={})
             group = ProtocolGroup(record, self, self.protocol_settings, self.now_ms())
+        if not self._use.has_room(group.growth_bytes(asked)):
+            done(HeartbeatAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, text=NO_ROOM))
+            return
         self._groups[name] = group
         group.heartbeat(asked, self.now_ms(), done)
         if self._groups.get(name) is group:
@@ -291,11 +293,17 @@ class GroupCoordinator:
     def forget(self, name: str) -> None:
         """Have a group no more: it was deleted. Who has joined it meanwhile shall join again."""
         group = self._groups.pop(name, None)
+        self._use.count(name, 0)
         if group is not None:
             group.end(ErrorCode.UNKNOWN_MEMBER_ID)
 
+    def _count(self, name: str) -> None:
+        group, record = self._groups.get(name), self._broker.consumer_groups.get(name)
+        self._use.count(name, 0 if group is None else group.unsaved_bytes(record))
+
     def touch(self, group: AnyGroup) -> None:
         """Something has happened to a group: look at it when it has something to do."""
+        self._count(group.name)
         due_ms = group.due_ms
         if due_ms is not None and (group.looked_at_ms is None or due_ms < group.looked_at_ms):
             group.looked_at_ms = due_ms
@@ -310,18 +318,13 @@ class GroupCoordinator:
 
     def _drop_if_unused(self, name: str) -> None:
         """Have a group in memory no more if its record says all that there is to say of it."""
+        self._count(name)
         group = self._groups.get(name)
         if group is None or not group.is_unused or name in self._saving:
             return
-        record = self._broker.consumer_groups.get(name)
-        if isinstance(group, ProtocolGroup):
-            is_saved = group.saves.is_saved
-        else:
-            is_saved = record is None or not (
-                record.member_count or record.generation < group.generation
-            )
-        if is_saved:
+        if _is_saved(group, self._broker.consumer_groups.get(name)):
             del self._groups[name]
+            self._use.count(name, 0)
         else:
             self.to_save[name] = None
 
@@ -421,7 +424,9 @@ class GroupCoordinator:
 
     def give_up(self, name: str, error: ErrorCode) -> None:
         """See `ProtocolStore`."""
-        self._groups.pop(name).end(error)
+        group = self._groups.pop(name)
+        self._use.count(name, 0)
+        group.end(error)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -480,12 +485,8 @@ class GroupCoordinator:
         """Forget groups that have had no members, and committed nothing, for long."""
         minutes = int(cluster_default(OFFSETS_RETENTION, self._broker.defaults))
         before_ms = self._expiry.limit_ms(minutes * _MINUTE_MS)
-        old = [
-            name
-            for name, one in self._broker.consumer_groups.items()
-            if before_ms is not None and one.changed_ms < before_ms
-            if not one.member_count and name not in self._groups
-        ]
+        records = self._broker.consumer_groups
+        old = [one for one in _unused_since(before_ms, records) if one not in self._groups]
         if old:
             command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)
             self._broker.order(command, SAVE_MS, lambda code, text, result: None)
@@ -495,6 +496,31 @@ def _settings(defaults: Mapping[str, str]) -> GroupSettings:
     """Return what counts for groups by the classic protocol."""
     names = (GROUP_SESSION_MIN, GROUP_SESSION_MAX, GROUP_INITIAL_DELAY)
     return GroupSettings(*(int(cluster_default(one, defaults)) for one in names))
+
+
+def _unused_since(
+    before_ms: int | None, records: Mapping[str, ConsumerGroupRecord]
+) -> Iterable[str]:
+    """Return the names of groups without members that have not changed since; None: of none."""
+    for name, one in records.items():
+        if before_ms is not None and one.changed_ms < before_ms and not one.member_count:
+            yield name
+
+
+def _protocol_settings(defaults: Mapping[str, str]) -> ProtocolSettings:
+    """Return what counts for groups by the consumer protocol."""
+    names = (CONSUMER_SESSION, CONSUMER_INTERVAL, CONSUMER_MEMBERS_MAX)
+    session_ms, interval_ms, members_max = (int(cluster_default(one, defaults)) for one in names)
+    assignors = cluster_default(CONSUMER_ASSIGNORS, defaults).split(",")
+    found = tuple(one.strip() for one in assignors)
+    return ProtocolSettings(session_ms, interval_ms, members_max, found)
+
+
+def _is_saved(group: AnyGroup, record: ConsumerGroupRecord | None) -> bool:
+    """Whether the record of a group without members says all that there is to say of it."""
+    if isinstance(group, ProtocolGroup):
+        return group.saves.is_saved
+    return record is None or not (record.member_count or record.generation < group.generation)
 
 
 def _refused(asked: ConsumerHeartbeat, read: LogToRead | None) -> HeartbeatAnswer:

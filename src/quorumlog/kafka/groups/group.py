@@ -128,14 +128,14 @@ class ConsumerGroup:
         member_id = self._store.new_member_id(request.client_id)
         if request.knows_ids:
             # so that one whose answer was lost does not become another member each time (KIP-394)
-            self.members.pending[member_id] = now_ms + request.session_timeout_ms
+            self.members.expect(member_id, now_ms + request.session_timeout_ms)
             joined(JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(request, member_id, now_ms, joined)
 
     def _join_again(self, request: JoinRequest, now_ms: int, joined: Joined) -> None:
         member_id = request.member_id
-        if self.members.pending.pop(member_id, None) is not None:
+        if self.members.no_longer_expect(member_id):
             self._add(request, member_id, now_ms, joined)
             return
         error = self.members.fault_of(member_id, request.instance_id)
@@ -152,7 +152,7 @@ class ConsumerGroup:
             member.is_absent = False
             joined(self._joined(member))
             return
-        member.update(request)
+        self.members.update(member, request)
         self._wait_for_join(member, joined)
         self._rebalance(now_ms)
 
@@ -174,7 +174,7 @@ class ConsumerGroup:
         was_leader = old_id == self.leader
         member = self.members.take_over(instance_id, member_id)
         member.seen_ms, member.is_absent = now_ms, False
-        member.update(request)
+        self.members.update(member, request)
         if was_leader:
             self.leader = member_id
         if self.state is not GroupState.STABLE or self.members.selected() != self.protocol:
@@ -286,8 +286,9 @@ class ConsumerGroup:
             self.leader = joined[0]
         self.state = GroupState.COMPLETING
         self._rebalance_due_ms = now_ms + self.members.rebalance_timeout_ms
+        self.members.assign({})
         for member in self.members:
-            member.seen_ms, member.assignment, member.is_absent = now_ms, b"", not member.has_joined
+            member.seen_ms, member.is_absent = now_ms, not member.has_joined
         for member in list(self.members):
             if member.has_joined:
                 member.answer_join(self._joined(member))
@@ -298,8 +299,8 @@ class ConsumerGroup:
 
     def _forget_assignment(self, error: ErrorCode) -> None:
         self._assignments += 1
+        self.members.assign({})
         for member in list(self.members):
-            member.assignment = b""
             member.answer_sync(SyncAnswer(error))
 
     # -- syncing ------------------------------------------------------------------------------
@@ -328,8 +329,7 @@ class ConsumerGroup:
             self._assign(request.assignments, now_ms)
 
     def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        for one in self.members:
-            one.assignment = assignments.get(one.member_id, b"")
+        self.members.assign(assignments)
         if size_of(self.members) > BYTES_MAX:
             self._forget_assignment(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
@@ -388,7 +388,7 @@ class ConsumerGroup:
         """Remove a member, or whoever has this instance id if no member is named."""
         if instance_id is not None and not member_id:
             member_id = self.members.static.get(instance_id, "")
-        if instance_id is None and self.members.pending.pop(member_id, None) is not None:
+        if instance_id is None and self.members.no_longer_expect(member_id):
             self._complete_join_if_all_are_there(now_ms)
             return ErrorCode.NONE
         error = self.members.fault_of(member_id, instance_id)
@@ -423,9 +423,7 @@ class ConsumerGroup:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
-        for member_id, until_ms in list(self.members.pending.items()):
-            if until_ms <= now_ms:
-                del self.members.pending[member_id]
+        self.members.forget_late(now_ms)
         for member in list(self.members):
             if now_ms - member.seen_ms < member.session_timeout_ms:
                 continue
@@ -450,6 +448,10 @@ class ConsumerGroup:
                 self._remove(member, now_ms)
 
     # -- as a whole ---------------------------------------------------------------------------
+
+    def unsaved_bytes(self, record: ConsumerGroupRecord | None) -> int:
+        """Return about how many bytes it takes in memory beyond its record; None: it has none."""
+        return self.members.unsaved_bytes(self.name, record)
 
     def saved(self) -> SaveGroup:
         """Return what the next coordinator has to know."""

@@ -35,7 +35,8 @@ MEMBER_BYTES: Final = 100
 """Of a member, beside its texts."""
 LOG_PREFIX: Final = "log:"
 """Names of logs among those of topics begin so: no topic has a colon in its name."""
-_GROUP_BYTES: Final = 200
+GROUP_BYTES: Final = 200
+"""Of a group, beside its texts and its members."""
 _OFFSET_BYTES: Final = 100
 """Beside the bytes of texts."""
 _TOPIC_BYTES: Final = 20
@@ -171,7 +172,7 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
         texts = (self.name, self.protocol_type, self.protocol, self.leader, log)
         members = sum(map(_size_of_member, self.members))
         consumers = sum(map(size_of_consumer, (self.consumers or {}).values()))
-        return _GROUP_BYTES + size_of_texts(*texts) + members + consumers
+        return GROUP_BYTES + size_of_texts(*texts) + members + consumers
 
 
 def size_of_texts(*texts: str | None) -> int:
@@ -240,7 +241,7 @@ class ConsumerGroups:
             1 if before is None else before.version + 1,
         )
         growth = after.member_bytes - (0 if before is None else before.member_bytes)
-        if command.members and growth > 0 and self._bytes + growth > BYTES_MAX:
+        if command.members and growth > 0 and self.taken_bytes + growth > BYTES_MAX:
             return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
         self.size_bytes += growth
         self.records[command.group] = after
@@ -265,7 +266,7 @@ class ConsumerGroups:
         growth -= sum(map(_size_of_member, before.members))
         growth -= size_of_texts(before.protocol_type, before.protocol, before.leader)
         growth += before.member_bytes if known is None else 0
-        is_too_large = growth > 0 and self._bytes + growth > BYTES_MAX
+        is_too_large = growth > 0 and self.taken_bytes + growth > BYTES_MAX
         if command.changed and (is_too_large or len(consumers) > MEMBERS_MAX):
             return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
         self.size_bytes += growth
@@ -304,7 +305,7 @@ class ConsumerGroups:
             return GroupsChanged(ResponseCode.CHANGE_IN_PROGRESS, text)
         after = msgspec.structs.replace(before, log=log, version=before.version + 1)
         growth = after.member_bytes - (0 if known is None else before.member_bytes)
-        if growth > 0 and self._bytes + growth > BYTES_MAX:
+        if growth > 0 and self.taken_bytes + growth > BYTES_MAX:
             return _full(f"consumer groups of a cluster have at most {BYTES_MAX} bytes")
         offsets = before.offsets if is_same else {}
         moved = {(log.topic_id, number): one for (_, number), one in offsets.items()}
@@ -338,7 +339,7 @@ class ConsumerGroups:
             if not before.has_partition(topics, place):
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif (known is None and self._room(before, offsets) <= 0) or (
-                more > 0 and self._bytes + growth + more > BYTES_MAX
+                more > 0 and self.taken_bytes + growth + more > BYTES_MAX
             ):
                 codes.append(ResponseCode.CLUSTER_FULL)
             else:
@@ -370,7 +371,8 @@ class ConsumerGroups:
         return OFFSETS_MAX - taken + len(before.offsets) - len(offsets)
 
     @property
-    def _bytes(self) -> int:
+    def taken_bytes(self) -> int:
+        """What all groups take, with the room that is kept for offsets of transactions."""
         return self.size_bytes + self.reserved_bytes
 
     # -- transactions -------------------------------------------------------------------------
@@ -400,7 +402,7 @@ class ConsumerGroups:
         more = _size_of_offsets([offset]) - _size_of_offsets(before)
         has_place = before or (name in self.records and place in self.records[name].offsets)
         is_full = not has_place and self.offset_count + self.reserved_count >= OFFSETS_MAX
-        if is_full or (more > 0 and self._bytes + more > BYTES_MAX):
+        if is_full or (more > 0 and self.taken_bytes + more > BYTES_MAX):
             return False
         self.keep_room(offset, instead_of)
         return True

@@ -98,7 +98,7 @@ class Assignment(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """All of the state at one moment. `assignments`: group → channel → partition. `folded`: see
-    `ClusterState`.
+    `ClusterState`. `consumer_group_bytes`: what all consumer groups take.
 
     `version` rises with every change, but not with those of consumer groups and transactions: these
     come with each commit, and concern nobody else.
@@ -116,6 +116,7 @@ class ClusterView:
     groups_made: int = 0
     partition_count: int = 0
     consumer_groups: Mapping[str, ConsumerGroupRecord] = field(default_factory=dict)
+    consumer_group_bytes: int = 0
     transactions: TransactionView = field(default_factory=TransactionView)
     sinks: Mapping[str, SinkRecord] = field(default_factory=dict)
 
@@ -233,6 +234,7 @@ class ClusterState:
             groups_made=self.groups_made,
             partition_count=self.partition_count,
             consumer_groups=dict(self.consumer_groups.records),
+            consumer_group_bytes=self.consumer_groups.taken_bytes,
             transactions=self.transactions.view(),
             sinks=self.sinks.view(),
         )
@@ -242,6 +244,7 @@ class ClusterState:
         return replace(
             before,
             consumer_groups=dict(self.consumer_groups.records),
+            consumer_group_bytes=self.consumer_groups.taken_bytes,
             transactions=self.transactions.view(),
             sinks=self.sinks.view(),
         )
