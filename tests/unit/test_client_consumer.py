@@ -110,9 +110,10 @@ def entry(index, channel=0):
 
 async def until(condition):
     """Wait until something holds that the member brings about by itself."""
-    while not condition():
-        await asyncio.sleep(0)
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 async def told(member, partitions):
@@ -534,6 +535,42 @@ async def test_what_a_callback_raises_is_raised_by_the_loop(member_of, callback)
         await until(lambda: coordinator.beats[-1][1] == {1})
     with pytest.raises(ZeroDivisionError):
         await member.usable()
+
+
+async def cancelled(partitions):
+    """Await a task of the program's own that was cancelled, as is usual to end one."""
+    worker = asyncio.create_task(asyncio.Event().wait())
+    worker.cancel()
+    await worker
+
+
+def had_cancelled(partitions):
+    """Ask for the result of work that was cancelled."""
+    work = asyncio.Future()
+    work.cancel()
+    work.result()
+
+
+@pytest.mark.parametrize(
+    ("name", "callback"),
+    [("revoked", cancelled), ("revoked", had_cancelled), ("assigned", had_cancelled)],
+)
+async def test_a_callback_that_ends_with_cancelled_error_is_told_of_by_the_loop(
+    member_of, name, callback
+):
+    coordinator = Coordinator({0, 1})
+    member = member_of(coordinator, auto_commit_s=60, **{name: callback})
+    if name == "revoked":
+        share = await member.usable()
+        with member.handling(share):
+            share.advance_to(entry(4))
+        coordinator.answers = [{1}]
+        await until(lambda: coordinator.beats[-1][1] == {1})
+        assert coordinator.positions_of[0] == 5, "it is committed all the same"
+    with pytest.raises(QuorumlogError, match=f"on_{name} ended with a CancelledError"):
+        await member.usable()
+    if name == "revoked":
+        assert (await member.usable()).positions == {1: 0}, "the consumer goes on"
 
 
 async def test_nothing_is_yielded_after_the_time_for_giving_up_until_a_heartbeat_is_answered(

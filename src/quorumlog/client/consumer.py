@@ -105,7 +105,8 @@ class Consumer:
             program has asked for more than it was given of them: it may still `commit` here, and
             nothing is yielded meanwhile. It has 60 s from when they were revoked. It is not called
             for partitions that are lost, nor by `close`. What either of the two raises is raised by
-            the loop.
+            the loop; instead of a `CancelledError`, which would seem to be that of the loop, a
+            `QuorumlogError`.
         client_id: what the consumer is called where members of the group are shown.
         timeout_ms: how long an outage may last, in milliseconds, and a request may take.
         cluster: name of the cluster; a server of another cluster is refused. "": any.

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from quorumlog.client.consumer_commits import Commits, Taken, taken_of
 from quorumlog.client.consumer_requests import ConsumerRequests
 from quorumlog.client.consumer_share import Place, Share
-from quorumlog.model.errors import ConsumerFencedError, RequestError
+from quorumlog.model.errors import ConsumerFencedError, QuorumlogError, RequestError
 from quorumlog.model.messages.consumers import JOINING, ConsumerHeartbeatResponse
 
 LAST_COMMIT_MS: Final = 2_000
@@ -286,6 +286,8 @@ class Membership:
         try:
             if self._callbacks.assigned is not None:
                 self._callbacks.assigned(self.partitions)
+        except asyncio.CancelledError as error:  # it would end the task of the heartbeats
+            raise _cancelled("on_assigned", error) from error
         finally:
             self._notify()
 
@@ -338,17 +340,36 @@ class Membership:
             self._revoking = asyncio.create_task(work)
 
     async def _revoke(self, revoked: Revoked, partitions: frozenset[int]) -> None:
+        """Have the program know of partitions that it is to give up, and give them up.
+
+        That happens however `revoked` ends: others wait for them, and nothing is yielded before.
+        """
+        try:
+            await self._await_revoked(revoked, partitions)
+            async with self._asking:
+                await self._release(partitions)
+        except Exception as error:
+            self._failure = error
+        finally:
+            if not self.is_closed:  # else `close` commits what is left
+                self._forget(partitions)
+            self._revoking = None
+            self._wake.set()
+            self._notify()
+
+    async def _await_revoked(self, revoked: Revoked, partitions: frozenset[int]) -> None:
+        """Await `revoked`; what it raises is raised by the loop."""
         try:
             done = revoked(partitions)
             if isawaitable(done):
                 await done
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # by `close`, or as the event loop ends
+                raise
+            self._failure = _cancelled("on_revoked", error)
         except Exception as error:
-            self._failure = error  # the loop raises it
-        async with self._asking:
-            await self._release(partitions)
-        self._revoking = None
-        self._wake.set()
-        self._notify()
+            self._failure = error
 
     async def _release(self, partitions: frozenset[int]) -> None:
         """Use partitions no more; with auto-commit, what the program has handled is committed.
@@ -359,8 +380,11 @@ class Membership:
         if self._auto_commit_s is not None:
             with suppress(RequestError):
                 await self._commits.commit_handled(places, self._session.epoch)
-        for partition in places:
-            self._releasing.pop(partition, None)
+        self._forget(partitions)
+
+    def _forget(self, partitions: frozenset[int]) -> None:
+        """Have no places any more in partitions that are given up."""
+        places = {p: self._releasing.pop(p) for p in partitions & self._releasing.keys()}
         self._commits.forget(places)
         self._notify()
 
@@ -433,3 +457,16 @@ def _not_handled(places: Mapping[int, Place]) -> dict[int, Place]:
         for partition, one in places.items()
         if one.handled < one.position
     }
+
+
+def _cancelled(callback: str, error: asyncio.CancelledError) -> QuorumlogError:
+    """Return what the loop raises instead of a callback's `CancelledError`.
+
+    Whoever reads would seem to be cancelled itself.
+    """
+    failure = QuorumlogError(
+        f"{callback} ended with a CancelledError: something that it waited for was cancelled. "
+        "Catch that in the callback if it is expected"
+    )
+    failure.__cause__ = error
+    return failure
