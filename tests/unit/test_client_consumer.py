@@ -573,6 +573,33 @@ async def test_a_callback_that_ends_with_cancelled_error_is_told_of_by_the_loop(
         assert (await member.usable()).positions == {1: 0}, "the consumer goes on"
 
 
+async def test_who_is_removed_while_it_gives_partitions_up_joins_once_that_has_ended(member_of):
+    coordinator, may_end = Coordinator({0, 1}), asyncio.Event()
+
+    async def revoked(partitions):
+        await may_end.wait()
+
+    member = member_of(coordinator, revoked=revoked, auto_commit_s=0.001)
+    await member.usable()
+    coordinator.answers = [{1}]
+    await until(lambda: member._revoking)
+    coordinator.answers = [FENCED]
+    await until(lambda: not coordinator.answers)
+    with pytest.raises(ConsumerFencedError, match="before on_revoked had ended"):
+        async with asyncio.timeout(SECONDS):
+            await member.usable()
+    waiting = asyncio.create_task(member.usable())
+    before = len(coordinator.beats)
+    for _ in range(3):
+        await member.commit(member.taken())  # as the callback may
+        member._wake.set()
+        await until(lambda: not member._wake.is_set())
+    assert len(coordinator.beats) == before, "it takes no partitions while it cannot use them"
+    coordinator.assigned = {0, 1}
+    may_end.set()
+    assert (await waiting).positions == {0: 0, 1: 0}
+
+
 async def test_nothing_is_yielded_after_the_time_for_giving_up_until_a_heartbeat_is_answered(
     member_of,
 ):

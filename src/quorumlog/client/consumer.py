@@ -103,9 +103,11 @@ class Consumer:
             be awaited.
         on_revoked: called, and awaited, with partitions that another member is to get, once the
             program has asked for more than it was given of them: it may still `commit` here, and
-            nothing is yielded meanwhile. It has 60 s from when they were revoked. It is not called
-            for partitions that are lost, nor by `close`. What either of the two raises is raised by
-            the loop; instead of a `CancelledError`, which would seem to be that of the loop, a
+            nothing is yielded meanwhile. It has 60 s from when they were revoked; after that the
+            consumer has lost all of its partitions, the loop raises a `ConsumerFencedError`, and
+            the consumer joins again once the callback has ended. It is not called for partitions
+            that are lost, nor by `close`. What either of the two raises is raised by the loop;
+            instead of a `CancelledError`, which would seem to be that of the loop, a
             `QuorumlogError`.
         client_id: what the consumer is called where members of the group are shown.
         timeout_ms: how long an outage may last, in milliseconds, and a request may take.
@@ -225,6 +227,7 @@ class Consumer:
             IndexRemovedError: the next entry is not kept any more (see `if_removed`). Each loop
                 raises it, until `seek` sets the consumer to an entry that is kept ("earliest").
             WrongClusterError: the log was founded again; a new consumer is needed.
+            ConsumerFencedError: `on_revoked` took too long; a new loop goes on once it has ended.
             UnsupportedError: no broker coordinates consumers.
             UnexpectedArgumentError: the consumer group is used for another log, or with another
                 number of partitions.

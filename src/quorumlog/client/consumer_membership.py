@@ -23,6 +23,11 @@ LEAVE_MS: Final = 2_000
 the session time-out, that a member is gone."""
 REJOIN_S: Final = 0.5
 """Pause before a member that was refused as it joined tries again."""
+_TOO_LATE: Final = (
+    "the consumer was removed from its group before on_revoked had ended, so it has lost all of "
+    "its partitions: on_revoked has 60 s from when partitions are revoked, less what is left of "
+    "handling the entry before. The consumer joins again once on_revoked has ended"
+)
 Begin: TypeAlias = Callable[[], Awaitable[int]]
 """Returns where a partition begins of which nothing was committed."""
 Revoked: TypeAlias = Callable[[frozenset[int]], Awaitable[None] | None]
@@ -238,14 +243,23 @@ class Membership:
         self._notify()
 
     async def _beat(self) -> float:
-        """Send a heartbeat, and take what it is answered; return the seconds until the next."""
+        """Send a heartbeat, and take what it is answered; return the seconds until the next.
+
+        The consumer does not join while `revoked` runs: it would take partitions from others, and
+        yield nothing of them.
+        """
+        if self._revoking is not None and self._session.epoch == JOINING:
+            return REJOIN_S
         asked_s, owned = asyncio.get_running_loop().time(), self._owned()
         self._has_asked = True
         try:
             answer = await self._requests.heartbeat(self._session.epoch, owned)
         except ConsumerFencedError:
             was_joining = self._session.epoch == JOINING
+            if self._revoking is not None:
+                self._failure = ConsumerFencedError(_TOO_LATE)
             self._lose_all()
+            self._notify()
             return REJOIN_S if was_joining else 0.0
         was_valid = self._session.is_valid
         self._told = frozenset(answer.assigned)
