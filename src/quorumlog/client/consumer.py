@@ -165,6 +165,7 @@ class Consumer:
         """The loop over entries that was begun last: only that one goes on."""
         self._polled: AsyncGenerator[list[Entry], None] | None = None
         self._is_polling = self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._timeout_s = timeout_ms / 1_000
         self._answered_s: float | None = None
         """When the log last answered a request of this consumer, by the clock of the event loop."""
@@ -206,8 +207,20 @@ class Consumer:
 
         Nothing is committed, unless there is `auto_commit_ms`: then what was handled is. A loop
         over the consumer ends; a new one, and each other call, raises `QuorumlogError`.
+
+        Closing goes on in a task of its own if whoever waits for it is cancelled, as by
+        `asyncio.wait_for`; further calls wait for the same task. Only `on_revoked` does not, if it
+        closes while another task does: that one waits for `on_revoked`.
         """
-        await self._membership.close()
+        caller = asyncio.current_task()
+        if self._closing is None or self._closing.cancelled():
+            self._closing = asyncio.create_task(self._close(caller))
+        elif self._membership.is_revoking_in(caller):
+            return
+        await asyncio.shield(self._closing)
+
+    async def _close(self, caller: asyncio.Task[Any] | None) -> None:
+        await self._membership.close(caller)
         self._is_closed = True
         await self._requests.close()
         await self._client.close()

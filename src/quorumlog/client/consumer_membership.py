@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import isawaitable
 from math import inf
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quorumlog.client.consumer_commits import Commits, Taken, taken_of
 from quorumlog.client.consumer_requests import ConsumerRequests
@@ -439,18 +439,20 @@ class Membership:
 
     # -- end ----------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Leave the group at once; with auto-commit, commit first what the program has handled."""
-        if self.is_closed:
-            return
+    async def close(self, caller: asyncio.Task[Any] | None = None) -> None:
+        """Leave the group at once; with auto-commit, commit first what the program has handled.
+
+        `caller`: the task that closes, which may be the one that awaits `revoked`. If this is
+        cancelled, it can be done again; once the member has left, it does nothing.
+        """
         self.is_closed = True
         self._notify()
         if self.share is not None:
             self.share.end()
-        if self._revoking not in (None, asyncio.current_task()):  # it may be about to commit
+        if self._revoking not in (None, caller):  # it may be about to commit
             await asyncio.wait((self._revoking,), timeout=LAST_COMMIT_MS / 1_000)
         for task in (self._task, self._revoking):
-            if task not in (None, asyncio.current_task()):
+            if task not in (None, caller):
                 task.cancel()
                 await asyncio.wait((task,))
         if not self._has_asked:
@@ -462,6 +464,11 @@ class Membership:
         with suppress(RequestError, TimeoutError):
             async with asyncio.timeout(LEAVE_MS / 1_000), self._asking:
                 await self._requests.leave(LEAVE_MS)
+        self._has_asked = False
+
+    def is_revoking_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is the one that awaits `revoked`, so that it cannot wait for `close`."""
+        return task is not None and task is self._revoking
 
 
 def _not_handled(places: Mapping[int, Place]) -> dict[int, Place]:

@@ -53,6 +53,11 @@ class LoopThread:
         """Whether the thread runs: not in a forked child, nor once the interpreter shuts down."""
         return self._process.is_this and not sys.is_finalizing()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called, so that calls are refused."""
+        return self._is_stopping
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and return what it returns; Ctrl-C first lets it end.
 

@@ -96,8 +96,10 @@ class SyncClient:
             self._closed = True
             if not self._thread.is_running:
                 return
-            self._thread.wait(self._client.close())
-            self._thread.stop()
+            try:
+                self._thread.wait(self._client.close())
+            finally:  # also after Ctrl-C
+                self._thread.stop()
 
     # -- append and read --------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Unpack
@@ -10,6 +11,7 @@ from quorumlog.client.consumer import Consumer, ConsumerOptions, Start, plain_fu
 from quorumlog.client.consumer_membership import Revoked
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
+from quorumlog.model.errors import QuorumlogError
 
 
 async def _in_a_thread(revoked: Revoked, partitions: frozenset[int]) -> None:
@@ -64,12 +66,29 @@ class SyncConsumer:
         self.close()
 
     def close(self) -> None:
-        """See `Consumer.close`; in a forked child, which is no member, do nothing."""
-        if not self._closed:
-            self._closed = True
-            if self._thread.is_running:
-                self._thread.wait(self._consumer.close())
-                self._thread.stop()
+        """See `Consumer.close`; in a forked child, which is no member, do nothing.
+
+        If Ctrl-C, or what else a signal handler raises, ends the wait, the consumer leaves the
+        group all the same, and its thread ends then. Further calls wait for that.
+        """
+        self._closed = True
+        thread = self._thread
+        if not thread.is_running or thread.is_stopping:
+            return
+        try:
+            thread.wait(self._consumer.close())
+        except QuorumlogError:
+            if not thread.is_stopping:  # else it has been closed meanwhile
+                raise
+        except BaseException:
+            with suppress(QuorumlogError):  # it has been closed meanwhile
+                thread.submit(self._close_and_stop())
+            raise
+        thread.stop()
+
+    async def _close_and_stop(self) -> None:
+        await self._consumer.close()
+        await self._thread.stop_from_within()
 
     def __iter__(self) -> Iterator[Entry]:
         return self.read()
