@@ -836,6 +836,7 @@ async def test_a_member_does_not_join_again_if_the_log_is_another_one():
     with pytest.raises(WrongClusterError, match="founded again"):
         await requests.heartbeat(0, ())
     assert len(cluster.sent) == 3, "nothing was sent that ends the positions of the new log"
+    assert [one.number for one in cluster.sent] == [1, 2, 3], "copies are known by their number"
 
 
 def test_a_callback_that_would_wait_for_its_own_thread_is_refused():

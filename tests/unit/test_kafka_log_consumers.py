@@ -449,6 +449,30 @@ def test_members_are_told_how_long_they_may_still_take_to_give_a_partition_up(wo
     assert "has to join again" in refused.text
 
 
+@pytest.mark.parametrize("late", [(0, 1), (1, 2)])
+def test_a_copy_of_a_heartbeat_that_comes_late_gives_nothing_up(world, late):
+    epoch, number = late
+    one = world.beat("a", number=1, partitions=2)
+    one = world.beat("a", one.epoch, number=2, partitions=2)  # nothing is used yet
+    one = world.beat("a", one.epoch, [0, 1], number=3, partitions=2)
+    two = world.beat("b", number=1, partitions=2)
+    one = world.beat("a", one.epoch, [0, 1], number=4, partitions=2)
+    assert len(one.assigned) == 1
+    world.beat("a", epoch, number=number, partitions=2)  # while an entry of the other is handled
+    assert world.beat("b", two.epoch, number=2, partitions=2).assigned == []
+    one = world.beat("a", one.epoch, one.assigned, number=5, partitions=2)
+    assert len(world.beat("b", two.epoch, number=3, partitions=2).assigned) == 1
+    assert len(one.assigned) == 1
+
+
+def test_who_joins_anew_uses_nothing_and_says_so(world):
+    one = world.beat("a", number=1, partitions=2)
+    two = world.beat("b", number=1, partitions=2)
+    world.beat("a", one.epoch, [0, 1], number=2, partitions=2)
+    assert len(world.beat("a", 0, number=3, partitions=2).assigned) == 1
+    assert len(world.beat("b", two.epoch, number=2, partitions=2).assigned) == 1
+
+
 def test_a_full_disk_is_named(world):
     world.fails_with = ResponseCode.DISK_FULL
     for refused in (world.beat("a"), world.ask(CommitPositionsRequest, positions=[(0, 1)])):

@@ -80,8 +80,9 @@ async def commit_as_nobody(
 class ConsumerRequests:
     """The requests of one member of a consumer group; of nobody's if it has no `member_id`.
 
-    All of them may be sent again: repeating one changes nothing more. `requester` asks the group
-    `__cluster`; `identify` returns the identity of the log, and is awaited each time that the
+    All of them may be sent again: repeating one changes nothing more. Heartbeats are numbered, so
+    that a copy which comes late is not taken for what the member uses then. `requester` asks the
+    group `__cluster`; `identify` returns the identity of the log, and is awaited each time that the
     member joins: to join by the identity of a log that is no more would end the positions of the
     one that took its place.
     """
@@ -100,6 +101,7 @@ class ConsumerRequests:
         self._group = group
         self._member_id = member_id
         self._client_id = client_id
+        self._heartbeats = 0
 
     async def heartbeat(self, epoch: int, owned: Iterable[int]) -> ConsumerHeartbeatResponse:
         """Say that the member is alive, and what it uses; return what it may use.
@@ -118,12 +120,15 @@ class ConsumerRequests:
     async def _beat(
         self, epoch: int, owned: Iterable[int], timeout_ms: float | None
     ) -> ConsumerHeartbeatResponse:
+        common = await self._common()
+        self._heartbeats += 1
         request = ConsumerHeartbeatRequest(
-            **await self._common(),
+            **common,
             member_id=self._member_id,
             epoch=epoch,
             owned=sorted(owned),
             client_id=self._client_id,
+            number=self._heartbeats,
         )
         return await self._ask(request, ConsumerHeartbeatResponse, timeout_ms)
 

@@ -220,8 +220,10 @@ class ProtocolGroup:
                 self._rise()
         self._seen(member, now_ms)
         self._renew_target(now_ms)
-        owned = asked.owned if asked.epoch == before.epoch else None
-        self._reconcile(member, NOTHING if asked.epoch == JOINING else owned, now_ms)
+        is_news = member.is_news(asked.number)
+        owned = asked.owned if is_news and asked.epoch == before.epoch else None
+        gives_up_all = is_news and asked.epoch == JOINING
+        self._reconcile(member, NOTHING if gives_up_all else owned, now_ms)
         held = member.held
         if owned is not None:
             member.has_confirmed = owned == held.assigned

@@ -33,7 +33,8 @@ NOTHING_HELD: Final = Held()
 class ConsumerHeartbeat(NamedTuple):
     """What a member says of itself. What is None, or `UNCHANGED_MS`, is as it was.
 
-    `owned`: the partitions that it uses.
+    `owned`: the partitions that it uses. `number`: rises from one heartbeat of the member to the
+    next, copies have the same one; None: the protocol has none (Kafka's), so no copy is known.
     """
 
     member_id: str
@@ -47,6 +48,7 @@ class ConsumerHeartbeat(NamedTuple):
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    number: int | None = None
 
     @property
     def says_all(self) -> bool:
@@ -79,7 +81,8 @@ class Consumer:
     """A member. `change`: the number of its last change that is to be saved. `revoke_by_ms`: until
     when it has to give up what it is asked to; None: nothing. `has_confirmed`: it has said that it
     uses what it was told, all of it and nothing else. `session_ends_ms`: when it is removed unless
-    it says something. At its last heartbeat that was after `session_ms`, which is to be saved.
+    it says something. At its last heartbeat that was after `session_ms`, which is to be saved. `number`: that of its newest
+    heartbeat; None: an earlier coordinator had that.
     """
 
     member_id: str
@@ -97,6 +100,7 @@ class Consumer:
     revoke_by_ms: int | None = None
     change: int = 0
     has_confirmed: bool = False
+    number: int | None = -1
 
     @property
     def is_away(self) -> bool:
@@ -145,6 +149,17 @@ class Consumer:
         before, self.session_ms = self.session_ms, self.session_ends_ms - now_ms
         return self.session_ms > before
 
+    def is_news(self, number: int | None) -> bool:
+        """Take the number of a heartbeat; return whether it is newer than all before for sure.
+
+        A copy that comes late says what the member used before it was answered.
+        """
+        if number is None:
+            return True
+        before = self.number
+        self.number = number if before is None else max(before, number)
+        return before is not None and number > before
+
     def saved(self) -> SavedConsumer:
         """Return the member as it is saved."""
         return SavedConsumer(
@@ -185,6 +200,7 @@ class Consumer:
             now_ms + (saved.session_ms or session_ms),
             saved.session_ms,
             now_ms + saved.rebalance_timeout_ms if revoking else None,
+            number=None,
         )
 
 

@@ -363,4 +363,5 @@ def _asked(request: ConsumerHeartbeatRequest, log: LogToRead, host: str) -> Cons
         owned=frozenset((topic_id, one) for one in (() if is_joining else request.owned)),
         client_id=request.client_id,
         client_host=host,
+        number=request.number,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
-from quorumlog.model.bounds import IdentityBytes, Index, Label, Milliseconds, Name
+from quorumlog.model.bounds import IdentityBytes, Index, Label, Milliseconds, Name, Number
 from quorumlog.model.messages.base import Request, Response
 
 PARTITIONS_MAX: Final = 1_000
@@ -44,13 +44,15 @@ class ConsumerRequest(Request, frozen=True, kw_only=True):
 class ConsumerHeartbeatRequest(ConsumerRequest, frozen=True, kw_only=True):
     """A member is alive, in an epoch, and uses the `owned` partitions; or it joins, or leaves.
 
-    `client_id` is what the member calls itself, for people.
+    `client_id` is what the member calls itself, for people. `number` rises from one heartbeat of
+    the member to the next; a copy that is sent again has the same one. None: earlier versions.
     """
 
     member_id: MemberId
     epoch: Epoch
     owned: PartitionNumbers = []
     client_id: Label = ""
+    number: Number | None = None
 
 
 class ConsumerHeartbeatResponse(Response, frozen=True, kw_only=True):
