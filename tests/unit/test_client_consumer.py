@@ -3,8 +3,6 @@ coordinator.
 """
 
 import asyncio
-import signal
-import threading
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +15,6 @@ from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, ide
 from quorumlog.client.consumer_share import Place, Share
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.errors import ConfigError, ConsumerFencedError, WrongClusterError
-from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
     DeadlineExceededError,
     LeaderNotReadyError,
@@ -26,60 +23,7 @@ from quorumlog.model.errors import (
     UnsupportedError,
 )
 from quorumlog.model.messages.client import GroupMetadata, MetadataResponse
-from quorumlog.model.messages.consumers import ConsumerHeartbeatResponse
-
-SECONDS = 10
-FENCED = ConsumerFencedError("removed")
-
-
-class Coordinator:
-    """Answers what the test says: assignments, or errors that are raised."""
-
-    def __init__(self, *answers, committed=None):
-        self.answers = list(answers)
-        self.assigned = frozenset()
-        self.epoch, self.session_ms = 0, 60_000
-        self.interval_ms, self.rebalance_ms = 5, 60_000
-        self.positions_of = dict(committed or {})
-        self.beats, self.commits, self.left = [], [], 0
-        self.refusals = []
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-
-    async def heartbeat(self, epoch, owned):
-        self.beats.append((epoch, frozenset(owned)))
-        answer = self.answers.pop(0) if self.answers else self.assigned
-        if isinstance(answer, Exception):
-            raise answer
-        if answer != self.assigned or not epoch:
-            self.epoch += 1
-        self.assigned = frozenset(answer)
-        return ConsumerHeartbeatResponse(
-            epoch=self.epoch,
-            assigned=sorted(self.assigned),
-            interval_ms=self.interval_ms,
-            session_ms=self.session_ms,
-            rebalance_ms=self.rebalance_ms,
-        )
-
-    async def positions(self):
-        await self.may_answer.wait()
-        return dict(self.positions_of)
-
-    async def commit(self, positions, epoch):
-        self.commits.append(dict(positions))
-        if self.refusals:
-            raise self.refusals.pop(0)
-        if epoch != self.epoch:
-            raise FENCED
-        self.positions_of |= positions
-
-    async def leave(self, timeout_ms):
-        self.left += 1
-
-
-async def zero():
-    return 0
+from scripted_coordinator import FENCED, SECONDS, Coordinator, entry, told, until, zero
 
 
 @pytest.fixture
@@ -104,23 +48,6 @@ async def member_of():
         yield make
         for one in made:
             await one.close()
-
-
-def entry(index, channel=0):
-    return Entry(index=index, term=1, pos=0, body=b"", channel=channel)
-
-
-async def until(condition):
-    """Wait until something holds that the member brings about by itself."""
-    async with asyncio.timeout(SECONDS):
-        while not condition():
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.001)
-
-
-async def told(member, partitions):
-    """Wait until a member has these partitions."""
-    await until(lambda: member.partitions == frozenset(partitions))
 
 
 async def test_partitions_begin_where_the_group_has_committed(member_of):
@@ -698,98 +625,6 @@ async def test_an_entry_whose_handling_failed_comes_again_with_its_partition(mem
     assert not member.may_yield(member.share), "what the callback commits must not grow"
     may_end.set()
     assert (await member.usable()).positions == {0: 0, 1: 0}
-
-
-# -- closing that is cancelled, or asked for more than once --------------------------------------
-
-
-class SlowToLeave(Coordinator):
-    """Says when a member leaves, and lets it once `may_leave`."""
-
-    def __init__(self, *answers, leaving):
-        super().__init__(*answers)
-        self.leaving = leaving
-        self.may_leave = asyncio.Event()
-
-    async def leave(self, timeout_ms):
-        self.leaving()
-        await self.may_leave.wait()
-        await super().leave(timeout_ms)
-
-
-def membership(coordinator, **callbacks):
-    return Membership(
-        coordinator, zero, partitions=1, auto_commit_s=None, callbacks=Callbacks(**callbacks)
-    )
-
-
-async def test_closing_goes_on_if_it_is_cancelled_and_all_who_close_wait_for_it(monkeypatch):
-    leaving, ended = asyncio.Event(), []
-    coordinator = SlowToLeave({0}, leaving=leaving.set)
-    consumer = Consumer("127.0.0.1:1", group="g", log="l")
-    consumer._membership = membership(coordinator)
-
-    async def end():
-        ended.append(coordinator.left)
-
-    monkeypatch.setattr(consumer._requests, "close", end)
-    async with asyncio.timeout(SECONDS):
-        await consumer._membership.usable()
-        first = asyncio.create_task(consumer.close())
-        await leaving.wait()
-        first.cancel()
-        await asyncio.wait((first,))
-        others = [asyncio.create_task(consumer.close()) for _ in range(2)]
-        done, _ = await asyncio.wait(others, timeout=0.01)
-        assert not done
-        assert not ended, "the connections are still needed"
-        coordinator.may_leave.set()
-        await asyncio.gather(*others)
-        await consumer.close()
-    assert (first.cancelled(), coordinator.left, ended) == (True, 1, [1])
-
-
-async def test_who_is_about_to_give_up_may_close_whoever_else_does():
-    consumer = Consumer("127.0.0.1:1", group="g", log="l")
-    has_begun, may_close, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def revoked(partitions):
-        has_begun.set()
-        await may_close.wait()
-        await consumer.close()
-        has_ended.set()
-
-    coordinator = Coordinator({0})
-    consumer._membership = membership(coordinator, revoked=revoked)
-    async with asyncio.timeout(SECONDS):
-        await consumer._membership.usable()
-        coordinator.answers = [set()]
-        await has_begun.wait()
-        closing = asyncio.create_task(consumer.close())
-        await asyncio.sleep(0)
-        may_close.set()
-        await closing
-    assert (has_ended.is_set(), coordinator.left) == (True, 1)
-
-
-@pytest.mark.parametrize("closes_again", [True, False])
-def test_a_consumer_whose_closing_is_interrupted_leaves_and_its_thread_ends(closes_again):
-    consumer = SyncConsumer("127.0.0.1:1", group="g", log="l")
-    thread = consumer._thread
-    press = partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)
-    coordinator = SlowToLeave({0}, leaving=press)
-    consumer._consumer._membership = membership(coordinator)
-    thread.wait(consumer._consumer._membership.usable())
-    with pytest.raises(KeyboardInterrupt):
-        consumer.close()
-    assert not coordinator.left
-    thread._loop.call_soon_threadsafe(coordinator.may_leave.set)
-    if closes_again:
-        consumer.close()
-    thread._thread.join(SECONDS)
-    assert coordinator.left == 1
-    assert not thread._thread.is_alive()
-    consumer.close()
 
 
 # -- which log it is -----------------------------------------------------------------------------

@@ -81,8 +81,8 @@ class Consumer:
     """A member. `change`: the number of its last change that is to be saved. `revoke_by_ms`: until
     when it has to give up what it is asked to; None: nothing. `has_confirmed`: it has said that it
     uses what it was told, all of it and nothing else. `session_ends_ms`: when it is removed unless
-    it says something. At its last heartbeat that was after `session_ms`, which is to be saved. `number`: that of its newest
-    heartbeat; None: an earlier coordinator had that.
+    it says something. At its last heartbeat that was after `session_ms`, which is to be saved.
+    `number`: that of its newest heartbeat; None: an earlier coordinator had that.
     """
 
     member_id: str

@@ -1,0 +1,101 @@
+"""Consumers whose closing is cancelled, or asked for more than once, leave their group."""
+
+import asyncio
+import signal
+import threading
+from functools import partial
+
+import pytest
+
+from quorumlog import Consumer, SyncConsumer
+from quorumlog.client.consumer_membership import Callbacks, Membership
+from scripted_coordinator import SECONDS, Coordinator, zero
+
+
+class SlowToLeave(Coordinator):
+    """Says when a member leaves, and lets it once `may_leave`."""
+
+    def __init__(self, *answers, leaving):
+        super().__init__(*answers)
+        self.leaving = leaving
+        self.may_leave = asyncio.Event()
+
+    async def leave(self, timeout_ms):
+        self.leaving()
+        await self.may_leave.wait()
+        await super().leave(timeout_ms)
+
+
+def membership(coordinator, **callbacks):
+    return Membership(
+        coordinator, zero, partitions=1, auto_commit_s=None, callbacks=Callbacks(**callbacks)
+    )
+
+
+async def test_closing_goes_on_if_it_is_cancelled_and_all_who_close_wait_for_it(monkeypatch):
+    leaving, ended = asyncio.Event(), []
+    coordinator = SlowToLeave({0}, leaving=leaving.set)
+    consumer = Consumer("127.0.0.1:1", group="g", log="l")
+    consumer._membership = membership(coordinator)
+
+    async def end():
+        ended.append(coordinator.left)
+
+    monkeypatch.setattr(consumer._requests, "close", end)
+    async with asyncio.timeout(SECONDS):
+        await consumer._membership.usable()
+        first = asyncio.create_task(consumer.close())
+        await leaving.wait()
+        first.cancel()
+        await asyncio.wait((first,))
+        others = [asyncio.create_task(consumer.close()) for _ in range(2)]
+        done, _ = await asyncio.wait(others, timeout=0.01)
+        assert not done
+        assert not ended, "the connections are still needed"
+        coordinator.may_leave.set()
+        await asyncio.gather(*others)
+        await consumer.close()
+    assert (first.cancelled(), coordinator.left, ended) == (True, 1, [1])
+
+
+async def test_who_is_about_to_give_up_may_close_whoever_else_does():
+    consumer = Consumer("127.0.0.1:1", group="g", log="l")
+    has_begun, may_close, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def revoked(partitions):
+        has_begun.set()
+        await may_close.wait()
+        await consumer.close()
+        has_ended.set()
+
+    coordinator = Coordinator({0})
+    consumer._membership = membership(coordinator, revoked=revoked)
+    async with asyncio.timeout(SECONDS):
+        await consumer._membership.usable()
+        coordinator.answers = [set()]
+        await has_begun.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        may_close.set()
+        await closing
+    assert (has_ended.is_set(), coordinator.left) == (True, 1)
+
+
+@pytest.mark.parametrize("closes_again", [True, False])
+def test_a_consumer_whose_closing_is_interrupted_leaves_and_its_thread_ends(closes_again):
+    consumer = SyncConsumer("127.0.0.1:1", group="g", log="l")
+    thread = consumer._thread
+    press = partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)
+    coordinator = SlowToLeave({0}, leaving=press)
+    consumer._consumer._membership = membership(coordinator)
+    thread.wait(consumer._consumer._membership.usable())
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    assert not coordinator.left
+    thread._loop.call_soon_threadsafe(coordinator.may_leave.set)
+    if closes_again:
+        consumer.close()
+    thread._thread.join(SECONDS)
+    assert coordinator.left == 1
+    assert not thread._thread.is_alive()
+    consumer.close()
