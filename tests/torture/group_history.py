@@ -95,6 +95,11 @@ class GroupHistory:
     def _tell(self, at_s, member, what, partitions):
         self.told.append(f"{at_s:.3f} {member} {what}: {sorted(partitions)}")
 
+    def noted(self, member, at_s, what):
+        """Something else has happened to a member."""
+        with self._lock:
+            self._tell(at_s, member, what, [])
+
     def ended(self, member, at_s):
         """A member has ended, or was killed."""
         self._tell(at_s, member, "has ended", [])

@@ -95,12 +95,15 @@ class ProcessMember:
             history.committing(name, {int(one): span for one, span in told["ranges"].items()})
         elif what == "committed":
             history.committed(name, at_s, told["partitions"])
+            history.noted(name, at_s, f"has committed {len(told['partitions'])} partitions")
         elif what == "leaving":
             self._leaving_s = at_s
         elif what == "fault":
             self._group.faults.append(f"{name}: {told['text']}")
+            history.noted(name, at_s, told["text"])
         elif what in ("error", "refused"):
             self._group.done[f"{what}: {told['code']}"] += 1
+            history.noted(name, at_s, f"{what}: {told['code']}")
 
     @property
     def has_ended(self):
