@@ -71,8 +71,12 @@ class GroupHistory:
 
     # -- what members say -----------------------------------------------------------------------
 
-    def assigned(self, member, at_s, generation, partitions, added):
-        """A member has `partitions` in a generation (or epoch), of which some are `added`."""
+    def assigned(self, member, at_s, generation, partitions, added, owner=None):
+        """A member has `partitions` in a generation (or epoch), of which some are `added`.
+
+        `owner`: the name of a static member, which has them again in the same generation after it
+        was started again.
+        """
         with self._lock:
             self._tell(at_s, member, f"is assigned {sorted(added)} in {generation}", partitions)
             for one in added:
@@ -80,7 +84,7 @@ class GroupHistory:
                 self._using[member, one] = owned
                 self.owned.append(owned)
             for one in partitions if generation >= 0 else ():
-                self._owners[generation, one].add(member)
+                self._owners[generation, one].add(owner or member)
 
     def revoked(self, member, at_s, partitions, *, is_lost=False):
         """A member does not use some partitions any more."""

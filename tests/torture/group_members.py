@@ -88,7 +88,9 @@ class ProcessMember:
     def _note(self, told):
         history, name, what, at_s = self._group.history, self.name, told["is"], told["at"]
         if what == "assigned":
-            history.assigned(name, at_s, told["generation"], told["partitions"], told["added"])
+            partitions, added = told["partitions"], told["added"]
+            generation, owner = told["generation"], self.instance_id
+            history.assigned(name, at_s, generation, partitions, added, owner)
         elif what in ("revoked", "lost"):
             history.revoked(name, at_s, told["partitions"], is_lost=what == "lost")
         elif what == "committing":
