@@ -147,6 +147,7 @@ class Retained:
             if error.args[0].code() not in UNSURE:
                 raise
             self.done["looks in vain"] += 1
+            self._admin = admin_of(self.servers)  # librdkafka's keeps to a leader's old epoch
             return False
         if min(start, end) < 0:  # librdkafka has neither an offset nor an error
             self.done["looks in vain"] += 1
