@@ -342,3 +342,47 @@ async def test_a_reader_in_another_thread_ends_when_the_client_is_closed(world):
     await asyncio.to_thread(client.close)
     assert await asyncio.to_thread(call.is_told)
     await all_left(world)
+
+
+@pytest.mark.timeout(30)
+def test_a_client_that_is_closed_in_its_own_thread_says_so_and_can_be_closed_elsewhere():
+    client = SyncClient("127.0.0.1:1", "g")
+    told = []
+
+    async def close():
+        try:
+            client.close()
+        except QuorumlogError as error:
+            told.append(str(error))
+
+    client.wait(close())
+    assert len(told) == 1
+    assert "callback" in told[0]
+    client.close()
+    with pytest.raises(QuorumlogError, match="closed"):
+        client.status()
+
+
+@pytest.mark.timeout(30)
+def test_a_call_that_comes_as_a_thread_ends_by_itself_does_not_wait_for_ever(monkeypatch):
+    thread, is_queued = LoopThread("consumer"), threading.Event()
+    call_soon = thread._call_soon
+
+    def noted(callback):
+        has_done = call_soon(callback)
+        is_queued.set()
+        return has_done
+
+    monkeypatch.setattr(thread, "_call_soon", noted)
+
+    async def end():
+        is_queued.wait(10)  # the call comes within this turn of the loop
+        await thread.stop_from_within()
+
+    async def forever():
+        await asyncio.Event().wait()
+
+    ending = thread.submit(end())
+    with pytest.raises(QuorumlogError, match="closed"):
+        thread.wait(forever())
+    ending.result(10)

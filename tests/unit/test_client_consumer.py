@@ -514,7 +514,7 @@ async def test_who_is_removed_while_it_gives_partitions_up_joins_once_that_has_e
     await until(lambda: member._revoking)
     coordinator.answers = [FENCED]
     await until(lambda: not coordinator.answers)
-    with pytest.raises(ConsumerFencedError, match="before on_revoked had ended"):
+    with pytest.raises(ConsumerFencedError, match="while on_revoked ran"):
         async with asyncio.timeout(SECONDS):
             await member.usable()
     waiting = asyncio.create_task(member.usable())

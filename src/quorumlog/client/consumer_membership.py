@@ -24,9 +24,10 @@ the session time-out, that a member is gone."""
 REJOIN_S: Final = 0.5
 """Pause before a member that was refused as it joined tries again."""
 _TOO_LATE: Final = (
-    "the consumer was removed from its group before on_revoked had ended, so it has lost all of "
-    "its partitions: on_revoked has 60 s from when partitions are revoked, less what is left of "
-    "handling the entry before. The consumer joins again once on_revoked has ended"
+    "the consumer was removed from its group while on_revoked ran, so it has lost all of its "
+    "partitions: the session was over, or on_revoked took longer than the 60 s from when they are "
+    "revoked, less what was left of handling the entry before. The consumer joins again once "
+    "on_revoked has ended"
 )
 Begin: TypeAlias = Callable[[], Awaitable[int]]
 """Returns where a partition begins of which nothing was committed."""

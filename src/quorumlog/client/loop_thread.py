@@ -156,6 +156,7 @@ class LoopThread:
             if self._is_stopping:
                 return
             self._is_stopping = True
+        await asyncio.sleep(0)  # calls that came before are tasks by then
         await _cancel_the_rest()
         self._loop.call_soon(self._loop.stop)
 

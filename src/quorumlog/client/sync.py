@@ -22,6 +22,7 @@ from quorumlog.client.sync_admin import SyncGroupAdmin
 from quorumlog.client.sync_machine import SyncMachineCalls
 from quorumlog.model.block import Buffer
 from quorumlog.model.entry import Entry
+from quorumlog.model.errors import QuorumlogError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.client import MetadataResponse, StatusResponse
 
@@ -98,8 +99,13 @@ class SyncClient:
                 return
             try:
                 self._thread.wait(self._client.close())
-            finally:  # also after Ctrl-C
+            except QuorumlogError:  # in the client's own thread, which cannot wait for its end
+                self._closed = False
+                raise
+            except BaseException:  # also after Ctrl-C
                 self._thread.stop()
+                raise
+            self._thread.stop()
 
     # -- append and read --------------------------------------------------------------------
 

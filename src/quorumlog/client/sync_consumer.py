@@ -69,7 +69,8 @@ class SyncConsumer:
         """See `Consumer.close`; in a forked child, which is no member, do nothing.
 
         If Ctrl-C, or what else a signal handler raises, ends the wait, the consumer leaves the
-        group all the same, and its thread ends then. Further calls wait for that.
+        group all the same as long as the process goes on, and its thread ends then. Further calls
+        wait for that.
         """
         self._closed = True
         thread = self._thread

@@ -231,8 +231,9 @@ class _Committed:
         )
         if fails:
             raise UnexpectedArgumentError(
-                f"{text}: {self.advice}. If it is the same batch, and its rows depend on chance or "
-                "on a table that has changed, set failOnDataLoss=false until it is over"
+                f"{text}: if it is the same batch, and the query was changed, its source left out "
+                "records that are lost, or its rows depend on chance or on a table that has "
+                f"changed, set failOnDataLoss=false until it is over. Else {self.advice}"
             )
         logger.warning("%s; going on, as failOnDataLoss=false", text)
 
