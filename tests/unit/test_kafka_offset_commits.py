@@ -74,7 +74,7 @@ def test_commits_that_come_while_one_is_under_way_go_together_after_it(case):
     assert case.ordered()[3:] == [[5]]
 
 
-def test_116_a_commit_that_is_sent_again_is_not_overtaken_by_a_later_one(case):
+def test_b5_a_commit_that_is_sent_again_is_not_overtaken_by_a_later_one(case):
     case.commit(10)
     case.commit(20)
     assert case.ordered() == [[10]], "__cluster may have refused it for now, and take it later"
