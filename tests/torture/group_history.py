@@ -10,6 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 TOLD_MAX = 20
+WAKING_S = 0.5
+"""How long a member that has slept takes for what it was told meanwhile."""
 """How many faults a report has."""
 
 
@@ -95,6 +97,14 @@ class GroupHistory:
                 owned = self._using.pop((member, one), None)
                 if owned is not None:
                     owned.until_s, owned.is_lost = at_s, is_lost
+            if is_lost:
+                self._lost_before(member, at_s)
+
+    def _lost_before(self, member, at_s):
+        """What it gave up as it woke up was lost as well: it had been told before, and slept."""
+        for one in self.owned:
+            if one.member == member and one.until_s is not None and at_s - one.until_s < WAKING_S:
+                one.is_lost = True
 
     def _tell(self, at_s, member, what, partitions):
         self.told.append(f"{at_s:.3f} {member} {what}: {sorted(partitions)}")
