@@ -10,9 +10,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 TOLD_MAX = 20
+"""How many faults a report has."""
 WAKING_S = 0.5
 """How long a member that has slept takes for what it was told meanwhile."""
-"""How many faults a report has."""
 
 
 @dataclass
