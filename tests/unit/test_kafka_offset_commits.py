@@ -83,6 +83,17 @@ def test_b5_a_commit_that_is_sent_again_is_not_overtaken_by_a_later_one(case):
     assert case.ordered() == [[10], [20]]
 
 
+def test_commits_whose_commands_are_answered_at_once_are_all_answered(case, monkeypatch):
+    monkeypatch.setattr(offset_commits, "TOGETHER_MAX", 1)
+    for offset in range(3_000):
+        case.commit(offset)
+    refuse = ResponseCode.LEADER_PENDING_FULL
+    monkeypatch.setattr(case, "order", lambda command, timeout_ms, done: done(refuse, "", None))
+    case.end(0)
+    assert [code for _, code in case.told] == [OK] + [refuse] * 2_999
+    assert not len(case.commits)
+
+
 def test_commits_of_different_terms_and_those_that_are_large_go_by_themselves(case, monkeypatch):
     monkeypatch.setattr(offset_commits, "TOGETHER_BYTES", 400)
     monkeypatch.setattr(offset_commits, "TOGETHER_MAX", 3)

@@ -84,7 +84,18 @@ def test_batches_after_one_that_is_judged_again_are_judged_until_it_is_refused_a
     refused.refused(KEY, 0, 10, NOT_LEADER, 1.0)
     assert refused.error_for(KEY, 0, 11, 1.0) is NOT_LEADER
     refused.judged(KEY, 0, 12)
-    assert not refused, "it follows what is in the log, and so does the one before it"
+    assert refused.error_for(KEY, 0, 11, 1.0) is NOT_LEADER, "that may be refused, too"
+
+
+def test_a_producer_that_sends_several_batches_at_once_has_waited_after_as_long():
+    refused, now_s = refused_at(100), 0.0
+    while now_s <= GAP_S + 1:
+        assert refused.has_waited(KEY, 0, 100, now_s) is (now_s > GAP_S)
+        for sequence in (100, 101, 102):  # the answers come once all are judged
+            refused.judged(KEY, 0, sequence)
+        for sequence in (100, 101, 102):
+            refused.refused(KEY, 0, sequence, NOT_LEADER, now_s)
+        now_s += 1.0
 
 
 def test_an_error_that_is_no_reason_to_send_again_is_not_remembered():

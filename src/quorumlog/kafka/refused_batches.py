@@ -98,12 +98,10 @@ class RefusedBatches:
         return is_recent and epoch == before.epoch and is_later
 
     def judged(self, key: Key, epoch: int, sequence: int) -> None:
-        """A batch is judged after those before it: later ones are no longer refused for it."""
+        """A batch is about to be judged: until it is, later ones are not refused for it."""
         before = self._refused.get(key)
         if before is not None and (before.epoch, before.sequence) == (epoch, sequence):
             self._refused[key] = before._replace(is_back=True)
-        else:
-            self.taken(key, epoch, sequence)
 
     def taken(self, key: Key, epoch: int, sequence: int) -> None:
         """A batch goes into the log, or is known to be there: so is what was refused before it."""

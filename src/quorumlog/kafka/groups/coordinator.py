@@ -228,7 +228,7 @@ class GroupCoordinator:
             group = ConsumerGroup(name, _settings(self._broker.defaults), self)
             group.generation = generation  # what is late counts neither before nor after a change
         if not self._use.has_room(group.members.growth_bytes(request)):
-            joined(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id))
+            joined(JoinAnswer(_no_room_for(group, request.member_id), request.member_id))
             return
         group.settings = _settings(self._broker.defaults)
         group.join(request, self.now_ms(), joined)
@@ -264,7 +264,7 @@ class GroupCoordinator:
             record = replace(record, consumers={})
             group = ProtocolGroup(record, self, self.protocol_settings, self.now_ms())
         if not self._use.has_room(group.growth_bytes(asked)):
-            done(HeartbeatAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, text=NO_ROOM))
+            done(HeartbeatAnswer(_no_room_for(group, asked.member_id), text=NO_ROOM))
             return
         self._groups[name] = group
         group.heartbeat(asked, self.now_ms(), done)
@@ -490,6 +490,13 @@ class GroupCoordinator:
         if old:
             command = ForgetGroups(self.term, old[:FORGOTTEN_MAX], before_ms)
             self._broker.order(command, SAVE_MS, lambda code, text, result: None)
+
+
+def _no_room_for(group: AnyGroup, member_id: str) -> ErrorCode:
+    """Return what somebody is told for whom there is no room; who is a member tries again."""
+    if member_id in group.members.by_id:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def _settings(defaults: Mapping[str, str]) -> GroupSettings:

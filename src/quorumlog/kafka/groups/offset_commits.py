@@ -23,8 +23,9 @@ COMMIT_MS: Final = 5_000
 """How long a commit waits for its turn, and then for its command."""
 TOGETHER_MAX: Final = 500
 """Commits in one command."""
-TOGETHER_BYTES: Final = 512 * 1024
-"""Bytes of the commits in one command, by `_size_of`, unless it is a single one."""
+TOGETHER_BYTES: Final = 64 * 1024
+"""Bytes of the commits in one command, by `_size_of`, unless it is a single one: less than the
+smallest entry that a log may be allowed to have."""
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of the commits that wait for their turn, by `_size_of`."""
 _COMMIT_BYTES, _OFFSET_BYTES = 64, 48
@@ -48,7 +49,7 @@ class OffsetCommits:
         self._now_ms = now_ms
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
-        self._is_under_way = False
+        self._is_under_way = self._is_sending = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -62,18 +63,18 @@ class OffsetCommits:
             return
         self._waiting.append(_Waiting(command, size, self._now_ms() + COMMIT_MS, done))
         self._bytes += size
-        if not self._is_under_way:
-            self._send()
+        self._send()
 
     def _send(self) -> None:
-        """Send the next command, if there is anything to commit."""
-        self._is_under_way = True
-        while self._waiting:
-            some = self._next()
-            if some:
-                self._order(some)
-                return
-        self._is_under_way = False
+        """Send the next command, unless one is under way, or the caller does so."""
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._waiting and not self._is_under_way:
+                self._order(self._next())
+        finally:
+            self._is_sending = False
 
     def _next(self) -> list[_Waiting]:
         """Take those that go into the next command, all of one term; the late ones are answered."""
@@ -99,10 +100,13 @@ class OffsetCommits:
         return some
 
     def _order(self, some: Sequence[_Waiting]) -> None:
+        if not some:
+            return
         commands = [one.command for one in some]
         first = commands[0]
 
         def ordered(code: ResponseCode, text: str, result: Any) -> None:
+            self._is_under_way = False
             if isinstance(result, OffsetsCommitted):
                 results = result.results
             elif isinstance(result, GroupsChanged):
@@ -110,10 +114,13 @@ class OffsetCommits:
             else:
                 code = ResponseCode.UNSUPPORTED if code is ResponseCode.SUCCESS else code
                 results = []
-            for number, one in enumerate(some):
-                one.done(code, text, results[number] if results else None)
-            self._send()
+            try:
+                for number, one in enumerate(some):
+                    one.done(code, text, results[number] if results else None)
+            finally:
+                self._send()
 
+        self._is_under_way = True
         command = first if len(commands) == 1 else CommitTogether(first.term, commands)
         self._broker.order(command, COMMIT_MS, ordered)
 
