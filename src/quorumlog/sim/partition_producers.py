@@ -56,11 +56,13 @@ class Epochs:
 class _Stream:
     """What one producer sends to one partition. `waiting` are not acknowledged, in order.
 
-    `under_way` are the numbers of those that were sent over the present connection.
+    `under_way` are the numbers of those that were sent over the present connection. Until the
+    first batch is acknowledged no other is sent.
     """
 
     channel: int
     next_sequence: int = 0
+    has_begun: bool = False
     repeats: bool = False
     since_ms: int = 0
     connection: Connection | None = None
@@ -142,7 +144,8 @@ class IdempotentProducer:
     def _may_send(self, stream: _Stream) -> bool:
         if stream.repeats:
             return not stream.under_way
-        return len(stream.waiting) < IN_FLIGHT_MAX
+        limit = IN_FLIGHT_MAX if stream.has_begun else 1
+        return len(stream.waiting) < limit
 
     def _made(self, stream: _Stream) -> SentBatch:
         random = self._random
@@ -218,6 +221,7 @@ class IdempotentProducer:
             self._failed(stream, sent, code)
 
     def _acknowledged(self, stream: _Stream, sent: SentBatch) -> None:
+        stream.has_begun = True
         stream.under_way.discard(sent.number)
         while stream.waiting and stream.waiting[0].offset >= 0:
             stream.waiting.popleft()
