@@ -55,7 +55,7 @@ def options(**given):
 
 
 def task(*sizes):
-    """Have a task given batches of so many rows; return its message as the driver gets it."""
+    """Have a task given batches of these sizes; return its message as the driver gets it."""
     batches = iter([pa.record_batch({"value": pa.array(["v"] * size)}) for size in sizes])
     message = TopicTaskWriter(options(), BATCH, 0).write(batches)
     assert next(batches, None) is None, "Spark wants all rows to be taken"

@@ -32,7 +32,7 @@ UNPACKED_MAX: Final = 256 * 1024 * 1024
 STRETCH_BYTES: Final = 8 * 1024 * 1024
 """Bytes of records that become columns together, unless one batch has more."""
 _ALIKE_LEAST, _ALIKE_MOST = 8, 1_024
-"""After so many records of one size the next ones are looked at together, and how many."""
+"""Records of one size after which the next ones are looked at together, and the most of these."""
 _VARINT_BYTES_MAX: Final = 10
 _NULL: Final = -1
 _ATTRIBUTES_SIZE: Final = 1

@@ -128,7 +128,7 @@ def check_sequence(
 
 
 def _first_batch(who: str, first: int, *, begins_anywhere: bool) -> BatchCheck:
-    """Decide on the first batch of a producer that is known."""
+    """Decide on a batch of a producer of which none is known."""
     if not first or begins_anywhere:
         return TO_BE_ADDED
     text = f"{who} is not known here (any more), but goes on at {first}"

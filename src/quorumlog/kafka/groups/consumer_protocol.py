@@ -92,7 +92,7 @@ class ProtocolGroup:
         self._store = store
         for saved in (record.consumers or {}).values():
             self.members.add(Consumer.restored(saved, settings.session_ms, now_ms))
-        self._saved_bytes = MEMBER_BYTES * len(self.members) + self.members.said_bytes
+        self._saved_bytes = self._size_bytes
         self._is_restored = not self.is_unused
         """It goes on from what an earlier coordinator has saved, and has no target yet."""
         if self._is_restored:
@@ -389,10 +389,14 @@ class ProtocolGroup:
 
     def unsaved_bytes(self, record: ConsumerGroupRecord | None) -> int:
         """Return about how many bytes it has come to take since it was saved, with its `record`."""
-        size_bytes = MEMBER_BYTES * len(self.members) + self.members.said_bytes
+        size_bytes = self._size_bytes
         if self.saves.is_saved:
             self._saved_bytes = size_bytes
         return max(0, size_bytes - self._saved_bytes)
+
+    @property
+    def _size_bytes(self) -> int:
+        return MEMBER_BYTES * len(self.members) + self.members.said_bytes
 
     def _due_at(self, at_ms: int) -> None:
         self.due_ms = at_ms if self.due_ms is None else min(self.due_ms, at_ms)

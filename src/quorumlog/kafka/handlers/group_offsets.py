@@ -88,7 +88,7 @@ async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
         CommitOffsets(term, name, generation, [one for _, one in some], member_id)
         for some in places
     ]
-    results = [await one for one in [_commit(context, one) for one in commands]]
+    results = await asyncio.gather(*(_commit(context, one) for one in commands))
     for some, result in zip(places, results, strict=True):
         for number, (place, _) in enumerate(some):
             if isinstance(result, GroupsChanged):
