@@ -32,7 +32,7 @@ from quorumlog.sim.views import Remains
 from quorumlog.storage.log.interface import Log
 from quorumlog.topics.retention import RetentionRule
 
-UNCHANGED_CHECKED = 0.05
+UNCHANGED_CHECKED = 0.01
 """Share of events after which a replica is checked although nothing of it has changed."""
 
 
