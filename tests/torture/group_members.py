@@ -52,6 +52,23 @@ BY_AIOKAFKA = {
 KINDS = tuple(dict.fromkeys([*BY_LIBRDKAFKA, *BY_AIOKAFKA]))
 
 
+class CallCancelledError(KafkaError):
+    """aiokafka has cancelled a call itself, as it joins again or reconnects."""
+
+
+async def asked(call):
+    """Await a call of aiokafka.
+
+    Raises `CallCancelledError` instead of `CancelledError` if nobody has cancelled this task.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if asyncio.current_task().cancelling():
+            raise
+        raise CallCancelledError from None
+
+
 class ProcessMember:
     """A member of librdkafka in a process of its own."""
 
@@ -204,8 +221,9 @@ class TaskMember(ConsumerRebalanceListener):
     async def _polled(self):
         """Return what was read; without an assignment aiokafka would wait for one."""
         try:
-            return await asyncio.wait_for(self._consumer.getmany(timeout_ms=100), POLLED_S)
-        except TimeoutError:
+            call = asyncio.wait_for(self._consumer.getmany(timeout_ms=100), POLLED_S)
+            return await asked(call)
+        except (TimeoutError, CallCancelledError):
             return {}
 
     async def _insist(self, start):
@@ -213,7 +231,7 @@ class TaskMember(ConsumerRebalanceListener):
         deadline = time.monotonic() + ENDED_S
         while True:
             try:
-                return await start()
+                return await asked(start())
             except KafkaError:
                 if time.monotonic() > deadline:
                     raise
@@ -229,9 +247,8 @@ class TaskMember(ConsumerRebalanceListener):
                 self._group.faults.append(text)
             if self._producer is not None:
                 for record in records:
-                    sent.append(
-                        await self._producer.send(self._group.target, record.value, partition=one)
-                    )
+                    call = self._producer.send(self._group.target, record.value, partition=one)
+                    sent.append(await call)
             self._ranges[one] = begin, records[-1].offset + 1
         if sent:
             await asyncio.gather(*sent)
@@ -243,7 +260,7 @@ class TaskMember(ConsumerRebalanceListener):
         self._group.history.committing(self.name, ranges)
         ends = {TopicPartition(self._group.topic, one): end for one, (_, end) in ranges.items()}
         try:
-            await self._consumer.commit(ends)
+            await asked(self._consumer.commit(ends))
         except KafkaError as error:
             self._group.done[f"refused: {type(error).__name__}"] += 1
             return
@@ -303,7 +320,7 @@ class TaskMember(ConsumerRebalanceListener):
             self._group.history.ended(self.name, time.monotonic())
         for one in (self._consumer, self._producer):
             if one is not None:
-                await asyncio.wait_for(one.stop(), ENDED_S)
+                await asked(asyncio.wait_for(one.stop(), ENDED_S))
 
     def end(self):
         """The run is over: this process ends."""
