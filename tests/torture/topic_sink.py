@@ -1,4 +1,4 @@
-"""Spark writes a stream to two topics while its driver, its Python workers and brokers are killed.
+"""Spark writes a stream to two topics while driver, executors, Python workers and brokers die.
 
 Rows are numbered, and come by files, of which the query takes one for each batch. In the end every
 number must be there once, as librdkafka reads with read_committed.
@@ -49,6 +49,9 @@ ROUND_S = 30.0
 STEP_S = 0.5
 """The longest pause of a plain driver before and after a decision, in which faults are to hit."""
 KINDS = ("driver", "driver", "worker", "broker", "coordinator")
+MASTER = "local-cluster[2,1,1024]"
+"""Executors are processes of their own, which may be killed."""
+EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
 # -- the driver ---------------------------------------------------------------------------------
@@ -58,7 +61,7 @@ def drive(servers, directory, *, is_last):
     """Write what comes to the topics, until killed, or until all that is there is written."""
     from quorumlog.spark import session  # noqa: PLC0415  (in the driver's process only)
 
-    spark = session("topic-sink", master="local[2,8]", output=directory / "spark.log")
+    spark = session("topic-sink", master=MASTER, output=directory / "spark.log")
     lines = spark.readStream.option("maxFilesPerTrigger", "1").text(str(directory / "in"))
     rows = lines.repartition(TASKS).selectExpr(
         f"if(value % 2 = 0, '{TOPICS[0]}', '{TOPICS[1]}') AS topic", "value AS key", "value"
@@ -196,10 +199,20 @@ class Driver:
         else:
             workers = [one for one in workers if b"pyspark" in _command(one)]
             workers = [one for one in workers if b"java" not in _command(one)[:200]]
-        if workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(choice.choice(workers), signal.SIGKILL)
-        return bool(workers)
+        return _kill_one(workers, choice)
+
+    def kill_an_executor(self, choice):
+        """Kill a JVM that runs tasks; return whether there is one."""
+        processes = _of_session(self.process.pid)
+        return _kill_one([one for one in processes if EXECUTOR in _command(one)], choice)
+
+
+def _kill_one(processes, choice):
+    """Kill one of these; return whether there is one."""
+    if processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(choice.choice(processes), signal.SIGKILL)
+    return bool(processes)
 
 
 def _of_session(session):
@@ -251,13 +264,15 @@ class Rounds:
 
     def play(self):
         """Hurt something, and wait until a batch has been committed since."""
-        kind = self.choice.choice(KINDS)
+        kind = self.choice.choice(KINDS if self.driver.is_plain else (*KINDS, "executor"))
         self._wait_for_batches(1)
         time.sleep(self.choice.uniform(0, 2))
         if kind == "driver":
             self.driver.kill()
         elif kind == "worker":
             kind = kind if self.driver.kill_a_worker(self.choice) else "nothing"
+        elif kind == "executor":
+            kind = kind if self.driver.kill_an_executor(self.choice) else "nothing"
         else:
             self._kill_a_broker(is_coordinator=kind == "coordinator")
         self.done[kind] += 1
