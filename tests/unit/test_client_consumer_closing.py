@@ -58,6 +58,26 @@ async def test_closing_goes_on_if_it_is_cancelled_and_all_who_close_wait_for_it(
     assert (first.cancelled(), coordinator.left, ended) == (True, 1, [1])
 
 
+@pytest.mark.parametrize("how", ["no time is left", "cancelled before it began"])
+async def test_closing_begins_at_the_call(how):
+    coordinator = Coordinator({0})
+    consumer = Consumer("127.0.0.1:1", group="g", log="l")
+    consumer._membership = membership(coordinator)
+    async with asyncio.timeout(SECONDS):
+        await consumer._membership.usable()
+        if how == "no time is left":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.close(), 0)
+        else:
+            closing = asyncio.create_task(consumer.close())
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+        assert not coordinator.left
+        await consumer.close()
+    assert coordinator.left == 1
+
+
 async def test_who_is_about_to_give_up_may_close_whoever_else_does():
     consumer = Consumer("127.0.0.1:1", group="g", log="l")
     has_begun, may_close, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -79,6 +99,18 @@ async def test_who_is_about_to_give_up_may_close_whoever_else_does():
         may_close.set()
         await closing
     assert (has_ended.is_set(), coordinator.left) == (True, 1)
+
+
+def test_a_consumer_that_is_dropped_leaves_and_its_thread_ends():
+    consumer = SyncConsumer("127.0.0.1:1", group="g", log="l")
+    thread, coordinator = consumer._thread, Coordinator({0})
+    consumer._consumer._membership = membership(coordinator)
+    thread.wait(consumer._consumer._membership.usable())
+    with pytest.warns(ResourceWarning, match="a SyncConsumer of the group 'g' was not closed"):
+        del consumer
+    thread._thread.join(SECONDS)
+    assert not thread._thread.is_alive()
+    assert coordinator.left == 1
 
 
 @pytest.mark.parametrize("closes_again", [True, False])

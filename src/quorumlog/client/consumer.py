@@ -76,7 +76,8 @@ class Consumer:
     partition then. A consumer never sets a committed position back. The members and the positions
     are kept by the brokers of the cluster: their nodes have `kafkaListen` (see
     docs/howto/consume.md). Heartbeats are sent by a task of the event loop, also while the program
-    handles an entry; who blocks the loop for longer than the session time-out loses its partitions.
+    handles an entry, and until `close` or the end of the loop: a consumer that is only dropped
+    keeps its partitions. Who blocks the loop for longer than the session time-out loses them.
     That time is measured by the clock of the event loop, which on Linux stands still while the
     machine is suspended: after that, entries may be yielded that another member has got, too.
 
@@ -202,22 +203,23 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
+    def close(self) -> Coroutine[Any, Any, None]:
         """Leave the group, so that another consumer takes over at once, and end all connections.
 
         Nothing is committed, unless there is `auto_commit_ms`: then what was handled is. A loop
         over the consumer ends; a new one, and each other call, raises `QuorumlogError`.
 
-        Closing goes on in a task of its own if whoever waits for it is cancelled, as by
-        `asyncio.wait_for`; further calls wait for the same task. Only `on_revoked` does not, if it
-        closes while another task does: that one waits for `on_revoked`.
+        The call itself begins to close, not the await, and closing goes on in a task of its own if
+        whoever waits for it is cancelled, as by `asyncio.wait_for`; further calls wait for the same
+        task. Only `on_revoked` does not, if it closes while another task does: that one waits for
+        `on_revoked`.
         """
         caller = asyncio.current_task()
         if self._closing is None or self._closing.cancelled():
             self._closing = asyncio.create_task(self._close(caller))
         elif self._membership.is_revoking_in(caller):
-            return
-        await asyncio.shield(self._closing)
+            return _ended(None)
+        return _ended(self._closing)
 
     async def _close(self, caller: asyncio.Task[Any] | None) -> None:
         await self._membership.close(caller)
@@ -453,6 +455,12 @@ class Consumer:
         if share is None or not share.places:
             raise RequestError("the consumer has no partitions now, so it cannot seek in them")
         self._membership.seek(share, dict.fromkeys(share.places, at))
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    """Wait for a task, which goes on if this is cancelled."""
+    if task is not None:
+        await asyncio.shield(task)
 
 
 def plain_function(name: str, value: F | None) -> F | None:

@@ -1,6 +1,8 @@
 """`Consumer` for code without an event loop."""
 
 import asyncio
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,6 +14,22 @@ from quorumlog.client.consumer_membership import Revoked
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
+
+
+def _dropped(consumer: Consumer, thread: LoopThread, which: str) -> None:
+    """Have a consumer that nobody has closed, nor can close any more, leave its group."""
+    if not thread.is_running or thread.is_stopping:
+        return
+    warnings.warn(f"{which} was not closed; it leaves its group now", ResourceWarning, stacklevel=2)
+    with suppress(QuorumlogError):  # it is being closed
+        thread.submit(_close_and_stop(consumer, thread))
+
+
+async def _close_and_stop(consumer: Consumer, thread: LoopThread) -> None:
+    try:
+        await consumer.close()
+    finally:
+        await thread.stop_from_within()
 
 
 async def _in_a_thread(revoked: Revoked, partitions: frozenset[int]) -> None:
@@ -30,7 +48,8 @@ class SyncConsumer:
     Heartbeats are sent in a daemon thread of its own, also while the program handles an entry.
     `on_assigned` is called in that thread, too, so it cannot call the consumer, which raises
     `QuorumlogError`. `on_revoked` is called in another one, and may call `commit`; the program gets
-    no entry meanwhile. Calls during or after `close` raise `QuorumlogError`.
+    no entry meanwhile. Calls during or after `close` raise `QuorumlogError`. A consumer that the
+    program drops without closing it leaves its group, with a `ResourceWarning`.
 
     Attributes:
         group: name of the consumer group.
@@ -53,6 +72,9 @@ class SyncConsumer:
         self.group = self._consumer.group
         self.log = self._consumer.log
         self._closed = False
+        which = f"a SyncConsumer of the group {self.group!r}"
+        dropped = weakref.finalize(self, _dropped, self._consumer, self._thread, which)
+        dropped.atexit = False  # its thread ends with the process
 
     def __enter__(self) -> "SyncConsumer":
         return self
@@ -77,19 +99,18 @@ class SyncConsumer:
         if not thread.is_running or thread.is_stopping:
             return
         try:
-            thread.wait(self._consumer.close())
+            thread.wait(self._close())
         except QuorumlogError:
             if not thread.is_stopping:  # else it has been closed meanwhile
                 raise
         except BaseException:
             with suppress(QuorumlogError):  # it has been closed meanwhile
-                thread.submit(self._close_and_stop())
+                thread.submit(_close_and_stop(self._consumer, thread))
             raise
         thread.stop()
 
-    async def _close_and_stop(self) -> None:
-        await self._consumer.close()
-        await self._thread.stop_from_within()
+    async def _close(self) -> None:
+        await self._consumer.close()  # in the thread, where there is an event loop
 
     def __iter__(self) -> Iterator[Entry]:
         return self.read()
