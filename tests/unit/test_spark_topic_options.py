@@ -80,6 +80,13 @@ def test_b13_options_of_spark_jobs_that_nothing_here_needs_are_taken():
         ({"startingOffsets": '{"t": [5]}'}, "startingOffsets"),
         ({"startingOffsets": '{"t": {"x": 5}}'}, "startingOffsets"),
         ({"startingOffsets": "[]"}, "startingOffsets"),
+        ({"startingOffsets": '{"t": {"00": 5}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"t": {"\\u0660": 5}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"t": {"0": 5, "0": 6}}'}, "names '0' more than once"),
+        ({"startingOffsets": '{"t": {"0": 5}, "t": {"1": 5}}'}, "names 't' more than once"),
+        ({"startingTimestamp": str(1 << 63)}, "startingTimestamp='9223372036854775808' is wrong"),
+        ({"endingTimestamp": "9" * 5_000}, "is wrong; it is of a batch"),
+        ({"maxOffsetsPerTrigger": "9" * 5_000}, "is wrong"),
         ({"endingOffsets": "earliest"}, "endingOffsets"),
         ({"endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets"),
         ({"startingTimestamp": "-1"}, "startingTimestamp='-1' is wrong; it is milliseconds"),
@@ -104,6 +111,7 @@ def test_a_wrong_option_is_named_with_what_it_may_be(options, text):
         ({"assign": '{"t": [-1]}'}, "option assign"),
         ({"assign": '{"t": []}'}, "option assign"),
         ({"assign": "t"}, "option assign"),
+        ({"assign": '{"t": [0], "t": [1]}'}, "option assign names 't' more than once"),
     ],
 )
 def test_a_wrong_subscription_is_named(options, text):

@@ -103,6 +103,17 @@ def test_rows_without_acknowledgement_are_for_at_least_once():
         ({"topic": "a b"}, "a name has letters and digits"),
         ({"batchId": "1"}, "give both or neither"),
         ({"transactionalId": "x", "batchId": "-1"}, "batchId='-1' is wrong"),
+        ({"transactionalId": "x", "batchId": str(1 << 63)}, "batchId='9223372036854775808' is"),
+        ({"transactionTimeoutMs": "1"}, "must be more than kafka.linger.ms (50 ms)"),
+        ({"deliveryTimeoutMs": "9", "kafka.linger.ms": "9"}, "more than kafka.linger.ms (9 ms)"),
+        (
+            {
+                "kafka.linger.ms": "999999999",
+                "deliveryTimeoutMs": "20d",
+                "deliveryGuarantee": "at-least-once",
+            },
+            '"linger.ms" value 999999999 is outside',
+        ),
         ({"transactionalId": "x" * 800, "batchId": "1"}, "at most 800"),
         ({"servers": "a:1"}, "is given twice"),
         ({"kafka.bootstrap.servers": "nowhere"}, "nowhere' is wrong"),

@@ -1,9 +1,10 @@
 """Options as Spark passes them: all values are strings, and names may be in any case."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
@@ -16,7 +17,10 @@ _OPTION_OF_TABLE = "option."
 """Before the names of the options of CREATE TABLE, which Spark hands on then, but not to reads."""
 _ALIKE = 0.75
 """How alike a known name and one that is not known are, if the known one is suggested."""
-_QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
+NUMBER_MAX = (1 << 63) - 1
+"""The largest offset, timestamp and number of a batch."""
+_DIGITS_MAX = len(str(NUMBER_MAX))
+_QUANTITY = re.compile(r"([0-9]+)\s*([a-z]*)")
 _SIZE_UNITS = {"": 1, "b": 1} | {
     name: 1024**power
     for power, letter in enumerate("kmgt", 1)
@@ -32,6 +36,14 @@ _DURATION_UNITS = {"": 1, "ms": 1} | {
     )
     for name in names
 }
+
+
+def whole_number(text: str) -> int | None:
+    """Return a number from 0 to 2^63 - 1, if the text is one, in digits of ASCII."""
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX:
+        return None
+    number = int(text)
+    return number if number <= NUMBER_MAX else None
 
 
 def unknown_option(given: str, names: Iterable[str], shown: Iterable[str]) -> str:
@@ -121,9 +133,10 @@ class OptionValues:
             return None
         match = _QUANTITY.fullmatch(self.text(name).lower())
         unit = units.get(match[2]) if match else None
-        if match is None or unit is None or int(match[1]) < 1:
+        count = whole_number(match[1]) if match else None
+        if not unit or not count or count * unit > NUMBER_MAX:
             raise self.wrong(name)
-        return int(match[1]) * unit
+        return count * unit
 
     def choice(self, name: str, choices: Mapping[str, T]) -> T:
         """Return what one of the words stands for; the first is the default."""
@@ -133,6 +146,25 @@ class OptionValues:
         if word not in choices:
             raise self.wrong(name)
         return choices[word]
+
+    def json_object(self, name: str) -> dict[str, Any]:
+        """Return the value, an object in JSON in which nothing is named twice."""
+
+        def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for key, value in pairs:
+                if key in found:
+                    raise UnexpectedArgumentError(f"option {name} names {key!r} more than once")
+                found[key] = value
+            return found
+
+        try:
+            given = json.loads(self.required(name), object_pairs_hook=named_once)
+        except (ValueError, RecursionError):
+            raise self.wrong(name) from None
+        if not isinstance(given, dict):
+            raise self.wrong(name)
+        return given
 
     def wrong(self, name: str) -> UnexpectedArgumentError:
         """Return the error that says what the value is and what it may be."""

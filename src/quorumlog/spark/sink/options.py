@@ -19,7 +19,7 @@ from quorumlog.client.transactions import TIMEOUT_MS
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.sessions.transaction_table import TIMEOUT_MS_MAX
-from quorumlog.spark.option_values import OptionValues
+from quorumlog.spark.option_values import OptionValues, whole_number
 from quorumlog.spark.source.options import channel_of
 
 KNOWN = {
@@ -128,9 +128,10 @@ def _identity(values: OptionValues) -> tuple[str, int] | None:
         return None
     if not name or not batch:
         raise UnexpectedArgumentError("options transactionalId and batchId: give both or neither")
-    if not batch.isdecimal():
+    number = whole_number(batch)
+    if number is None:
         raise values.wrong("batchId")
-    return name, int(batch)
+    return name, number
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:

@@ -10,7 +10,7 @@ from quorumlog.client import Isolation
 from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
-from quorumlog.spark.option_values import OptionValues
+from quorumlog.spark.option_values import NUMBER_MAX, OptionValues, whole_number
 from quorumlog.spark.source.verify import Verify
 
 Position: TypeAlias = int | Literal["earliest", "latest"]
@@ -185,11 +185,12 @@ def channel_of(values: OptionValues) -> int | None:
     text = values.text("channel")
     if not text:
         return None
-    if not text.isdecimal() or int(text) >= SYSTEM_CHANNEL:
+    channel = whole_number(text)
+    if channel is None or channel >= SYSTEM_CHANNEL:
         raise UnexpectedArgumentError(
             f"option channel={text}: a channel is between 0 and {SYSTEM_CHANNEL - 1}"
         )
-    return int(text)
+    return channel
 
 
 def _groups(values: OptionValues) -> tuple[tuple[str, ...], str | None]:
@@ -222,13 +223,14 @@ def _positions(values: OptionValues, name: str, groups: tuple[str, ...]) -> Posi
     if text.startswith("{"):
         return _by_group(values, name, groups)
     position: Position
-    if text.isdecimal():
+    index = whole_number(text)
+    if index is not None:
         if len(groups) != 1:
             raise UnexpectedArgumentError(
                 f"option {name}={text} is for a single group; for several give JSON, such as "
-                f"{json.dumps({group: int(text) for group in groups or ('g',)})}"
+                f"{json.dumps(dict.fromkeys(groups or ('g',), index))}"
             )
-        position = int(text)
+        position = index
     elif text.lower() == "latest":
         position = "latest"
     elif text.lower() == "earliest" and name == "startingIndex":
@@ -239,14 +241,10 @@ def _positions(values: OptionValues, name: str, groups: tuple[str, ...]) -> Posi
 
 
 def _by_group(values: OptionValues, name: str, groups: tuple[str, ...]) -> dict[str, Position]:
-    try:
-        given = json.loads(values.text(name))
-    except ValueError:
-        raise values.wrong(name) from None
     found: dict[str, Position] = {}
-    for group, index in given.items():
-        is_known = type(index) is int and index >= (-2 if name == "startingIndex" else -1)
-        if not is_known:
+    for group, index in values.json_object(name).items():
+        least = -2 if name == "startingIndex" else -1
+        if type(index) is not int or not least <= index <= NUMBER_MAX:
             raise values.wrong(name)
         found[group] = _BY_NUMBER.get(index, index)
     if groups:

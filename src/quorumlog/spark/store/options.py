@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.spark.option_values import OptionValues
+from quorumlog.spark.option_values import OptionValues, whole_number
 
 KNOWN = {
     "path": (
@@ -132,6 +132,7 @@ def _index(values: OptionValues, name: str, default: str) -> int | None:
     text = values.text(name) or default
     if text == default:
         return None
-    if not text.isdecimal():
+    index = whole_number(text)
+    if index is None:
         raise values.wrong(name)
-    return int(text)
+    return index

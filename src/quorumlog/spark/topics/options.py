@@ -4,14 +4,13 @@ Where several options say where to start, or to end, Spark's order counts: one t
 partitions, then times of partitions, then offsets.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.spark.option_values import OptionValues
+from quorumlog.spark.option_values import NUMBER_MAX, OptionValues, whole_number
 from quorumlog.spark.topics.part import EARLIEST, LATEST, Part
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
@@ -257,7 +256,7 @@ def _subscription(
 
 def _parts(values: OptionValues, name: str) -> set[Part]:
     found = set()
-    for topic, partitions in _json_object(values, name).items():
+    for topic, partitions in values.json_object(name).items():
         if not isinstance(partitions, list) or not all(_is_number(one, 0) for one in partitions):
             raise values.wrong(name)
         found |= {Part(topic, one) for one in partitions}
@@ -270,10 +269,10 @@ def _positions(values: OptionValues, end: Literal["starting", "ending"]) -> Posi
     """Return where to start or to end; None: it is not said."""
     by_time = f"{end}Timestamp"
     if values.is_given(by_time):
-        text = values.text(by_time)
-        if not text.isdecimal():
+        time_ms = whole_number(values.text(by_time))
+        if time_ms is None:
             raise values.wrong(by_time)
-        return Positions("time", int(text), option=by_time)
+        return Positions("time", time_ms, option=by_time)
     by_times = f"{end}OffsetsByTimestamp"
     if values.is_given(by_times):
         return Positions("time", by_part=_by_part(values, by_times, 0), option=by_times)
@@ -291,25 +290,16 @@ def _positions(values: OptionValues, end: Literal["starting", "ending"]) -> Posi
 
 def _by_part(values: OptionValues, name: str, least: int) -> dict[Part, int]:
     found = {}
-    for topic, positions in _json_object(values, name).items():
+    for topic, positions in values.json_object(name).items():
         if not isinstance(positions, dict):
             raise values.wrong(name)
         for partition, position in positions.items():
-            if not partition.isdecimal() or not _is_number(position, least):
+            number = whole_number(partition)
+            if number is None or partition != str(number) or not _is_number(position, least):
                 raise values.wrong(name)
-            found[Part(topic, int(partition))] = position
+            found[Part(topic, number)] = position
     return found
 
 
 def _is_number(value: Any, least: int) -> bool:
-    return type(value) is int and least <= value < 1 << 63
-
-
-def _json_object(values: OptionValues, name: str) -> dict[str, Any]:
-    try:
-        found = json.loads(values.required(name))
-    except ValueError:
-        raise values.wrong(name) from None
-    if not isinstance(found, dict):
-        raise values.wrong(name)
-    return found
+    return type(value) is int and least <= value <= NUMBER_MAX

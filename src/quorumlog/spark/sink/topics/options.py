@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from quorumlog.machine.cluster.topics import problem_of_name
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.spark.option_values import OptionValues, unknown_option
+from quorumlog.spark.option_values import OptionValues, unknown_option, whole_number
 from quorumlog.spark.sink.options import check_stream
 
 SERVERS: Final = "kafka.bootstrap.servers"
@@ -97,6 +97,10 @@ _REFUSED: Final = {
 _OF_LIBRDKAFKA: Final = {
     "max.request.size": "message.max.bytes",
     "buffer.memory": "queue.buffering.max.kbytes",
+}
+_SAID_BY_LIBRDKAFKA: Final = {
+    "queue.buffering.max.ms": "linger.ms",
+    **{own: name for name, own in _OF_LIBRDKAFKA.items()},
 }
 _BYTES: Final = (BinaryType, StringType)
 _COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -190,7 +194,8 @@ def _identity(values: OptionValues, topic: str | None) -> tuple[str, int] | None
         return None
     if not name or not batch:
         raise UnexpectedArgumentError("options transactionalId and batchId: give both or neither")
-    if not batch.isdecimal():
+    number = whole_number(batch)
+    if number is None:
         raise values.wrong("batchId")
     sink = name if topic is None else f"{name}/{topic}"
     if len(sink) > SINK_NAME_MAX:
@@ -198,7 +203,7 @@ def _identity(values: OptionValues, topic: str | None) -> tuple[str, int] | None
             f"option transactionalId has {len(name)} characters; with the topic there are at most "
             f"{SINK_NAME_MAX}"
         )
-    return sink, int(batch)
+    return sink, number
 
 
 def _settings(values: OptionValues) -> dict[str, str | int]:
@@ -227,10 +232,19 @@ def _settings(values: OptionValues) -> dict[str, str | int]:
 
 def _check_settings(options: TopicWriteOptions) -> None:
     """Raise `UnexpectedArgumentError` for values that librdkafka refuses."""
+    linger = whole_number(str(options.settings["linger.ms"]))
+    if linger is not None and linger >= options.delivery_timeout_ms:
+        given_ms = options.delivery_timeout_ms
+        raise UnexpectedArgumentError(
+            f"options deliveryTimeoutMs and transactionTimeoutMs leave {given_ms} ms to deliver a "
+            f"row, which must be more than kafka.linger.ms ({linger} ms)"
+        )
     try:
         Producer(producer_settings(options, None) | {"bootstrap.servers": ""})
     except KafkaException as error:
         text = error.args[0].str().strip()
+        for own, name in _SAID_BY_LIBRDKAFKA.items():
+            text = text.replace(own, name)
         raise UnexpectedArgumentError(f"an option kafka.* is wrong: {text}") from None
 
 
