@@ -112,7 +112,7 @@ def test_rows_without_acknowledgement_are_for_at_least_once():
                 "deliveryTimeoutMs": "20d",
                 "deliveryGuarantee": "at-least-once",
             },
-            '"linger.ms" value 999999999 is outside',
+            '"linger.ms" value 1e+09 is outside',
         ),
         ({"transactionalId": "x" * 800, "batchId": "1"}, "at most 800"),
         ({"servers": "a:1"}, "is given twice"),
