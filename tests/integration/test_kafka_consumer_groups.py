@@ -14,6 +14,7 @@ from kafka.structs import OffsetAndMetadata
 from kafka_client import Client
 from kafka_nodes import SECONDS, kafka_nodes
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.kafka.groups import refused_fetches
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.machine.cluster.commands import AlterConfigs, AlterResource, ConfigChange
 from quorumlog.service.metrics import NodeMetrics
@@ -279,6 +280,16 @@ HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_insta
 def test_b4_a_broker_that_does_not_coordinate_says_so(cluster):
     answer = ask(cluster, ApiKey.HEARTBEAT, 4, of_coordinator=False, **HEARTBEAT)
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize(
+    ("moved_s", "error"),
+    [(15, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), (0, ErrorCode.NOT_COORDINATOR)],
+)
+def test_b4_a_broker_that_does_not_coordinate_has_offsets_asked_for_again(
+    cluster, monkeypatch, moved_s, error
+):
+    monkeypatch.setattr(refused_fetches, "MOVED_S", moved_s)
     topics = [{"name": "t", "partition_indexes": []}]
     answer = ask(
         cluster,
@@ -289,7 +300,7 @@ def test_b4_a_broker_that_does_not_coordinate_says_so(cluster):
         topics=topics,
         require_stable=False,
     )
-    assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    assert answer.error_code == error
 
 
 @pytest.mark.parametrize("name", ["", "g" * 250])

@@ -12,6 +12,7 @@ from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.coordinator import GroupCoordinator
 from quorumlog.kafka.groups.offset_commits import OffsetCommits
+from quorumlog.kafka.groups.refused_fetches import RefusedFetches
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.kafka.refused_batches import RefusedBatches
 from quorumlog.kafka.requests import ApiKey, RequestHeader
@@ -79,6 +80,7 @@ class Services:
     answer_bytes_max: Callable[[], int]
     """Returns how many bytes an answer may have now, as others are not read yet."""
     refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
+    refused_fetches: RefusedFetches = field(default_factory=RefusedFetches)
     held: set[HeldRequests] = field(default_factory=set)
     """Those whose requests wait until the broker knows all topics."""
 

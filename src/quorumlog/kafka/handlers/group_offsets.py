@@ -228,6 +228,8 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     answers = []
     for one in asked:
         error = group_error(context, one.group_id)
+        if error is ErrorCode.NOT_COORDINATOR:
+            error = context.services.refused_fetches.error(context.owner, context.services.now())
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
         if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_EPOCHS:
