@@ -14,24 +14,30 @@ class Connection:
 
 def test_a_connection_is_told_to_ask_again_until_its_member_has_heard_of_the_coordinator():
     refused, member, other = RefusedFetches(), Connection(), Connection()
-    assert refused.error(member, 100) is AGAIN
-    assert refused.error(member, 99.9 + MOVED_S) is AGAIN
-    assert refused.error(other, 99.9 + MOVED_S) is AGAIN
-    assert refused.error(member, 100 + MOVED_S) is ELSEWHERE
-    assert refused.error(member, 101 + MOVED_S) is ELSEWHERE
-    assert refused.error(other, 101 + MOVED_S) is AGAIN
+    assert refused.error(member, 100, None) is AGAIN
+    assert refused.error(member, 99.9 + MOVED_S, None) is AGAIN
+    assert refused.error(other, 99.9 + MOVED_S, None) is AGAIN
+    assert refused.error(member, 100 + MOVED_S, None) is ELSEWHERE
+    assert refused.error(member, 101 + MOVED_S, None) is ELSEWHERE
+    assert refused.error(other, 101 + MOVED_S, None) is AGAIN
 
 
 def test_a_connection_that_asks_much_later_has_as_long_again():
     refused, member = RefusedFetches(), Connection()
     for at_s in (0, MOVED_S - 1, MOVED_S):
-        last = refused.error(member, at_s)
+        last = refused.error(member, at_s, None)
     assert last is ELSEWHERE
-    assert refused.error(member, 2 * MOVED_S) is AGAIN
+    assert refused.error(member, 2 * MOVED_S, None) is AGAIN
+
+
+def test_a_member_that_is_named_is_always_told_to_ask_again():
+    refused, member = RefusedFetches(), Connection()
+    found = [refused.error(member, at_s, "member-1") for at_s in (0, MOVED_S, MOVED_S + 1)]
+    assert found == [AGAIN] * 3
 
 
 def test_closed_connections_are_forgotten():
     refused = RefusedFetches()
-    refused.error(Connection(), 0)
+    refused.error(Connection(), 0, None)
     gc.collect()
     assert not refused._asked

@@ -4,7 +4,8 @@ librdkafka fetches the offsets of partitions that its member was assigned once. 
 NOT_COORDINATOR, it looks for the coordinator again, but neither asks that one nor begins with the
 partitions: the group stands still there until the next rebalance. After
 COORDINATOR_LOAD_IN_PROGRESS all clients ask again, and a member's heartbeats say meanwhile that the
-coordinator is another one. A client that is no member sends none, so it is told after a while.
+coordinator is another one. A client that is no member sends none, so it is told after a while;
+requests that name a member, as those of the consumer protocol do, never are.
 """
 
 from typing import Final
@@ -12,8 +13,9 @@ from weakref import WeakKeyDictionary
 
 from quorumlog.kafka.errors import ErrorCode
 
-MOVED_S: Final = 15.0
-"""How long a connection is told to ask again: members send heartbeats more often."""
+MOVED_S: Final = 30.0
+"""How long a connection that may be a member's is told to ask again; half the time that Java's
+consumers give to a question for offsets."""
 
 
 class RefusedFetches:
@@ -25,8 +27,13 @@ class RefusedFetches:
     def __init__(self) -> None:
         self._asked: WeakKeyDictionary[object, tuple[float, float]] = WeakKeyDictionary()
 
-    def error(self, connection: object, now_s: float) -> ErrorCode:
-        """Return what a connection is told that asks for offsets which are not known here."""
+    def error(self, connection: object, now_s: float, member_id: str | None) -> ErrorCode:
+        """Return what a connection is told that asks for offsets which are not known here.
+
+        `member_id`: of the member that asks, if the request says that.
+        """
+        if member_id:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         first_s, last_s = self._asked.get(connection, (now_s, now_s))
         if now_s - last_s >= MOVED_S:  # it has asked elsewhere since
             first_s = now_s

@@ -229,7 +229,8 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     for one in asked:
         error = group_error(context, one.group_id)
         if error is ErrorCode.NOT_COORDINATOR:
-            error = context.services.refused_fetches.error(context.owner, context.services.now())
+            refused, now_s = context.services.refused_fetches, context.services.now()
+            error = refused.error(context.owner, now_s, getattr(one, "member_id", None))
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
         if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_EPOCHS:
