@@ -15,6 +15,7 @@ from quorumlog.kafka.context import RequestContext, Services
 from quorumlog.kafka.errors import ERROR_NAMES, ErrorCode, error_of
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.handlers.fetch import start_fetch
+from quorumlog.kafka.handlers.offset_commit import start_offset_commit
 from quorumlog.kafka.handlers.produce import start_produce
 from quorumlog.kafka.handlers.registry import HANDLERS
 from quorumlog.kafka.memory import KafkaMemory
@@ -31,6 +32,12 @@ HELD_S: Final = 60.0
 """How long requests wait until the broker knows all topics, in seconds. Then their connection ends,
 so that the client may turn to another broker."""
 _HELD_IN_VAIN: Final = "this node did not learn within {:g} s which topics there are"
+_STARTED: Final = {
+    int(ApiKey.PRODUCE): start_produce,
+    int(ApiKey.FETCH): start_fetch,
+    int(ApiKey.OFFSET_COMMIT): start_offset_commit,
+}
+"""Requests that read and answer themselves, without a task for each."""
 _KEY_NAMES: Final = {int(key): key.name for key in ApiKey}
 _UNKNOWN_KEY: Final = "{} is not spoken here; ApiVersions says what is"
 
@@ -164,10 +171,8 @@ class RequestQueue:
         try:
             if not header.is_spoken:
                 self._refuse_version(request)
-            elif header.api_key == ApiKey.PRODUCE:
-                start_produce(request)
-            elif header.api_key == ApiKey.FETCH:
-                start_fetch(request)
+            elif (start := _STARTED.get(header.api_key)) is not None:
+                start(request)
             else:
                 request.read(decode_request, partial(self._handle, request))
         except Exception as error:

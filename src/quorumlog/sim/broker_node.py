@@ -14,10 +14,11 @@ from quorumlog.broker.environment import BrokerEnvironment
 from quorumlog.kafka.context import RequestContext, Services
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.frames import ReceivedFrame
+from quorumlog.kafka.handlers.offset_commit import OffsetCommit
 from quorumlog.kafka.handlers.produce import start_produce
 from quorumlog.kafka.handlers.registry import HANDLERS
 from quorumlog.kafka.pending_request import PendingRequest
-from quorumlog.kafka.requests import RequestHeader, read_header
+from quorumlog.kafka.requests import ApiKey, RequestHeader, read_header
 from quorumlog.kafka.services import ServiceEnvironment, broker_changed, make_services
 from quorumlog.machine.base import StateMachine
 from quorumlog.machine.cluster.machine import ClusterMachine
@@ -175,6 +176,9 @@ class BrokerNode(GroupNode):
             return
         header = RequestHeader(key, version, 0, "simulated", 1)
         context = RequestContext(self.services, header, CLIENT_ADDRESS, self)
+        if key == ApiKey.OFFSET_COMMIT:
+            OffsetCommit(context, request, answer, _fail).start()
+            return
         task = self.loop.create_task(HANDLERS[key](context, request))  # type: ignore[arg-type]
 
         def done(ended: Any) -> None:
@@ -205,6 +209,11 @@ class BrokerNode(GroupNode):
         if leader is None:
             return None
         return PlaceOfPartition(leader.node_id, partition.group, partition.channel)
+
+
+def _fail(error: Exception) -> None:
+    """Handling a request has raised an exception: a handler must not."""
+    raise error
 
 
 class _ProduceOwner:

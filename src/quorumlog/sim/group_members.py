@@ -242,7 +242,7 @@ class GroupMember(BrokerClient):
         )
         error = None
         if answer is not None:
-            error = answer["topics"][0]["partitions"][0]["error_code"]
+            ((_, ((_, error),)),) = answer
         self.owned[number] = offset
         if error == ErrorCode.NONE:
             self.history.committed(number, offset, committed.committed_metadata)

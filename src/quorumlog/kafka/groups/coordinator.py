@@ -111,7 +111,8 @@ class GroupCoordinator:
         self._broker = broker
         self.now_ms = now_ms
         self._expiry = ExpiryClock(now_ms, wall_ms)
-        self._unique = unique
+        self.new_id = unique
+        """Returns an id for a member by the consumer protocol that has none."""
         self._later = later
         self._counters = counters
         self.patterns = TopicPatterns(broker)
@@ -197,6 +198,11 @@ class GroupCoordinator:
         if isinstance(found, ProtocolGroup):
             found.settings = self.protocol_settings
         return found
+
+    def has_members(self, name: str) -> bool:
+        """Whether a group has members, or may have, as nobody knows without looking at it."""
+        record = self._broker.consumer_groups.get(name)
+        return name in self._groups or (record is not None and record.member_count > 0)
 
     def _keep(self, group: AnyGroup) -> None:
         self._groups[group.name] = group
@@ -286,9 +292,8 @@ class GroupCoordinator:
     def is_full(self) -> bool:
         """Whether there are as many groups as there may be, saved or about to be."""
         records, groups = self._broker.consumer_groups, self._groups
-        if len(records) + len(groups) < GROUPS_MAX:
-            return False
-        return len(records) + sum(name not in records for name in groups) >= GROUPS_MAX
+        is_near = len(records) + len(groups) >= GROUPS_MAX
+        return is_near and len(records.keys() | groups.keys()) >= GROUPS_MAX
 
     def forget(self, name: str) -> None:
         """Have a group no more: it was deleted. Who has joined it meanwhile shall join again."""
@@ -332,11 +337,7 @@ class GroupCoordinator:
 
     def new_member_id(self, prefix: str) -> str:
         """See `GroupStore`."""
-        return f"{prefix}-{self._unique()}"
-
-    def new_id(self) -> str:
-        """Return an id for a member by the consumer protocol that has none."""
-        return self._unique()
+        return f"{prefix}-{self.new_id()}"
 
     def generation_began(self) -> None:
         """See `GroupStore`."""
@@ -424,9 +425,8 @@ class GroupCoordinator:
 
     def give_up(self, name: str, error: ErrorCode) -> None:
         """See `ProtocolStore`."""
-        group = self._groups.pop(name)
         self._use.count(name, 0)
-        group.end(error)
+        self._groups.pop(name).end(error)
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -1,21 +1,18 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups: how far consumer groups have come."""
+"""OffsetFetch, OffsetDelete, DeleteGroups: how far consumer groups have come."""
 
-import asyncio
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
 from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS, AnyGroup
 from quorumlog.kafka.groups.log_topics import topic_of
 from quorumlog.kafka.handlers.groups import group_error, group_of, note
-from quorumlog.kafka.led_partitions import Refusal, find_partition
 from quorumlog.machine.cluster.commands import (
-    NO_GENERATION,
     OFFSET_METADATA_MAX,
-    CommitOffsets,
     DeleteOffsets,
     ForgetGroups,
     GroupsChanged,
@@ -33,10 +30,9 @@ Place: TypeAlias = tuple[str, int]
 """A topic and the number of a partition."""
 _FIRST_WITH_GROUPS: Final = 8
 _FIRST_WITH_EPOCHS: Final = 9
-"""Of OffsetCommit and OffsetFetch: clients know the errors of the consumer protocol."""
-_NO_PARTITION: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the log has no such partition")
+"""Of OffsetFetch: clients know the errors of the consumer protocol."""
 _UNKNOWN: Final = CommittedOffset(-1, -1, "", 0)
-_ERRORS: Final = {
+OFFSET_ERRORS: Final = {
     ResponseCode.SUCCESS: ErrorCode.NONE,
     ResponseCode.NOT_LEADER: ErrorCode.NOT_COORDINATOR,
     ResponseCode.INCONSISTENT_TERM: ErrorCode.ILLEGAL_GENERATION,
@@ -45,6 +41,7 @@ _ERRORS: Final = {
     ResponseCode.UNKNOWN_GROUP: ErrorCode.GROUP_ID_NOT_FOUND,
     ResponseCode.CHANGE_IN_PROGRESS: ErrorCode.NON_EMPTY_GROUP,
 }
+"""What codes of `__cluster` are to clients; after others they look for the coordinator anew."""
 
 
 async def _execute(context: RequestContext, command: Any) -> GroupsChanged | ErrorCode:
@@ -53,94 +50,60 @@ async def _execute(context: RequestContext, command: Any) -> GroupsChanged | Err
         result = await context.broker.execute(command, SAVE_MS)
     except RequestError:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return _changed(result)
+    return changed(result)
 
 
-def _changed(result: Any) -> GroupsChanged | ErrorCode:
+def changed(result: Any) -> GroupsChanged | ErrorCode:
     """Return a result if the command was carried out, else its error."""
     if not isinstance(result, GroupsChanged):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if result.code is not ResponseCode.SUCCESS:
-        return _ERRORS.get(result.code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return OFFSET_ERRORS.get(result.code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return result
 
 
-# -- commit ---------------------------------------------------------------------------------------
-
-
-async def handle_offset_commit(context: RequestContext, request: Any) -> Answer:
-    """Answer once the offsets are committed, those of each partition."""
-    name = request.group_id
-    error = group_error(context, name)
-    term = (
-        context.services.coordinator.term
-    )  # in which it is judged; there may be another one later
-    group = context.services.coordinator.find(name) if error is ErrorCode.NONE else None
-    if error is ErrorCode.NONE:
-        error = _may_commit(context, request, group)
-    log = log_of(context, name)
-    outcomes, wanted = await offsets_to_commit(context, request.topics, error, log)
-    generation = max(NO_GENERATION, request.generation_id_or_member_epoch)
-    places = list(parts_of(wanted))
-    has_epochs = isinstance(group, ProtocolGroup) and generation != NO_GENERATION
-    member_id = request.member_id if has_epochs else ""
-    commands = [
-        CommitOffsets(term, name, generation, [one for _, one in some], member_id)
-        for some in places
-    ]
-    results = await asyncio.gather(*(_commit(context, one) for one in commands))
-    for some, result in zip(places, results, strict=True):
-        for number, (place, _) in enumerate(some):
-            if isinstance(result, GroupsChanged):
-                outcomes[place] = _ERRORS[result.codes[number]]
-            elif has_epochs and result is ErrorCode.ILLEGAL_GENERATION:
-                outcomes[place] = ErrorCode.STALE_MEMBER_EPOCH
-            else:
-                outcomes[place] = result
-    _note_outcomes(context, name, outcomes)
-    return {"topics": by_topic(request.topics, outcomes)}
-
-
-def _commit(
-    context: RequestContext, command: CommitOffsets
-) -> asyncio.Future[GroupsChanged | ErrorCode]:
-    """Have offsets committed; the future has the result, or why there is none."""
-    found: asyncio.Future[GroupsChanged | ErrorCode] = asyncio.get_running_loop().create_future()
-
-    def done(code: ResponseCode, text: str, result: GroupsChanged | None) -> None:
-        if not found.done():
-            found.set_result(_changed(result))
-
-    context.services.commits.commit(command, done)
-    return found
+# -- what may be committed ----------------------------------------------------------------------
 
 
 async def offsets_to_commit(
-    context: RequestContext, topics: Any, error: ErrorCode, log: LogToRead | None = None
+    context: RequestContext, topics: Any, error: ErrorCode
 ) -> tuple[dict[Place, ErrorCode], list[tuple[Place, OffsetToCommit]]]:
     """Return what is known of each partition of a request, and the offsets that may be committed.
 
-    `error`: of the whole request; unless it is NONE, none may be. `log`: what the group reads.
+    `error`: of the whole request; unless it is NONE, none may be. The group reads topics.
     """
     outcomes: dict[Place, ErrorCode] = {}
     wanted: list[tuple[Place, OffsetToCommit]] = []
     for topic in topics:
         async for one in context.in_turns(topic.partitions):
-            place, fault = (topic.name, one.partition_index), error
-            found = _found(context, log, *place)
-            metadata = one.committed_metadata or ""
-            if fault is ErrorCode.NONE and isinstance(found, Refusal):
-                fault = found.error
-            elif fault is ErrorCode.NONE and len(metadata) > OFFSET_METADATA_MAX:
-                fault = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            outcomes[place] = fault
-            if fault is ErrorCode.NONE:
-                topic_id = found if isinstance(found, bytes) else b""
-                epoch = getattr(one, "committed_leader_epoch", None)
-                epoch = -1 if epoch is None else epoch
-                asked = OffsetToCommit(topic_id, place[1], one.committed_offset, epoch, metadata)
-                wanted.append((place, asked))
+            place = topic.name, one.partition_index
+            judged: OffsetToCommit | ErrorCode = error
+            if error is ErrorCode.NONE:
+                judged = judge_offset(context.broker, None, topic.name, one)
+            if isinstance(judged, ErrorCode):
+                outcomes[place] = judged
+            else:
+                outcomes[place] = ErrorCode.NONE
+                wanted.append((place, judged))
     return outcomes, wanted
+
+
+def judge_offset(
+    broker: BrokerView, log: LogToRead | None, topic: str, asked: Any
+) -> OffsetToCommit | ErrorCode:
+    """Return the offset of a partition as it is to be committed, or why it cannot be.
+
+    `log`: what the group reads instead of topics.
+    """
+    number, metadata = asked.partition_index, asked.committed_metadata or ""
+    topic_id = _id_of(broker, log, topic, number)
+    if topic_id is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(metadata) > OFFSET_METADATA_MAX:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    epoch = getattr(asked, "committed_leader_epoch", None)  # older versions have none
+    epoch = -1 if epoch is None else epoch
+    return OffsetToCommit(topic_id, number, asked.committed_offset, epoch, metadata)
 
 
 def log_of(context: RequestContext, group: str) -> LogToRead | None:
@@ -149,37 +112,21 @@ def log_of(context: RequestContext, group: str) -> LogToRead | None:
     return None if record is None else record.log
 
 
-def _found(
-    context: RequestContext, log: LogToRead | None, topic: str, number: int
-) -> bytes | Refusal:
-    """Return the id of the topic of a partition, or of the log that a group reads, by its name."""
+def _id_of(broker: BrokerView, log: LogToRead | None, topic: str, number: int) -> bytes | None:
+    """Return the id of the topic of a partition, or of the log that a group reads, by its name.
+
+    None: there is no such partition.
+    """
     if log is not None and topic == log.topic:
-        return log.topic_id if 0 <= number < log.partitions else Refusal(*_NO_PARTITION)
-    found = find_partition(context.broker, topic, number)
-    return found if isinstance(found, Refusal) else context.broker.topics[topic].topic_id
+        return log.topic_id if 0 <= number < log.partitions else None
+    found = broker.topics.get(topic)
+    return found.topic_id if found is not None and 0 <= number < len(found.partitions) else None
 
 
-def _note_outcomes(
-    context: RequestContext, group: str, outcomes: Mapping[tuple[str, int], ErrorCode]
-) -> None:
+def note_outcomes(context: RequestContext, group: str, outcomes: Mapping[Place, ErrorCode]) -> None:
+    """Have lines in the log about partitions whose offsets are not as the client wants."""
     for (topic, number), error in outcomes.items():
         note(context, error, group, topic=topic, partition=number)
-
-
-def _may_commit(context: RequestContext, request: Any, group: AnyGroup | None) -> ErrorCode:
-    epoch = request.generation_id_or_member_epoch
-    if group is None:
-        return ErrorCode.NONE if epoch < 0 else ErrorCode.ILLEGAL_GENERATION
-    if isinstance(group, ProtocolGroup) and not group.is_unused:
-        is_old = context.header.version < _FIRST_WITH_EPOCHS
-        if is_old and epoch >= 0:  # such a client would take STALE_MEMBER_EPOCH for a failure
-            return ErrorCode.UNSUPPORTED_VERSION
-    return group.may_commit(
-        request.member_id,
-        getattr(request, "group_instance_id", None),
-        epoch,
-        context.services.coordinator.now_ms(),
-    )
 
 
 def parts_of(
@@ -315,21 +262,21 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
     for topic in request.topics:
         async for one in context.in_turns(topic.partitions):
             place = topic.name, one.partition_index
-            found = _found(context, log, *place)
-            if isinstance(found, Refusal):
-                outcomes[place] = found.error
+            topic_id = _id_of(context.broker, log, *place)
+            if topic_id is None:
+                outcomes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif topic.name in subscribed:
                 outcomes[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 outcomes[place] = ErrorCode.NONE
-                deleted.append((found, one.partition_index))
+                deleted.append((topic_id, one.partition_index))
     if deleted:
         result = await _execute(context, DeleteOffsets(term, name, deleted))
         error = result if isinstance(result, ErrorCode) else ErrorCode.NONE
     if error is not ErrorCode.NONE:
         note(context, error, name)
         return {"error_code": error, "topics": []}
-    _note_outcomes(context, name, outcomes)
+    note_outcomes(context, name, outcomes)
     return {"error_code": error, "topics": by_topic(request.topics, outcomes)}
 
 
@@ -383,7 +330,7 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
         result = await _execute(context, ForgetGroups(term, some))
         for number, name in enumerate(some):
             if isinstance(result, GroupsChanged):
-                outcomes[name] = _ERRORS[result.codes[number]]
+                outcomes[name] = OFFSET_ERRORS[result.codes[number]]
             else:
                 outcomes[name] = result
             if outcomes[name] is ErrorCode.NONE:

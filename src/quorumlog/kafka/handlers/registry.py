@@ -1,4 +1,5 @@
-"""Which handler each request has, but for Produce and Fetch, whose answers may overlap."""
+"""Which handler each request has, but for Produce, Fetch and OffsetCommit, which have no tasks of
+their own (`request_queue`)."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
@@ -16,7 +17,6 @@ from quorumlog.kafka.handlers.consumer_protocol import (
 )
 from quorumlog.kafka.handlers.group_offsets import (
     handle_delete_groups,
-    handle_offset_commit,
     handle_offset_delete,
     handle_offset_fetch,
 )
@@ -70,7 +70,6 @@ the error code of the answer."""
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LIST_OFFSETS: handle_list_offsets,
     ApiKey.METADATA: handle_metadata,
-    ApiKey.OFFSET_COMMIT: handle_offset_commit,
     ApiKey.OFFSET_FETCH: handle_offset_fetch,
     ApiKey.FIND_COORDINATOR: handle_find_coordinator,
     ApiKey.JOIN_GROUP: handle_join_group,
