@@ -345,7 +345,7 @@ class Broker:
     @property
     def coordinator_term(self) -> int:
         """The term in which this node leads `__cluster`; -1: it does not, or is not ready."""
-        return self._running.control_term() if self._parts is not None else -1
+        return -1 if self._parts is None else self._parts.control_term()
 
     def ask_barrier(self, timeout_ms: int, done: Callable[[bool], None]) -> None:
         """Do as `barrier` does; `done` is called once, maybe at once."""

@@ -394,10 +394,13 @@ class Running:
     def controls(self) -> bool:
         """Whether this node leads `__cluster`, and its view has all that earlier leaders did."""
         replica = self._cluster()
-        if replica is None or replica.core.role is not Role.LEADER or not replica.core.is_ready:
+        if replica is None:
             return False
-        if replica.core.term != self._led_last.term:
-            self._led_last = _Leadership(replica.core.term, replica.core.committed_index)
+        core = replica.core
+        if core.role is not Role.LEADER or not core.is_ready:
+            return False
+        if core.term != self._led_last.term:
+            self._led_last = _Leadership(core.term, core.committed_index)
         return replica.applied_index >= self._led_last.ready_index
 
     def _tell_control(self) -> None:

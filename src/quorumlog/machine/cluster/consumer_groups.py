@@ -204,7 +204,11 @@ def size_of_said(topics: Collection[str], *texts: str) -> int:
 
 
 def _size_of_offsets(offsets: Iterable[CommittedOffset]) -> int:
-    return sum(_OFFSET_BYTES + len(one.metadata.encode()) for one in offsets)
+    return sum(map(_size_of_offset, offsets))
+
+
+def _size_of_offset(offset: CommittedOffset) -> int:
+    return _OFFSET_BYTES + len(offset.metadata.encode())
 
 
 @dataclass(slots=True)
@@ -335,7 +339,7 @@ class ConsumerGroups:
             is_kept = before.log and known and command.generation != NO_GENERATION
             at = max(one.offset, known.offset) if is_kept and known else one.offset
             offset = CommittedOffset(at, one.leader_epoch, one.metadata, at_ms)
-            more = _size_of_offsets([offset]) - _size_of_offsets([known] if known else ())
+            more = _size_of_offset(offset) - (0 if known is None else _size_of_offset(known))
             if not before.has_partition(topics, place):
                 codes.append(ResponseCode.UNKNOWN_TOPIC)
             elif (known is None and self._room(before, offsets) <= 0) or (

@@ -257,6 +257,8 @@ class Transactions:
 
         `codes`: of each offset of the command; none if it was refused as a whole.
         """
+        if command.group not in self._pending:  # as a rule
+            return
         following = self.offsets_added + 1
         committed = {
             (one.topic_id, one.partition): following
