@@ -1,10 +1,11 @@
-"""Processor time of a node's loop for each Produce and Fetch of a Kafka client.
+"""Processor time of a node's loop for each Produce, Fetch and OffsetCommit of a Kafka client.
 
     python benchmarks/kafka_requests.py [REQUESTS [BATCH_BYTES]]    # default: 3000, of 1 KiB
 
 One node in this process; requests come to a connection as bytes, and answers are dropped, so that
 no client and no socket is counted; of the disk only what the loop does. Goals: 60 µs for a Produce
-of one batch, 60 µs and 6 for each partition for a Fetch. Figures are the least of some rounds, in
+of one batch, 60 µs and 6 for each partition for a Fetch. An OffsetCommit is of one offset, beside
+63 others; those that wait go into the log together. Figures are the least of some rounds, in
 microseconds and as a ratio to a loop of known cost, which says how fast the machine is at present.
 `tests/unit/test_kafka_request_cost.py` counts calls instead, which no other load changes.
 """
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import uvloop
 from crc32c import crc32c
@@ -40,6 +42,8 @@ BATCH_BYTES = 1_024
 ROUNDS = 3
 KNOWN_LOOPS = 20_000
 FETCHED_TOGETHER = (1, 16, 64)
+COMMITTERS = 64
+"""Connections that commit offsets, each one after the other."""
 
 
 class Transport(asyncio.Transport):
@@ -116,8 +120,25 @@ def fetch(partitions: int) -> bytes:
     )
 
 
+def commit(group: str) -> bytes:
+    """Return an OffsetCommit of one offset, by who is no member of the group."""
+    name = group.encode()
+    head = struct.pack(f">h{len(name)}sihqi", len(name), name, -1, 0, -1, 1)
+    return framed(ApiKey.OFFSET_COMMIT, 2, head + struct.pack(">h1siiqh", 1, b"t", 1, 0, 5, -1))
+
+
+def connected(listener: KafkaListener) -> tuple[KafkaConnection, Transport]:
+    """Return a connection of a client without a socket."""
+    connection, transport = listener._make(), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
 async def spent(
-    connection: KafkaConnection, transport: Transport, requests: Sequence[bytes]
+    connection: KafkaConnection,
+    transport: Transport,
+    requests: Sequence[bytes],
+    in_flight: int = IN_FLIGHT,
 ) -> float:
     """Return the seconds of processor time of the loop's thread for each of some requests."""
     wanted, done = transport.answers + len(requests), asyncio.Event()
@@ -144,10 +165,22 @@ async def spent(
     transport.when_answered = lambda: asyncio.get_running_loop().call_soon(send) and None
     transport.when_resumed = receive
     began = time.thread_time()
-    for _ in range(IN_FLIGHT):
+    for _ in range(in_flight):
         send()
     await done.wait()
     return (time.thread_time() - began) / len(requests)
+
+
+async def spent_on_commits(
+    clients: Sequence[tuple[KafkaConnection, Transport]], each: int
+) -> float:
+    """Return the same for each commit of clients that commit at the same time."""
+    began = time.thread_time()
+    commits = [[commit(f"group-{number}")] * each for number in range(len(clients))]
+    await asyncio.gather(
+        *(spent(*one, asked, 1) for one, asked in zip(clients, commits, strict=True))
+    )
+    return (time.thread_time() - began) / (each * len(clients))
 
 
 def known_loop() -> float:
@@ -160,21 +193,25 @@ def known_loop() -> float:
 
 async def measure(listener: KafkaListener, requests: int, size: int) -> None:
     """Print what each kind of request costs."""
-    connection, transport = listener._make(), Transport()
-    connection.connection_made(transport)
+    connection, transport = connected(listener)
     produces = [produce(size, number % PARTITIONS) for number in range(requests)]
     await spent(connection, transport, [produce(BATCH_BYTES, 0)])  # the first frame must be small
     await spent(connection, transport, produces[: PARTITIONS * 2])
     found = dict[str, tuple[float, float]]()
 
-    async def note(name: str, asked: Sequence[bytes]) -> None:
+    async def note(name: str, measured: Callable[[], Awaitable[float]]) -> None:
         for _ in range(ROUNDS):
-            known, seconds = known_loop(), await spent(connection, transport, asked)
+            known, seconds = known_loop(), await measured()
             found[name] = min(found.get(name, (seconds, known)), (seconds, known))
 
-    await note("produce, one batch", produces)
+    await note("produce, one batch", partial(spent, connection, transport, produces))
     for count in FETCHED_TOGETHER:
-        await note(f"fetch, partitions: {count}", [fetch(count)] * (requests // count))
+        asked = [fetch(count)] * (requests // count)
+        await note(f"fetch, partitions: {count}", partial(spent, connection, transport, asked))
+    clients = [connected(listener) for _ in range(COMMITTERS)]
+    each = max(1, requests // COMMITTERS)
+    await spent_on_commits(clients, each)
+    await note("offset commit", partial(spent_on_commits, clients, each))
     for name, (seconds, known) in found.items():
         print(f"{name:24} {seconds * 1e6:8.1f} µs {seconds / known:8.2f} known loops")
 

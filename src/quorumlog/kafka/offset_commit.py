@@ -40,14 +40,14 @@ class PartitionOffset(msgspec.Struct, gc=False):
     committed_metadata: str | None
 
 
-class TopicOffsets(msgspec.Struct):
+class TopicOffsets(msgspec.Struct, gc=False):
     """The offsets of one topic."""
 
     name: str
     partitions: list[PartitionOffset]
 
 
-class OffsetCommitRequest(msgspec.Struct):
+class OffsetCommitRequest(msgspec.Struct, gc=False):
     """What a consumer asks: to commit how far its group has come."""
 
     group_id: str

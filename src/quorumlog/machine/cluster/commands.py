@@ -343,7 +343,7 @@ class SaveConsumers(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     removed: Annotated[list[MemberText], Meta(max_length=ITEMS_MAX)] = []
 
 
-class OffsetToCommit(msgspec.Struct, frozen=True, array_like=True):
+class OffsetToCommit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where the consumers of a partition shall go on. `leader_epoch` -1: it is not known."""
 
     topic_id: Id
@@ -353,7 +353,7 @@ class OffsetToCommit(msgspec.Struct, frozen=True, array_like=True):
     metadata: Annotated[str, Meta(max_length=OFFSET_METADATA_MAX)] = ""
 
 
-class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True, gc=False):
     """A consumer group has come so far; for a member, unless a later generation has been saved.
 
     `member_id`, if it is not empty, is a member by the consumer protocol. `generation` is its epoch
@@ -366,7 +366,7 @@ class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     member_id: MemberText = ""
 
 
-class CommitTogether(CoordinatorCommand, frozen=True, array_like=True, tag=True):
+class CommitTogether(CoordinatorCommand, frozen=True, array_like=True, tag=True, gc=False):
     """Several commits of one coordinator, carried out one after the other.
 
     Each counts by itself, and has the term of the whole.
@@ -407,7 +407,7 @@ class ForgetGroups(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     unchanged_since_ms: Milliseconds | None = None
 
 
-class GroupsChanged(Result, frozen=True, array_like=True, tag=True):
+class GroupsChanged(Result, frozen=True, array_like=True, tag=True, gc=False):
     """What became of a command of a coordinator; `codes`, if any: of each of its items."""
 
     code: ResponseCode
@@ -415,7 +415,7 @@ class GroupsChanged(Result, frozen=True, array_like=True, tag=True):
     codes: list[ResponseCode] = []
 
 
-class OffsetsCommitted(Result, frozen=True, array_like=True, tag=True):
+class OffsetsCommitted(Result, frozen=True, array_like=True, tag=True, gc=False):
     """What became of each commit of a `CommitTogether`."""
 
     results: list[GroupsChanged]

@@ -114,7 +114,7 @@ class LogToRead(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True):
+class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A consumer group as it was saved last, and as a snapshot has it.
 
     `changed_ms`: when that was, in Unix time. `version` rises whenever members are saved, and
