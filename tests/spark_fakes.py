@@ -53,6 +53,8 @@ class FakeCluster:
         self.timeouts = []
         self.reports = []
         self.report_error = None
+        self.former = {}
+        """What a former leader, which has not noticed that it was deposed, says of groups."""
         self.before_block = None
         """Called before each block is served, with the number of the block."""
 
@@ -69,8 +71,10 @@ class FakeCluster:
         self.calls["groups"] += 1
         return frozenset(self.content)
 
-    def bounds(self, group, isolation):
-        self.calls["bounds"] += 1
+    def bounds(self, group, isolation, *, is_poll=False):
+        self.calls["bounds" if is_poll else "confirmed bounds"] += 1
+        if is_poll and group in self.former:
+            return self.former[group]
         return self.group(group).bounds(isolation)
 
     def record(self, group, index):

@@ -69,6 +69,8 @@ class FakeBrokers:
         """Partitions that the broker that is asked for a list of them does not know."""
         self.before_fetch = None
         """Called before each fetch, with its number."""
+        self.before_confirmed = lambda: None
+        """Called before brokers agree who leads partitions."""
 
     def connect(self, servers, timeout_ms, client_id):
         self.timeouts.append(timeout_ms)
@@ -101,8 +103,10 @@ class FakeBrokers:
         self._called("existing")
         return {part for part in parts if part in self.content}
 
-    def offsets(self, times, *, reads_committed):
-        self._called("offsets")
+    def offsets(self, times, *, reads_committed, is_poll=False):
+        self._called("offsets" if is_poll else "confirmed offsets")
+        if not is_poll:
+            self.before_confirmed()
         for part in times:
             self._check_is_there(part)
         return {
@@ -143,22 +147,22 @@ def filled(count, batch=10, **options):
 
 
 def depose(brokers, part, end, times=1):
-    """Have offsets from `end` on refused as by a leader that was, until the leader is looked up.
+    """Have a former leader answer, which knows no offsets from `end` on, until brokers agree.
 
     `times`: how often, until a broker knows the new one.
     """
-    whole, lookups = brokers.content[part], brokers.existing
+    whole = brokers.content[part]
     former = copy.copy(whole)
     former.end = end
+    former.batches = [batch for batch in whole.batches if batch[0] < end]
     left = [times]
 
-    def existing(parts):
+    def before_confirmed():
         left[0] -= 1
         if left[0] <= 0:
             brokers.content[part] = whole
-        return lookups(parts)
 
-    brokers.content[part], brokers.existing = former, existing
+    brokers.content[part], brokers.before_confirmed = former, before_confirmed
 
 
 def rows_of(reader, tasks):

@@ -18,6 +18,7 @@ from quorumlog.model.errors import (
     QuorumlogError,
     UnknownGroupError,
 )
+from quorumlog.spark.source.clusters import Bounds
 from quorumlog.spark.source.offsets import DataLossError
 from quorumlog.spark.source.options import parse_options
 from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS, LogStreamReader
@@ -133,8 +134,37 @@ def test_a_restarted_query_too_is_refused_soon_when_nobody_answers_then_rides_ou
     assert set(cluster.timeouts[1:]) == {120_000}
 
 
-def unreachable_bounds(group, isolation):
+def unreachable_bounds(group, isolation, *, is_poll=False):
     raise NoLeaderError("nobody answers")
+
+
+def test_a_leader_that_was_does_not_say_where_a_new_stream_starts_and_a_last_batch_ends():
+    cluster = FakeCluster(g=filled(10))
+    cluster.former["g"] = Bounds(0, 4)
+    assert Query(cluster).start().offset == at(10)
+    query = Query(cluster, checkpoint=at(2))
+    assert query.reader.latestOffset(at(2), ReadAllAvailable()) == at(10)
+    query = Query(cluster, checkpoint=at(2))
+    query.reader.prepareForTriggerAvailableNow()
+    cluster.former.clear()
+    assert query.latest() == at(10)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_leader_that_was_does_not_make_entries_lost(fails):
+    cluster = FakeCluster(g=filled(10))
+    query = Query(cluster, checkpoint=at(8), failOnDataLoss=fails)
+    cluster.former["g"] = Bounds(0, 4)
+    assert query.latest() == at(10)
+    assert query.indexes(at(8), at(10)) == [8, 9]
+
+
+def test_the_leader_is_not_confirmed_for_what_a_stream_reads_next():
+    cluster = FakeCluster(g=filled(10))
+    query = Query(cluster, checkpoint=at(8))
+    query.latest()
+    query.reader.partitions(at(8), at(10))
+    assert cluster.calls["confirmed bounds"] == 0
 
 
 def test_a_stream_waits_for_an_empty_group():
@@ -466,7 +496,7 @@ def test_a_group_is_not_taken_for_gone_because_its_node_does_not_answer():
         cluster.groups = lambda found=answering: frozenset(found)
         assert Query(cluster, checkpoint, groupPattern=".").batches() == [[1, 1]]
 
-    def unreachable(group, isolation):
+    def unreachable(group, isolation, *, is_poll=False):
         raise NoLeaderError("no leader of b found")
 
     cluster.bounds = unreachable

@@ -9,9 +9,10 @@ from quorumlog.spark.jobs.archive.state import locked
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.files import RecordsInOrder, most_overlapping, offsets_in
 from quorumlog.spark.jobs.topics.manifest import load_topic_manifest
+from quorumlog.spark.topics import confirm
 from quorumlog.spark.topics.errors import UnknownTopicError
 from quorumlog.spark.topics.part import Part
-from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, filled
+from spark_topics_fakes import PRODUCER, FakeBrokers, FakePartition, depose, filled
 from topic_archives import (
     DAY_1,
     DAY_MS,
@@ -26,6 +27,11 @@ from topic_archives import (
 )
 
 A0, A1, B0 = Part("a", 0), Part("a", 1), Part("b", 0)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(confirm, "AGAIN_S", 0)
 
 
 def manifest_of(directory):
@@ -43,6 +49,30 @@ def test_each_record_is_there_once_however_often_it_is_archived(tmp_path):
     assert rows_in(tmp_path) == rows_at(source)
     assert archived(source_of(brokers), tmp_path).new_rows == 9, "another topic joins them"
     assert rows_in(tmp_path) == rows_at(source_of(brokers))
+
+
+def test_a_leader_that_was_does_not_say_how_much_is_archived(tmp_path):
+    brokers = FakeBrokers(a=[filled(50)])
+    depose(brokers, A0, 20)
+    assert archived(source_of(brokers), tmp_path).new_rows == 50
+    brokers.content[A0].append(5_000, 5_001)
+    depose(brokers, A0, 30)  # nor that the topic was made again
+    assert archived(source_of(brokers), tmp_path).new_rows == 2
+    assert rows_in(tmp_path) == rows_at(source_of(brokers))
+
+
+def test_a_leader_that_was_does_not_say_where_an_archive_begins(tmp_path):
+    brokers = FakeBrokers(a=[filled(50)])
+    depose(brokers, A0, 20)
+    agree = brokers.before_confirmed
+
+    def agree_and_remove():
+        agree()
+        brokers.content[A0].purge_before(30)
+
+    brokers.before_confirmed = agree_and_remove
+    result = archived(source_of(brokers), tmp_path)
+    assert (result.new_rows, result.lost_offsets) == (20, 0)
 
 
 def test_files_lie_where_the_day_of_their_timestamps_says(tmp_path):

@@ -129,6 +129,16 @@ def test_what_a_deposed_leader_does_not_have_is_compared_with_the_new_one(tmp_pa
     assert (report.is_clean, report.records) == (True, 40)
 
 
+def test_a_leader_that_was_does_not_say_how_much_is_compared(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)])
+    archived(source_of(brokers), tmp_path)
+    brokers.content[A0].append(1)
+    for end in (10, 40):
+        depose(brokers, A0, end)
+        (found,) = audit(brokers, tmp_path).partitions
+        assert (found.end, found.records) == (41, 40)
+
+
 def test_a_partition_that_one_broker_does_not_know_is_compared(tmp_path):
     brokers = FakeBrokers(a=[filled(40)])
     archived(source_of(brokers), tmp_path)
@@ -196,6 +206,12 @@ def test_retention_while_records_are_counted_is_no_error():
     brokers = FakeBrokers(a=[filled(50)])
     brokers.before_fetch = lambda number: brokers.content[A0].purge_before(40)
     assert stats(brokers).records == 10
+
+
+def test_a_leader_that_was_does_not_say_how_much_is_counted():
+    brokers = FakeBrokers(a=[filled(50)])
+    depose(brokers, A0, 20)
+    assert stats(brokers).records == 50
 
 
 def test_what_a_deposed_leader_does_not_have_is_counted_at_the_new_one():

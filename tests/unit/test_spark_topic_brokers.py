@@ -17,10 +17,16 @@ T0, T1 = Part("t", 0), Part("t", 1)
 
 
 class Cluster:
-    """Brokers h:1, h:2 … by what they know: leader's epoch and id of each partition; None: dead."""
+    """Brokers h:1, h:2 … by what they know: leader's epoch and id of each partition; None: dead.
 
-    def __init__(self, monkeypatch, *views):
+    `replicas` of each partition are on all of them unless named; `named`: the brokers that one
+    names, unless all. Each broker leads in the epoch that it knows, if it says that it leads.
+    """
+
+    def __init__(self, monkeypatch, *views, replicas=None, named=None):
         self.views = dict(enumerate(views, start=1))
+        self.replicas = replicas or list(self.views)
+        self.named = named or {}
         self.asked = Counter()
         monkeypatch.setattr(remote_brokers, "BrokerConnection", self._connect)
         monkeypatch.setattr(remote_brokers, "RETRY_S", 0)
@@ -38,36 +44,57 @@ class Cluster:
 
     def _answer(self, number, key, values):
         if key == ApiKey.LIST_OFFSETS:
-            return self._offsets(values["topics"])
+            return self._offsets(number, values["topics"])
         assert key == ApiKey.METADATA
         view, names = self.views[number], [one["name"] for one in values["topics"]]
         topics = []
         for name in names:
             parts = {part: at for part, at in view.items() if part.topic == name}
             rows = [
-                SimpleNamespace(partition_index=part.partition, leader_epoch=epoch, leader_id=who)
+                SimpleNamespace(
+                    partition_index=part.partition,
+                    leader_epoch=epoch,
+                    leader_id=who,
+                    replica_nodes=self.replicas,
+                )
                 for part, (epoch, who) in parts.items()
             ]
             code = 0 if rows else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(
                 SimpleNamespace(name=name, error_code=code, is_internal=False, partitions=rows)
             )
-        brokers = [SimpleNamespace(node_id=one, host="h", port=one) for one in self.views]
+        named = self.named.get(number, self.views)
+        brokers = [SimpleNamespace(node_id=one, host="h", port=one) for one in named]
         return SimpleNamespace(topics=topics, brokers=brokers, cluster_id="c")
 
-    def _offsets(self, topics):
-        """The offset of a partition is its number."""
+    def _offsets(self, number, topics):
+        """The offset of a partition is its number, and 100 times the epoch."""
         count = sum(len(one["partitions"]) for one in topics)
         assert count <= remote_brokers.ASKED_MAX
         found = []
         for one in topics:
-            numbers = [asked["partition_index"] for asked in one["partitions"]]
-            rows = [SimpleNamespace(partition_index=n, error_code=0, offset=n) for n in numbers]
+            rows = [self._offset(number, one["name"], asked) for asked in one["partitions"]]
             found.append(SimpleNamespace(name=one["name"], partitions=rows))
         return SimpleNamespace(topics=found)
 
-    def brokers(self, timeout_ms=1_000):
-        return RemoteBrokers("h:1", timeout_ms, "test")
+    def _offset(self, number, topic, asked):
+        index = asked["partition_index"]
+        epoch, leader = self.views[number].get(Part(topic, index), (-1, -1))
+        code = 0
+        if leader != number:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif asked["current_leader_epoch"] not in {-1, epoch}:
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH
+        offset = -1 if code else 100 * epoch + index
+        return SimpleNamespace(partition_index=index, error_code=code, offset=offset)
+
+    def brokers(self, timeout_ms=1_000, servers="h:1"):
+        return RemoteBrokers(servers, timeout_ms, "test")
+
+    def end(self, part=T0, **options):
+        is_poll = options.pop("is_poll", False)
+        brokers = self.brokers(**options)
+        return brokers.offsets({part: LATEST}, reads_committed=True, is_poll=is_poll)[part]
 
 
 def test_the_newest_leader_counts_whatever_one_broker_says(monkeypatch):
@@ -107,5 +134,57 @@ def test_offsets_of_many_partitions_are_asked_for_bit_by_bit(monkeypatch):
     parts = [Part("t", number) for number in range(50)]
     cluster = Cluster(monkeypatch, dict.fromkeys(parts, (1, 1)))
     found = cluster.brokers().offsets(dict.fromkeys(parts, LATEST), reads_committed=True)
-    assert found == {part: part.partition for part in parts}
+    assert found == {part: 100 + part.partition for part in parts}
     assert cluster.asked[ApiKey.LIST_OFFSETS, 1] == 8
+
+
+def test_a_leader_that_was_is_not_asked_for_offsets(monkeypatch):
+    for _ in range(5):
+        assert Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)}).end() == 400
+    stood_still = Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)})
+    assert stood_still.end(is_poll=True) in {300, 400}
+
+
+def test_a_leader_that_is_cut_off_is_not_believed_though_it_names_itself_only(monkeypatch):
+    views = {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)}
+    cluster = Cluster(monkeypatch, *views, named={1: [1]})
+    with pytest.raises(NetworkError, match="too few replicas of partition t-0 say who leads it"):
+        cluster.end(timeout_ms=0)
+    for _ in range(5):
+        assert cluster.end(servers="h:1,h:2") == 400
+        assert cluster.brokers(servers="h:1,h:2,h:3").existing([T1]) == set()
+
+
+def test_a_majority_of_the_replicas_knows_who_leads_not_of_the_brokers(monkeypatch):
+    """Here brokers 1 to 3 are a majority, of which none was asked for its vote."""
+    old, new = {T0: (3, 1)}, {T0: (4, 5)}
+    for _ in range(5):
+        assert Cluster(monkeypatch, old, old, old, new, new, replicas=[1, 4, 5]).end() == 400
+    cluster = Cluster(monkeypatch, old, old, old, None, None, replicas=[1, 4, 5])
+    assert cluster.brokers().existing([T0]) == {T0}
+    with pytest.raises(NetworkError, match="too few replicas"):
+        cluster.end(timeout_ms=0)
+
+
+def test_a_broker_that_leads_in_an_earlier_epoch_than_others_know_is_not_asked(monkeypatch):
+    cluster = Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 1)}, {T0: (4, 1)})
+    with pytest.raises(NetworkError, match="UNKNOWN_LEADER_EPOCH"):
+        cluster.end(timeout_ms=0)
+    cluster.views[1] = {T0: (4, 1)}
+    assert cluster.end() == 400
+
+
+def test_offsets_of_a_partition_that_is_gone_are_an_error(monkeypatch):
+    there = {T0: (1, 1)}
+    cluster = Cluster(monkeypatch, there, {T0: (1, 1), T1: (1, 1)}, there)
+    with pytest.raises(UnknownTopicError, match="there is no partition t-1"):
+        cluster.end(T1)
+
+
+def test_one_broker_that_is_down_is_asked_last(monkeypatch):
+    view = {T0: (1, 2)}
+    brokers = Cluster(monkeypatch, None, view, view).brokers(servers="h:1,h:2,h:3")
+    for _ in range(5):
+        assert brokers.offsets({T0: LATEST}, reads_committed=True) == {T0: 100}
+    assert brokers._silent <= {"h:1"}
+    assert brokers.offsets({}, reads_committed=True) == {}

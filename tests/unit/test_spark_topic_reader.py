@@ -269,6 +269,29 @@ def test_what_a_deposed_leader_does_not_have_is_asked_of_the_new_one(fails, time
     assert [row["offset"] for row in rows_of(reader, tasks)] == list(range(20, 40))
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, range(40)),
+        ({"startingTimestamp": "1035"}, range(35, 40)),
+        ({"endingTimestamp": "1035"}, range(35)),
+    ],
+)
+def test_a_leader_that_was_does_not_say_what_a_job_reads(options, expected):
+    brokers = FakeBrokers(t=[filled(40, batch=1)])
+    depose(brokers, Part("t", 0), 15)
+    reader = reader_of(brokers, **options)
+    assert [row["offset"] for row in rows_of(reader, reader.partitions())] == list(expected)
+
+
+def test_a_leader_that_was_does_not_say_from_where_on_records_are_new_enough():
+    brokers = FakeBrokers(t=[filled(40)])
+    reader = reader_of(brokers, kind=FilteringTopicReader, pushDownPredicate="true")
+    list(reader.pushFilters([since(1.03)]))
+    assert [row["offset"] for row in rows_of(reader, reader.partitions())] == list(range(30, 40))
+    assert brokers.calls["offsets"] == 0, "no broker is believed alone"
+
+
 def test_brokers_that_have_offsets_and_do_not_give_them_are_an_error():
     brokers = FakeBrokers(t=[filled(40)])
     reader = reader_of(brokers, failOnDataLoss="false")
@@ -536,7 +559,7 @@ def test_records_that_were_read_uncommitted_are_not_read_again_when_committed_on
     assert query.reader.reportLatestOffset() == at(12)
     partition.append(5)
     assert query.batch() is None
-    assert brokers.calls["existing"] == 0, "nobody is asked again"
+    assert brokers.calls["confirmed offsets"] == 0, "the others are not asked"
     partition.mark(commits=True)
     partition.stable = None
     assert query.offsets() == [12]
@@ -548,6 +571,25 @@ def test_a_batch_that_was_planned_uncommitted_is_not_lost():
     partition.stable = 4
     (task,) = Query(FakeBrokers(t=[partition])).reader.partitions(at(2), at(10))
     assert task.ranges == (OffsetRange(Part("t", 0), 2, 10),)
+
+
+def test_a_leader_that_was_does_not_say_where_a_new_stream_starts_and_a_last_batch_ends():
+    brokers = FakeBrokers(t=[filled(10)])
+    depose(brokers, Part("t", 0), 4)
+    assert Query(brokers).start().offset == at(10)
+    depose(brokers, Part("t", 0), 4)
+    assert Query(brokers, at(2)).reader.latestOffset(at(2), ReadAllAvailable()) == at(10)
+    depose(brokers, Part("t", 0), 4)
+    query = Query(brokers, at(2))
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.latest() == at(10)
+
+
+def test_one_broker_is_asked_for_what_a_stream_reads_next():
+    query = Query(FakeBrokers(t=[filled(10)]), at(4))
+    assert query.latest() == at(10)
+    query.reader.partitions(at(4), at(10))
+    assert query.brokers.calls["confirmed offsets"] == query.brokers.calls["existing"] == 0
 
 
 def test_an_old_leader_that_does_not_know_the_end_is_asked_again():

@@ -42,7 +42,10 @@ class LogSource(Protocol):
         ...
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first index kept and the last that may be read."""
+        """Return the first index kept and the last that may be read.
+
+        All that was acknowledged before counts.
+        """
         ...
 
     def get(self, index: int) -> Entry:
@@ -81,8 +84,8 @@ class ClusterSource:
         return self.client().metadata().cluster
 
     def bounds(self) -> tuple[int, int]:
-        """See `LogSource`; the leader is asked."""
-        return self.client().bounds(isolation=self.isolation)
+        """See `LogSource`; the leader is asked, once a majority has confirmed that it leads."""
+        return self.client().bounds(linearizable=True, isolation=self.isolation)
 
     def get(self, index: int) -> Entry:
         """See `LogSource`; the leader is asked."""

@@ -76,8 +76,12 @@ class Cluster(Protocol):
         """Return the groups that any node hosts."""
         ...
 
-    def bounds(self, group: str, isolation: Isolation) -> Bounds:
-        """Return what the leader can serve. Raises `UnknownGroupError`."""
+    def bounds(self, group: str, isolation: Isolation, *, is_poll: bool = False) -> Bounds:
+        """Return what the leader can serve, once a majority has confirmed that it leads.
+
+        `is_poll`: without that, so that it may lack what is new if it was deposed and has not
+        noticed; it is asked for again soon. Raises `UnknownGroupError`.
+        """
         ...
 
     def record(self, group: str, index: int) -> IndexRecord:
@@ -195,9 +199,10 @@ class RemoteCluster:
         client = self._client(ANY_GROUP)
         return client.wait(_hosted_groups(client.asynchronous))
 
-    def bounds(self, group: str, isolation: Isolation) -> Bounds:
+    def bounds(self, group: str, isolation: Isolation, *, is_poll: bool = False) -> Bounds:
         """See `Cluster`."""
-        begin, last = self._client(group).bounds(isolation=isolation)
+        client = self._client(group)
+        begin, last = client.bounds(linearizable=not is_poll, isolation=isolation)
         return Bounds(begin, last + 1)
 
     def record(self, group: str, index: int) -> IndexRecord:

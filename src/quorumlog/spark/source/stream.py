@@ -112,7 +112,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
         for group in options.groups[:1]:
             with suppress(UnknownGroupError):  # what that means depends on the offset
-                cluster.bounds(group, options.isolation)
+                cluster.bounds(group, options.isolation, is_poll=True)
         if not options.groups:
             cluster.groups()
         self._has_answered = True
@@ -170,7 +170,8 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         `DataLossError` when entries after `start` are gone, unless the options say to skip them.
         """
         cluster, start_offset = self._planning_cluster(), parse_offset(start)
-        known = self._ask_bounds(cluster, start_offset)
+        is_poll = self._is_asked_again(start_offset, limit)
+        known = self._ask_bounds(cluster, start_offset, is_poll=is_poll)
         if self._first_batch.is_left_empty(limit):
             return start
         end: Offset = {}
@@ -185,7 +186,8 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
             end[group], parts[group] = self._unread(cluster, group, position, known[group])
         for group in known.keys() - start_offset.keys():
             if self._pinned is None or group in self._pinned:
-                end[group] = OffsetPosition(known[group].begin, UNKNOWN_TERM)
+                begin = cluster.bounds(group, self._options.isolation).begin
+                end[group] = OffsetPosition(begin, UNKNOWN_TERM)
         parts = self._limited(cluster, parts, limit)
         for group, part in parts.items():
             if part.count > 0:
@@ -208,7 +210,15 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         source = {SERVERS: options.servers, READER: options.reader_name}
         return {group: {**position, **source} for group, position in format_offset(ends).items()}
 
-    def _ask_bounds(self, cluster: Cluster, start_offset: Offset) -> Mapping[str, Bounds]:
+    def _is_asked_again(self, start_offset: Offset, limit: ReadLimit) -> bool:
+        """Whether what an answer about the ends lacks is read by a later batch of this run."""
+        if isinstance(limit, ReadAllAvailable):
+            return False
+        return self._pinned is None or start_offset.keys() <= self._pinned.keys()
+
+    def _ask_bounds(
+        self, cluster: Cluster, start_offset: Offset, *, is_poll: bool
+    ) -> Mapping[str, Bounds]:
         """Return what can be read of the groups wanted, without those that no longer exist."""
         wanted = self._wanted(cluster, start_offset)
         if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
@@ -216,12 +226,19 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         found: dict[str, Bounds] = {}
         for group in sorted(wanted):
             try:
-                found[group] = cluster.bounds(group, self._options.isolation)
+                read_to = start_offset[group].index if group in start_offset else 0
+                found[group] = self._bounds_of(cluster, group, read_to, is_poll=is_poll)
             except UnknownGroupError:
                 if group not in start_offset:
                     raise
         self._bounds, self._bounds_for, self._bounds_at = found, wanted, self._now_ms()
         return found
+
+    def _bounds_of(self, cluster: Cluster, group: str, read_to: int, *, is_poll: bool) -> Bounds:
+        """Return what can be read; an answer that ends before `read_to` is made sure of."""
+        isolation = self._options.isolation
+        found = cluster.bounds(group, isolation, is_poll=is_poll)
+        return cluster.bounds(group, isolation) if is_poll and found.beyond < read_to else found
 
     def _wanted(self, cluster: Cluster, start_offset: Offset) -> frozenset[str]:
         """Return the groups to read; one that was read may be on nodes that do not answer now."""
@@ -312,7 +329,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
     ) -> IndexRange:
         losses, last = self._losses, until.index - 1
         try:
-            bounds = cluster.bounds(group, self._options.isolation)
+            bounds = self._bounds_of(cluster, group, until.index, is_poll=True)
         except UnknownGroupError:
             losses.lose(f"group {group}: the cluster does not host it any more")
             return IndexRange(group, 0, -1)

@@ -52,11 +52,14 @@ class Brokers(Protocol):
         ...
 
     def offsets(
-        self, times: Mapping[Part, int], *, reads_committed: bool
+        self, times: Mapping[Part, int], *, reads_committed: bool, is_poll: bool = False
     ) -> dict[Part, int | None]:
         """Return the first offset of partitions that is not older than a time, None: there is none.
 
         A time is milliseconds since 1970, `EARLIEST` or `LATEST`: the end of what may be read.
+        The leader is asked that a majority of the brokers and of the replicas know, as another
+        broker may take itself for it. `is_poll`: the one that was known last, which may lack what
+        is new; it is asked for again soon.
         Raises `UnknownTopicError`.
         """
         ...

@@ -7,6 +7,7 @@ was, or know less than they do.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from quorumlog.model.errors import NetworkError
@@ -31,47 +32,57 @@ class OffsetsLostError(OffsetOutOfRangeError):
 
 
 def confirmed_bounds(
-    brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int], *, reads_committed: bool
+    brokers: Brokers,
+    parts: Iterable[Part],
+    read_to: Mapping[Part, int],
+    *,
+    reads_committed: bool,
+    is_poll: bool = False,
 ) -> dict[Part, Bounds]:
-    """Return what can be read of partitions; those that are gone are left out.
+    """Return what can be read of partitions, in their order; those that are gone are left out.
 
-    `read_to`: ends that partitions had. One that ends before is asked for again a few times, by
-    whoever leads it then. One that was read further, with uncommitted records, than its ongoing
-    transactions let now has its former end: nothing is lost.
+    `is_poll` as in `Brokers.offsets`, unless a partition is not as it was. `read_to`: ends that
+    partitions had. One that ends before is asked for again a few times, of whoever leads it then.
+    One that was read further, with uncommitted records, than its ongoing transactions let now has
+    its former end: nothing is lost.
     """
-    left, tries = set(parts), AGAIN_MAX
+    left, tries = list(dict.fromkeys(parts)), AGAIN_MAX
     while True:
         try:
-            found = bounds_of(brokers, left, reads_committed=reads_committed)
+            found = bounds_of(brokers, left, reads_committed=reads_committed, is_poll=is_poll)
         except UnknownTopicError:
             there = brokers.existing(left)
-            if there == left:  # the brokers do not agree yet
+            if len(there) == len(left):  # the brokers do not agree yet
                 if not tries:
                     raise
                 tries -= 1
                 time.sleep(AGAIN_S)
-            left = there
+            left = [part for part in left if part in there]
             continue
         behind = _behind(found, read_to)
         if behind and reads_committed:
-            waiting = _not_lost(brokers, behind, read_to)
+            waiting = _not_lost(brokers, behind, read_to, is_poll=is_poll)
             found |= {part: Bounds(found[part].begin, read_to[part]) for part in waiting}
             behind -= waiting
         if not behind or not tries:
             return found
         tries -= 1
-        time.sleep(AGAIN_S)
-        brokers.existing(behind)  # who leads them now
+        if not is_poll:
+            time.sleep(AGAIN_S)
+        is_poll = False  # who leads them now
 
 
 def _behind(found: Mapping[Part, Bounds], read_to: Mapping[Part, int]) -> set[Part]:
     return {part for part, at in found.items() if at.beyond < read_to.get(part, 0)}
 
 
-def _not_lost(brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int]) -> set[Part]:
+def _not_lost(
+    brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int], *, is_poll: bool
+) -> set[Part]:
     """Return the partitions whose ends are as they were, if uncommitted records count."""
+    ends_of = partial(brokers.offsets, reads_committed=False, is_poll=is_poll)
     try:
-        ends = brokers.offsets(dict.fromkeys(parts, LATEST), reads_committed=False)
+        ends = ends_of(dict.fromkeys(parts, LATEST))
     except UnknownTopicError:  # which is found when they are asked for again
         return set()
     return {part for part, end in ends.items() if (end or 0) >= read_to[part]}
@@ -119,7 +130,6 @@ def batches_there(
 
 def _bounds_of_now(brokers: Brokers, one: OffsetRange) -> Bounds:
     """Return what the leader of now has. Raises `UnknownTopicError`."""
-    brokers.existing([one.part])  # who leads it now
     wanted = {one.part: one.first + 1}
     found = confirmed_bounds(brokers, [one.part], wanted, reads_committed=False)
     if one.part not in found:

@@ -91,12 +91,17 @@ def _parts_of(topics: Mapping[str, Sequence[int]]) -> list[Part]:
 
 
 def bounds_of(
-    brokers: Brokers, parts: Iterable[Part], *, reads_committed: bool
+    brokers: Brokers, parts: Iterable[Part], *, reads_committed: bool, is_poll: bool = False
 ) -> dict[Part, Bounds]:
-    """Return what can be read now."""
+    """Return what can be read now; `is_poll` as in `Brokers.offsets`.
+
+    Raises `UnknownTopicError`.
+    """
     parts = list(parts)
-    begin = brokers.offsets(dict.fromkeys(parts, EARLIEST), reads_committed=reads_committed)
-    beyond = brokers.offsets(dict.fromkeys(parts, LATEST), reads_committed=reads_committed)
+    begin, beyond = (
+        brokers.offsets(dict.fromkeys(parts, at), reads_committed=reads_committed, is_poll=is_poll)
+        for at in (EARLIEST, LATEST)
+    )
     return {part: Bounds(begin[part] or 0, beyond[part] or 0) for part in parts}
 
 

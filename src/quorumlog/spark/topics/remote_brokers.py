@@ -4,7 +4,7 @@ import logging
 import random
 import threading
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +19,7 @@ from quorumlog.model.messages.client import StoreLocation
 from quorumlog.records.batch import BatchHeader
 from quorumlog.records.columns import whole_batches
 from quorumlog.spark.topics.brokers import FetchedBatches
+from quorumlog.spark.topics.census import Census, NamedLeader
 from quorumlog.spark.topics.connection import BrokerConnection, FetchAnswer
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError, PassingError, UnknownTopicError
 from quorumlog.spark.topics.local_reads import AbortedRange, LocatedBatches, local_batches
@@ -40,6 +41,8 @@ BROKERS_MAX: Final = 64
 _METADATA_VERSION: Final = 9
 _LIST_OFFSETS_VERSION: Final = 5
 _LOCATE_VERSION: Final = 0
+_ANY_EPOCH: Final = -1
+"""In the place of a leader's epoch: whichever it leads in."""
 DIRECTORIES_MIN: Final = 3
 """Directories of a log: its own, that of index files, and one or more of data files."""
 _UNKNOWN: Final = {
@@ -79,7 +82,11 @@ class RemoteBrokers:
         self._client_id = client_id
         self._connections: dict[str, BrokerConnection] = {}
         self._addresses: dict[int, str] = {}
-        self._leaders: dict[Part, int] = {}
+        self._leaders: dict[Part, NamedLeader] = {}
+        self._silent: set[str] = set()
+        """Brokers that did not answer when they were asked last, by address."""
+        self._other_names: set[str] = set()
+        """Addresses at which brokers answer that name themselves otherwise."""
         self._elsewhere: set[str] = set()
         """Brokers whose files are on other machines, by address."""
         self._cluster_id = ""
@@ -114,10 +121,10 @@ class RemoteBrokers:
     def _metadata(self, topics: Sequence[str] | None) -> dict[str, list[int]]:
         """Learn brokers and leaders; return topics with their partitions."""
         answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, _named(topics))
-        self._addresses = {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
+        self._addresses = _addresses_in(answer)
         self._cluster_id = answer.cluster_id or ""
         leaders = _leaders_in(answer)
-        self._leaders |= {part: leader for part, (_, leader) in leaders.items()}
+        self._leaders |= leaders
         found: dict[str, list[int]] = {
             topic.name: []
             for topic in answer.topics
@@ -133,72 +140,105 @@ class RemoteBrokers:
         wanted = set(parts)
         return self._riding_out(lambda: self._existing(wanted)) if wanted else set()
 
-    def _existing(self, parts: set[Part]) -> set[Part]:
-        """Ask one broker after the other until a majority agree on each partition.
+    def _existing(self, parts: Iterable[Part], *, of_leaders: bool = False) -> set[Part]:
+        """Ask one broker after the other until enough agree on each partition; see `Census`.
 
-        Of leaders the one with the highest epoch is kept. Raises `PassingError` if no majority of
-        the brokers answer.
+        Who leads them is remembered. Raises `PassingError` if too few brokers answer.
         """
-        topics = sorted({part.topic for part in parts})
-        self._metadata(topics)  # which brokers there are
-        addresses = list(self._addresses.values())
-        random.shuffle(addresses)
-        majority = len(addresses) // 2 + 1
-        newest: dict[Part, tuple[int, int]] = {}
-        votes: Counter[Part] = Counter()
-        answers, failed = 0, PassingError("the brokers name no broker")
-        for address in addresses:
+        wanted = frozenset(parts)
+        topics = sorted({part.topic for part in wanted})
+        census = Census(wanted)
+        former = {*self._addresses.values()}
+        failed: PassingError | None = None
+        asked: set[str] = set()
+        while True:
+            known = {*census.addresses.values()} or former
+            left = {*known, *former, *self._bootstrap} - asked
+            unnamed = left - known - self._silent - self._other_names  # they may be brokers
+            if not left or (asked and census.is_enough(len(unnamed), of_leaders=of_leaders)):
+                break
+            address = self._next_of(left, known)
+            asked.add(address)
             try:
                 answer = self._ask(address, ApiKey.METADATA, _METADATA_VERSION, _named(topics))
-                leaders = _leaders_in(answer)
+                brokers = _addresses_in(answer)
+                census.take(address, brokers, _leaders_in(answer))
             except PassingError as error:
                 failed = error
                 continue
-            answers += 1
-            for part in parts & leaders.keys():
-                votes[part] += 1
-                newest[part] = max(newest.get(part, leaders[part]), leaders[part])
-            if all(max(votes[part], answers - votes[part]) >= majority for part in parts):
-                break
-        if answers < majority:
-            raise failed
-        there = {part for part in parts if answers - votes[part] < majority}
-        self._leaders |= {part: leader for part, (_, leader) in newest.items()}
-        for part in parts - there:
+            if address not in brokers.values():
+                self._other_names.add(address)
+        if not census.has_majority:
+            raise failed or PassingError("the brokers name no broker")
+        if of_leaders and (unsure := census.unsure()):
+            reason = f": {failed}" if failed else ""
+            raise PassingError(
+                f"too few replicas of partition {min(unsure)} say who leads it{reason}"
+            )
+        self._addresses = census.addresses
+        there = census.there()
+        self._leaders |= census.leaders()
+        for part in wanted - there:
             self._leaders.pop(part, None)
         return there
 
+    def _next_of(self, left: set[str], known: set[str]) -> str:
+        """Return one of some addresses: at last those that did not answer when asked last.
+
+        Before these come those that may be other names of known ones.
+        """
+        addresses = sorted(left)
+        random.shuffle(addresses)
+        return min(addresses, key=lambda one: (one in self._silent, one not in known))
+
     def offsets(
-        self, times: Mapping[Part, int], *, reads_committed: bool
+        self, times: Mapping[Part, int], *, reads_committed: bool, is_poll: bool = False
     ) -> dict[Part, int | None]:
         """See `Brokers`."""
         found: dict[Part, int | None] = {}
+        if not times:
+            return found
 
         def ask() -> None:
             by_leader: dict[str, dict[Part, int]] = defaultdict(dict)
             left = {part: at for part, at in times.items() if part not in found}
+            if not is_poll:
+                self._confirm_leaders(left)
             for part, at in left.items():
                 by_leader[self._leader(part, left)][part] = at
             for address, asked in by_leader.items():
                 rows = list(asked.items())
                 for start in range(0, len(rows), ASKED_MAX):
                     some = dict(rows[start : start + ASKED_MAX])
-                    self._list_offsets(address, some, found, reads_committed=reads_committed)
+                    self._list_offsets(address, some, found, reads_committed, is_poll)
 
         self._riding_out(ask)
         return found
+
+    def _confirm_leaders(self, parts: Iterable[Part]) -> None:
+        """Learn who leads partitions from enough brokers. Raises `UnknownTopicError`."""
+        wanted = set(parts)
+        for part in sorted(wanted - self._existing(wanted, of_leaders=True)):
+            raise UnknownTopicError(f"there is no partition {part}", part.topic)
 
     def _list_offsets(
         self,
         address: str,
         times: Mapping[Part, int],
         found: dict[Part, int | None],
-        *,
         reads_committed: bool,
+        is_poll: bool,
     ) -> None:
+        """Ask a leader for offsets; one that leads in another epoch than it should refuses that."""
         topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for part, at in times.items():
-            topics[part.topic].append({"partition_index": part.partition, "timestamp": at})
+            topics[part.topic].append(
+                {
+                    "partition_index": part.partition,
+                    "current_leader_epoch": _ANY_EPOCH if is_poll else self._leaders[part].epoch,
+                    "timestamp": at,
+                }
+            )
         values = {
             "replica_id": -1,
             "isolation_level": int(reads_committed),
@@ -341,7 +381,7 @@ class RemoteBrokers:
             there = self._existing({one for one in asked if one not in self._leaders})
             if part not in there:
                 raise UnknownTopicError(f"there is no partition {part}", part.topic)
-        address = self._addresses.get(self._leaders[part])
+        address = self._addresses.get(self._leaders[part].broker_id)
         if address is None:
             raise PassingError(f"partition {part} has no leader")
         return address
@@ -371,11 +411,14 @@ class RemoteBrokers:
 
     def _ask(self, address: str, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
         try:
-            return self._connection(address).ask(key, version, values)
+            answer = self._connection(address).ask(key, version, values)
         except (PassingError, RemoteProtocolError):
+            self._silent.add(address)
             if (failed := self._connections.pop(address, None)) is not None:
                 failed.close()
             raise
+        self._silent.discard(address)
+        return answer
 
     def _ask_any(self, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
         """Ask whichever broker answers, those with a connection first."""
@@ -490,19 +533,26 @@ def _named(topics: Sequence[str] | None) -> dict[str, Any]:
     }
 
 
-def _leaders_in(answer: Message) -> dict[Part, tuple[int, int]]:
-    """Return the partitions that an answer to Metadata has, with the leader's epoch and id.
+def _addresses_in(answer: Message) -> dict[int, str]:
+    """Return the brokers that an answer to Metadata names, by number."""
+    return {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
+
+
+def _leaders_in(answer: Message) -> dict[Part, NamedLeader]:
+    """Return the partitions that an answer to Metadata has, with who leads them.
 
     Raises `PassingError` if it does not say everything.
     """
-    found: dict[Part, tuple[int, int]] = {}
+    found: dict[Part, NamedLeader] = {}
     for topic in answer.topics:
         if topic.error_code in _UNKNOWN:
             continue
         if topic.error_code:
             raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
         for one in topic.partitions:
-            found[Part(topic.name, one.partition_index)] = one.leader_epoch, one.leader_id
+            found[Part(topic.name, one.partition_index)] = NamedLeader(
+                one.leader_epoch, one.leader_id, tuple(one.replica_nodes)
+            )
     return found
 
 

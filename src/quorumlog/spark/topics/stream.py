@@ -140,7 +140,8 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         them.
         """
         brokers, start_offset = self._planning_brokers(), parse_offset(start)
-        known = self._ask_bounds(brokers, start_offset)
+        is_poll = self._is_asked_again(start_offset, limit)
+        known = self._ask_bounds(brokers, start_offset, is_poll=is_poll)
         if self._first_batch.is_left_empty(limit):
             return start
         end: Offset = {}
@@ -153,9 +154,12 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
                 )
                 continue
             end[part], ranges[part] = self._unread(part, offset, known[part])
-        for part in known.keys() - start_offset.keys():
-            if self._pinned is None or part in self._pinned:
-                end[part] = known[part].begin
+        new = known.keys() - start_offset.keys()
+        if self._pinned is not None:
+            new &= self._pinned.keys()
+        if new:
+            begins = self._confirmed(brokers, new, {})
+            end |= {part: one.begin for part, one in begins.items()}
         for part, one in self._limited(ranges, limit).items():
             end[part] = one.beyond
         return start if end == start_offset else format_offset(end)
@@ -169,20 +173,29 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
             return None
         return format_offset({part: at.beyond for part, at in self._bounds.items()})
 
-    def _ask_bounds(self, brokers: Brokers, start_offset: Offset) -> Mapping[Part, Bounds]:
+    def _is_asked_again(self, start_offset: Offset, limit: ReadLimit) -> bool:
+        """Whether what an answer about the ends lacks is read by a later batch of this run."""
+        if isinstance(limit, ReadAllAvailable):
+            return False
+        return self._pinned is None or start_offset.keys() <= self._pinned.keys()
+
+    def _ask_bounds(
+        self, brokers: Brokers, start_offset: Offset, *, is_poll: bool
+    ) -> Mapping[Part, Bounds]:
         """Return what can be read of the partitions wanted, without those that are gone."""
         wanted = self._wanted(brokers, start_offset)
         if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
             return self._bounds
-        self._bounds = self._bounds_of_those_there(brokers, wanted, start_offset)
+        self._bounds = self._confirmed(brokers, wanted, start_offset, is_poll=is_poll)
         self._bounds_for, self._bounds_at = wanted, self._now_ms()
         return self._bounds
 
-    def _bounds_of_those_there(
-        self, brokers: Brokers, parts: Iterable[Part], known: Offset
+    def _confirmed(
+        self, brokers: Brokers, parts: Iterable[Part], known: Offset, *, is_poll: bool = False
     ) -> dict[Part, Bounds]:
+        reads_committed = self._options.reads_committed
         return confirmed_bounds(
-            brokers, parts, known, reads_committed=self._options.reads_committed
+            brokers, parts, known, reads_committed=reads_committed, is_poll=is_poll
         )
 
     def _wanted(self, brokers: Brokers, start_offset: Offset) -> frozenset[Part]:
@@ -271,7 +284,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
             for part, beyond in end_offset.items()
             if part in start_offset and start_offset[part] < beyond
         }
-        bounds = self._bounds_of_those_there(brokers, wanted, end_offset)
+        bounds = self._confirmed(brokers, wanted, end_offset, is_poll=True)
         ranges = [self._kept(one, bounds.get(part)) for part, one in wanted.items()]
         tasks = cut(ranges, self._options)
         total = sum(one.count for one in ranges)

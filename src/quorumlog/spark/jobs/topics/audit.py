@@ -165,8 +165,8 @@ def audit_archive(
         raise PipelineError(
             f"{directory} is an archive of topics of cluster {manifest.cluster}, not of {cluster}"
         )
-    there = source.brokers().existing(one.part for one in manifest.partitions)
-    bounds = source.bounds(sorted(there))
+    archived = {part: one.beyond for part, one in manifest.coverage.items()}
+    bounds = source.bounds(archived, archived)
     facts = {one.part: _facts(one, bounds.get(one.part)) for one in manifest.partitions}
     findings = Findings(FINDINGS_KEPT)
     tasks: list[Task] = []

@@ -18,7 +18,7 @@ from quorumlog.spark.jobs.topics.manifest import (
 )
 from quorumlog.spark.jobs.topics.source import TopicSource
 from quorumlog.spark.jobs.topics.tasks import FETCHED, FetchedRange, FetchRanges
-from quorumlog.spark.topics.errors import OffsetOutOfRangeError
+from quorumlog.spark.topics.errors import OffsetOutOfRangeError, UnknownTopicError
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import Bounds, OffsetRange
 from quorumlog.storage.files.os_files import FileSystem
@@ -90,25 +90,31 @@ class TopicFetch(Generic[Kept]):
 
         Raises `PipelineError`, or what fetching and writing raise; what was saved stays.
         """
-        parts = self._source.parts()
-        bounds = self._source.bounds(parts)
+        read_to = {part: one.beyond for part, one in self._state.manifest.coverage.items()}
+        bounds = self._source.bounds(self._source.parts(), read_to)
         self._begin(bounds)
-        for part in parts:
-            self._check_continues(part, bounds[part])
+        for part, there in bounds.items():
+            self._check_continues(part, there)
         self._note_lost(bounds)
         total = sum(one.count for one in self._left(bounds))
         while left := self._left(bounds):
             if self._fetch_round(left):
                 self._progress(total - sum(one.count for one in self._left(bounds)), total)
                 continue
-            begins = {part: one.begin for part, one in self._source.bounds(parts).items()}
-            bounds = {part: Bounds(begins[part], one.beyond) for part, one in bounds.items()}
+            bounds = self._with_begins_of_now(bounds)
             if not self._note_lost(bounds):
                 one = left[0]
                 raise PipelineError(
                     f"offset {one.first} of partition {one.part} was removed on one replica, but "
                     "the leader of now still has it; run again"
                 )
+
+    def _with_begins_of_now(self, bounds: dict[Part, Bounds]) -> dict[Part, Bounds]:
+        """Return what is left of what was to be read. Raises `UnknownTopicError`."""
+        found = self._source.bounds(bounds)
+        for part in bounds.keys() - found.keys():
+            raise UnknownTopicError(f"there is no partition {part} any more", part.topic)
+        return {part: Bounds(found[part].begin, one.beyond) for part, one in bounds.items()}
 
     def _begin(self, bounds: dict[Part, Bounds]) -> None:
         """Add the partitions that the archive does not know to the manifest."""

@@ -217,9 +217,12 @@ class TopicReplay:
             )
         return Position(self._manifest.coverage[part].first, end, part.topic)
 
-    def _end(self, there: Part) -> int:
-        """Return the offset that the next record of a partition will have."""
-        found = self._source.brokers().offsets({there: LATEST}, reads_committed=False)
+    def _end(self, there: Part, *, reads_committed: bool = False) -> int:
+        """Return the offset that the next record of a partition will have.
+
+        With `reads_committed`, that of the oldest transaction that is ongoing, if there is one.
+        """
+        found = self._source.brokers().offsets({there: LATEST}, reads_committed=reads_committed)
         return found[there] or 0
 
     def _rows_below(self, part: Part, offset: int) -> int:
@@ -292,8 +295,7 @@ class TopicReplay:
         timeout_ms = self._source.options.fetch_timeout_ms
         ends_at = time.monotonic() + timeout_ms / 1_000
         while True:
-            stable = self._source.bounds([there])[there].beyond
-            end = self._end(there)
+            stable, end = self._end(there, reads_committed=True), self._end(there)
             if stable >= end:
                 return stable
             if time.monotonic() > ends_at:

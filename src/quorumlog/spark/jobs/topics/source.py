@@ -1,7 +1,8 @@
 """Where jobs on topics read: topics of a cluster, by ranges of offsets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -10,7 +11,7 @@ from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, Connect
-from quorumlog.spark.topics.confirm import batches_there
+from quorumlog.spark.topics.confirm import batches_there, confirmed_bounds
 from quorumlog.spark.topics.options import TopicOptions, parse_topic_options
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import (
@@ -18,7 +19,6 @@ from quorumlog.spark.topics.planning import (
     Bounds,
     OffsetRange,
     OffsetRanges,
-    bounds_of,
     cut,
     parts_to_read,
 )
@@ -29,6 +29,7 @@ from quorumlog.spark.topics.tasks import arrow_batches
 RECORD_COLUMNS = tuple(name for name in COLUMNS if name != "topic")
 CLIENT_ID = "quorumlog-pipeline"
 _ALL = ".*"
+_NOWHERE: Final[Mapping[Part, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,17 @@ class TopicSource:
         timeout_ms = min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms)
         return parts_to_read(self.connect(options.servers, timeout_ms, options.client_id), options)
 
-    def bounds(self, parts: Sequence[Part]) -> dict[Part, Bounds]:
-        """Return which offsets of partitions can be read now."""
-        return bounds_of(self.brokers(), parts, reads_committed=self.options.reads_committed)
+    def bounds(
+        self, parts: Iterable[Part], read_to: Mapping[Part, int] = _NOWHERE
+    ) -> dict[Part, Bounds]:
+        """Return which offsets of partitions can be read now; those that are gone are left out.
+
+        Their leaders are asked, as a majority knows them: a broker that has not noticed that it was
+        deposed is not believed. `read_to`: ends that partitions had (see `confirmed_bounds`).
+        """
+        return confirmed_bounds(
+            self.brokers(), parts, read_to, reads_committed=self.options.reads_committed
+        )
 
     def records(
         self, one: OffsetRange, columns: tuple[str, ...] = RECORD_COLUMNS
