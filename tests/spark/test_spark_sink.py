@@ -82,6 +82,9 @@ def test_a_batch_that_has_ended_is_not_written_again_however_it_is_divided(targe
             for part, texts in enumerate(divided)
         ]
         commit_batch(options, parts)
+    other = TaskWriter(options, WriteContext("query", "run 3", 7), 0).write(rows("d", "e"))
+    with pytest.raises(UnexpectedArgumentError, match="with 3 rows and not 2"):
+        commit_batch(options, [other])
     assert sorted(bodies(target, group)) == [b"a", b"b", b"c"]
     assert len(bodies(target, group, isolation="read_uncommitted")) == 3
 
@@ -180,14 +183,17 @@ def test_a_failed_job_does_not_block_readers(spark, target, group):
 def test_named_batches_are_written_once_from_foreach_batch(spark, target, group):
     frame = spark.range(10).selectExpr("cast(id as string) as body")
 
-    def write(batch_id):
-        named = {"transactionalId": "app", "batchId": str(batch_id)}
+    def write(batch_id, frame=frame, **options):
+        named = {"transactionalId": "app", "batchId": str(batch_id), **options}
         sink(frame, target, group, **named).mode("append").save()
 
     for batch_id in (0, 1, 1):
         write(batch_id)
     with pytest.raises(PySparkException, match="batch 0 of app is not written"):
         write(0)
+    with pytest.raises(PySparkException, match="ended there before, with 10 rows and not 20"):
+        write(1, frame.union(frame))
+    write(1, frame.union(frame), failOnDataLoss="false")
     assert len(bodies(target, group)) == 20
 
 

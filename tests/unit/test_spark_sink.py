@@ -1,13 +1,17 @@
 """What the sink refuses before a job begins, and what it makes of tasks' messages."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from quorumlog.model.errors import NetworkError, UnexpectedArgumentError
-from quorumlog.sessions.entries import AcceptedAttempt
+from quorumlog.client.transactions import ProducerEpoch
+from quorumlog.model.block import HEADER_SIZE
+from quorumlog.model.errors import IndexRemovedError, NetworkError, UnexpectedArgumentError
+from quorumlog.sessions.entries import AcceptedAttempt, EndTransaction
 from quorumlog.spark.data_source import QuorumlogSource
+from quorumlog.spark.sink import writer
 from quorumlog.spark.sink.options import check_columns, parse_write_options
 from quorumlog.spark.sink.writer import (
     BATCH_ID,
@@ -158,8 +162,64 @@ def test_what_the_tasks_wrote_is_gathered_by_group():
     assert pickle.loads(pickle.dumps(messages[0])) == messages[0]
 
 
-def test_a_batch_that_comes_before_one_that_has_ended_is_an_error():
+class Ended:
+    """A group in which batch 3 has ended, with some rows at index 70, as clients see it.
+
+    `index` -1: its server does not say where; `rows` None: the entry was removed.
+    """
+
+    def __init__(self, monkeypatch, rows, index=70):
+        self.rows, self.index = rows, index
+        monkeypatch.setattr(writer, "client_for", lambda *_: self)
+        monkeypatch.setattr(writer, "SyncTransactions", lambda *_, **__: self)
+
+    def init(self):
+        return ProducerEpoch(1, 3, self.index)
+
+    def get(self, index):
+        assert index == 70
+        if self.rows is None:
+            raise IndexRemovedError("index 70 is gone")
+        attempts = tuple(AcceptedAttempt(n, n, 1, 2, count, 0) for n, count in enumerate(self.rows))
+        entry = EndTransaction(b"q" * 16, 1, 3, attempts).encode()
+        return SimpleNamespace(body=entry[HEADER_SIZE:])
+
+
+def comes_again(*rows, **given):
+    parts = [(WrittenPart("a", 1, None, 3, count),) for count in rows]
+    writing = WriteContext("q", "r", 3)
+    commit_batch(options(**given), [TaskCommitMessage(writing, one) for one in parts])
+
+
+def test_a_batch_that_has_ended_may_come_again_with_as_many_rows(monkeypatch):
+    Ended(monkeypatch, [30, 0, 12])
+    comes_again(42)
+    comes_again(40, 2)
+
+
+def test_another_batch_with_the_number_of_the_last_one_is_an_error(monkeypatch, caplog):
+    Ended(monkeypatch, [30, 12])
+    wanted = (
+        r"batch 3 of q is not written to group a, as a batch 3 ended there before, with 42 rows "
+        r"and not 1,041: .* failOnDataLoss=false .* checkpoint .* transactionalId"
+    )
+    with pytest.raises(UnexpectedArgumentError, match=wanted):
+        comes_again(1_000, 41)
+    comes_again(1_000, 41, failOnDataLoss="false")
+    assert "with 42 rows and not 1,041; going on" in caplog.text
+
+
+def test_a_batch_of_which_the_group_does_not_know_the_rows_is_taken_for_the_same(monkeypatch):
+    """Its end was removed by retention, or the server is of an earlier version."""
+    Ended(monkeypatch, None)
+    comes_again(7)
+    Ended(monkeypatch, [30], index=-1)
+    comes_again(7)
+
+
+def test_a_batch_that_comes_before_one_that_has_ended_is_an_error(monkeypatch):
     """So does that of a query whose checkpoint was restored from a backup."""
+    Ended(monkeypatch, [0])
 
     def ended(last_batch):
         parts = (WrittenPart("a", 1, None, 2), WrittenPart("b", 1, None, last_batch))

@@ -72,7 +72,7 @@ MESSAGES = [
         group="__cluster", consumer_group="billing", log="flights", identity=b"", partitions=1
     ),
     consumers.PositionsResponse(positions=[(0, 17), (2, 9)]),
-    transactions.TransactionalResponse(epoch=3, is_current=True, last_batch=9),
+    transactions.TransactionalResponse(epoch=3, is_current=True, last_batch=9, end_index=70),
     admin.HistoryResponse(lines=[(10, "LEADER in term 3")]),
     peer.HeartBeatResponse(**PEER, code=ResponseCode.SUCCESS, round=5, end_index=9),
     peer.PushRequest(

@@ -36,11 +36,14 @@ class ProducerEpoch:
 
     Attributes:
         epoch: counted from 0; an epoch fences all lower ones.
-        last_batch: the `batch_id` of the last batch that was committed or aborted, or -1.
+        last_batch: the `batch_id` of the last batch that was committed, or -1.
+        end_index: index of the entry that committed it, which names the attempts that count; -1 if
+            there is none, or the server is of a version that does not say it.
     """
 
     epoch: int
     last_batch: int
+    end_index: int = -1
 
 
 def id_bytes(text: Buffer | str) -> bytes:
@@ -114,7 +117,7 @@ class Transactions:
                 f"another run of the transactional id {self._id.hex()} started epoch "
                 f"{found.epoch}, which replaces this one"
             )
-        return ProducerEpoch(found.epoch, found.last_batch)
+        return ProducerEpoch(found.epoch, found.last_batch, found.end_index)
 
     async def begin(self) -> ProducerEpoch:
         """Deprecated: use `init`, which is the same."""

@@ -87,6 +87,7 @@ class OpenTransactions:
                     is_current=known.run_id == request.run_id,
                     is_fenced=request.run_id in known.past_runs,
                     last_batch=known.last_batch,
+                    end_index=known.end_index,
                 )
             answer(response)
 

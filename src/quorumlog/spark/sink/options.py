@@ -42,6 +42,10 @@ KNOWN = {
         "or persistence"
     ),
     "deliveryTimeoutMs": "how long an outage is ridden out (default 120000)",
+    "failOnDataLoss": (
+        "true (default): a batch with the number of the last one, but not as many rows, is an "
+        "error; or false: it is taken for the same one, and not written"
+    ),
 }
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
@@ -53,7 +57,11 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write and how. `identity`: transactional id and batch of a batch write, if named."""
+    """Where to write and how. `identity`: transactional id and batch of a batch write, if named.
+
+    `fails_on_data_loss`: whether a batch with the number of the last one, but not as many rows, is
+    an error.
+    """
 
     servers: str
     group: str | None
@@ -63,6 +71,7 @@ class WriteOptions:
     identity: tuple[str, int] | None
     delivery_timeout_ms: int
     level: Level = "replication"
+    fails_on_data_loss: bool = True
 
     def for_stream(self) -> "WriteOptions":
         """Return these, or raise `UnexpectedArgumentError` for what only a batch write has."""
@@ -119,6 +128,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         identity=identity,
         delivery_timeout_ms=values.duration_ms("deliveryTimeoutMs") or 120_000,
         level=level,
+        fails_on_data_loss=values.choice("failOnDataLoss", {"true": True, "false": False}),
     )
 
 

@@ -2,9 +2,11 @@
 
 Every task writes its rows as an attempt at its partition of the batch; the driver ends the batch by
 naming the attempts whose messages it was given (see `quorumlog.sessions.transaction_table`). A
-batch that has ended is not written again. A query that is started again fences the run before it.
+batch that has ended is not written again; it must have as many rows as then. A query that is
+started again fences the run before it.
 """
 
+import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +22,18 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from quorumlog.client import SyncProducer, SyncTransactions
+from quorumlog.client import SyncClient, SyncProducer, SyncTransactions
+from quorumlog.client.transactions import ProducerEpoch
 from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
-from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.model.errors import ConfigError, IndexRemovedError, UnexpectedArgumentError
 from quorumlog.model.wording import counted
-from quorumlog.sessions.entries import AcceptedAttempt
+from quorumlog.sessions.entries import AcceptedAttempt, EndTransaction
 from quorumlog.spark.sink.options import WriteOptions
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, client_for
 from quorumlog.spark.worker import freeze_gc
+
+logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1024 * 1024
 BUFFER_BYTES = 16 * 1024 * 1024
@@ -37,10 +42,18 @@ GROUPS_PER_TASK_MAX = 64
 """Each has connections and a thread of its own."""
 NO_BATCH: Final = -1
 """Instead of the last batch that ended in a group: none has."""
+UNKNOWN_ROWS: Final = -1
+"""Instead of how many rows the last batch has: the group does not say it, or not any more."""
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties of a streaming query's tasks."""
+_ADVICE: Final = (
+    "a query's checkpoint was restored from a backup, or another query has a copy of it: go on "
+    "with the newest one, or begin with a new one, which is another query. Or a foreachBatch "
+    "counts from 0 again: give it another transactionalId"
+)
+"""Why another batch may have a number, and what to do."""
 
 
 Messages: TypeAlias = list[WriterCommitMessage | None]
@@ -59,13 +72,14 @@ class WriteContext:
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
     """What a task wrote to one group. `accepted` is None if the batch had ended there before;
-    `last_batch` is the last one that had.
+    `last_batch` is the last one that had. `rows`: how many it was given for the group.
     """
 
     group: str
     epoch: int
     accepted: AcceptedAttempt | None
     last_batch: int = NO_BATCH
+    rows: int = 0
 
 
 @dataclass
@@ -86,6 +100,7 @@ class TaskWriter:
         self._producers: dict[str, SyncProducer | None] = {}
         self._epochs: dict[str, int] = {}
         self._last_batches: dict[str, int] = {}
+        self._rows: dict[str, int] = defaultdict(int)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """Write all rows and wait until they are acknowledged. Raises `RequestError`."""
@@ -117,6 +132,7 @@ class TaskWriter:
         if group not in self._producers:
             self._producers[group] = self._open(group)
         producer = self._producers[group]
+        self._rows[group] += rows.num_rows
         if producer is None or not rows.num_rows:
             return
         bodies = rows.column("body")
@@ -162,14 +178,14 @@ class TaskWriter:
         )
 
     def _finished(self, group: str) -> WrittenPart | None:
-        producer = self._producers[group]
+        producer, rows = self._producers[group], self._rows[group]
         if producer is None:
-            return WrittenPart(group, self._epochs[group], None, self._last_batches[group])
+            return WrittenPart(group, self._epochs[group], None, self._last_batches[group], rows)
         producer.flush()
         accepted = producer.attempt()
         if accepted is None:
             return None
-        return WrittenPart(group, self._epochs[group], accepted)
+        return WrittenPart(group, self._epochs[group], accepted, rows=rows)
 
 
 def _channels(rows: pa.RecordBatch) -> Sequence[int] | None:
@@ -193,13 +209,16 @@ def _transactions_of(
 ) -> SyncTransactions:
     """Return the transactions of a group."""
     timeout_ms = options.delivery_timeout_ms
-    client = client_for(options.servers, group, min(timeout_ms, timeout_ms_max or timeout_ms))
     return SyncTransactions(
-        client,
+        _client_of(options, group, min(timeout_ms, timeout_ms_max or timeout_ms)),
         context.transactional_id,
         run_id=context.run_id,
         timeout_ms=options.transaction_timeout_ms,
     )
+
+
+def _client_of(options: WriteOptions, group: str, timeout_ms: int) -> SyncClient:
+    return client_for(options.servers, group, timeout_ms)
 
 
 def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | None]) -> None:
@@ -207,10 +226,12 @@ def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | N
 
     Groups do not change in the same moment; each has every row once, because what has ended in one
     is not written to it again. Raises `RequestError`; `UnexpectedArgumentError`, before anything
-    ends, if a later batch has ended in a group: this one is not written there. (The last one may
-    come again: Spark repeats it after a failure.)
+    ends, if a later batch has ended in a group, or one of this number with another number of rows:
+    this one is not written there. The last one may come again with as many rows: Spark repeats it
+    after a failure.
     """
     _check_is_last(messages)
+    _check_is_same(options, messages)
     for group, (context, epoch, accepted) in _by_group(messages).items():
         if accepted:
             transactions = _transactions_of(options, context, group)
@@ -226,11 +247,64 @@ def _check_is_last(messages: Sequence[TaskCommitMessage | None]) -> None:
             if part.last_batch > this:
                 raise UnexpectedArgumentError(
                     f"batch {this} of {name} is not written to group {part.group}, as batch "
-                    f"{part.last_batch} ended there before. A query's checkpoint was restored from "
-                    "a backup, or another query has a copy of it: go on with the newest one, or "
-                    "begin with a new one, which is another query. Or a foreachBatch counts from 0 "
-                    "again: give it another transactionalId"
+                    f"{part.last_batch} ended there before: {_ADVICE}"
                 )
+
+
+def _check_is_same(options: WriteOptions, messages: Sequence[TaskCommitMessage | None]) -> None:
+    """Compare the rows of a batch with those of the one with its number that ended in a group.
+
+    Spark plans a batch anew if the checkpoint does not know it; such a one is not taken for written
+    unless it has as many rows. `failOnDataLoss=false`: there is only a line in the log.
+    """
+    for group, (context, rows) in _ended_before(messages).items():
+        which, name = context.batch_id, context.transactional_id
+        found = _transactions_of(options, context, group).init()
+        if found.last_batch != which:
+            continue
+        ended = _rows_of_last(_client_of(options, group, options.delivery_timeout_ms), found)
+        if ended in (UNKNOWN_ROWS, rows):
+            continue
+        text = (
+            f"batch {which} of {name} is not written to group {group}, as a batch {which} ended "
+            f"there before, with {counted(ended, 'row')} and not {rows:,}"
+        )
+        if options.fails_on_data_loss:
+            raise UnexpectedArgumentError(
+                f"{text}: if it is the same batch, and the query was changed, its source left out "
+                "records that are lost, or its rows depend on chance or on a table that has "
+                f"changed, set failOnDataLoss=false until it is over. Else {_ADVICE}"
+            )
+        logger.warning("%s; going on, as failOnDataLoss=false", text)
+
+
+def _rows_of_last(client: SyncClient, found: ProducerEpoch) -> int:
+    """Return how many rows the last batch has, by the entry that ended it: it names attempts."""
+    if found.end_index < 0:
+        return UNKNOWN_ROWS
+    try:
+        ended = EndTransaction.decode(client.get(found.end_index).body)
+    except IndexRemovedError:
+        return UNKNOWN_ROWS
+    if ended is None or ended.accepted is None:
+        return UNKNOWN_ROWS
+    return sum(one.count for one in ended.accepted)
+
+
+def _ended_before(
+    messages: Sequence[TaskCommitMessage | None],
+) -> dict[str, tuple[WriteContext, int]]:
+    """Return the groups in which the batch had ended, and how many rows it has for each now."""
+    rows: dict[str, int] = defaultdict(int)
+    ended: dict[str, WriteContext] = {}
+    for message in messages:
+        if message is None or message.context is None:
+            continue
+        for part in message.parts:
+            rows[part.group] += part.rows
+            if part.accepted is None:
+                ended[part.group] = message.context
+    return {group: (context, rows[group]) for group, context in ended.items()}
 
 
 def abort_batch(
