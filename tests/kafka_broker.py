@@ -149,7 +149,9 @@ class KafkaNode:
         await self.listener.start()
 
     async def stop(self, *, clean=True):
-        self._known.kafka.pop(self._number, None)
+        """End it, unless it has ended."""
+        if self._known.kafka.pop(self._number, None) is None:
+            return
         await self.listener.stop()
         await self.node.stop(clean=clean)
 

@@ -1,5 +1,6 @@
 """B7: what a Fetch at any offset begins with, and where leader epochs end."""
 
+import asyncio
 import random
 
 import pytest
@@ -12,6 +13,7 @@ from record_batches import batch_of
 
 EPOCHS = 5
 UNKNOWN = (-1, -1)
+OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 
 async def test_b7_a_fetch_at_any_offset_begins_with_the_batch_that_holds_it(tmp_path):
@@ -44,13 +46,17 @@ def expected(first_offsets, epoch, end):
     return largest, min(later, default=end)
 
 
-async def ends_of_epochs(client, epochs):
+async def answers_of_epochs(client, epochs):
     partitions = [
         {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch} for epoch in epochs
     ]
     topics = [{"topic": "t", "partitions": partitions}]
     found = await client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, replica_id=-1, topics=topics)
-    answers = found.topics[0].partitions
+    return found.topics[0].partitions
+
+
+async def ends_of_epochs(client, epochs):
+    answers = await answers_of_epochs(client, epochs)
     assert {one.error_code for one in answers} == {0}
     return [(one.leader_epoch, one.end_offset) for one in answers]
 
@@ -76,3 +82,24 @@ async def test_b7_leader_epochs_end_where_those_of_the_next_one_begin(tmp_path):
                 assert await ends_of_epochs(client, range(term + 2)) == wanted
             async with Client(servers, group=GROUP) as native:
                 await native.admin.transfer()
+
+
+@pytest.mark.timeout(60)
+async def test_b7_a_former_leader_does_not_send_consumers_back_to_the_beginning(tmp_path):
+    """It knows neither the newest records nor their leader epoch, and must not say so."""
+    async with kafka_cluster(tmp_path, 3) as cluster:
+        await cluster.create_topic("t")
+        number = await cluster.leader()
+        leader = cluster.nodes[number]
+        term = leader.node.replicas[GROUP].core.term
+        async for fetcher in connected_to(leader.listener.port):
+            await fetcher.produce(batch_of(range(3)))
+            assert (await fetcher.fetch(4)).error_code == OUT_OF_RANGE
+            async for validator in connected_to(leader.listener.port):
+                for other in [one for at, one in cluster.nodes.items() if at != number]:
+                    await other.stop(clean=False)
+                fetching = asyncio.ensure_future(fetcher.fetch(4))
+                before, own, later = await answers_of_epochs(validator, [term - 1, term, term + 1])
+                assert (before.error_code, before.end_offset) in ((0, 0), (NOT_LEADER, -1))
+                assert [own.error_code, later.error_code] == [NOT_LEADER] * 2
+                assert (await fetching).error_code == NOT_LEADER

@@ -300,6 +300,28 @@ def test_only_a_leader_serves_reads(group):
     assert found[0][0].code is ResponseCode.NOT_LEADER
 
 
+def test_that_an_offset_is_after_the_end_is_said_by_a_leader_that_is_confirmed(group):
+    for channel in (1, 2):
+        group.produce(channel)
+    found = group.read(1, 2)
+    assert (found.code, found.high_watermark) == (OUTSIDE, 1)
+    leader = group.leader()
+    for node in others_of(group, leader):
+        node.stop(power=True)  # they may have a leader, and records that this one lacks
+    answers = {}
+    for offset in (1, 2):
+        reads = [PartitionRead(1, offset, 1_000), PartitionRead(2, 0, 1_000)]
+        leader.enter(
+            lambda reads=reads, offset=offset: leader.running.partition_reads.read(
+                reads, 1_000, lambda found: answers.setdefault(offset, found), None
+            )
+        )
+    assert [one.code for one in answers[1]] == [OK, OK]
+    assert 2 not in answers
+    group.wait(lambda: 2 in answers)
+    assert {one.code for one in answers[2]} == {ResponseCode.TERM_CHANGED}
+
+
 def test_only_those_who_wait_for_a_partition_that_grew_are_told(group):
     told = []
     reads = group.leader().running.partition_reads

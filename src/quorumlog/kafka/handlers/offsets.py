@@ -1,6 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where partitions begin, end and are by time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from quorumlog.kafka.context import Answer, RequestContext
@@ -12,6 +12,7 @@ from quorumlog.machine.cluster.consumer_groups import LOG_PREFIX
 from quorumlog.model.codes import ResponseCode
 from quorumlog.node.replica.partition_retention import DeletedRecords
 from quorumlog.node.replica.partition_times import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset
+from quorumlog.node.replica.replica import Replica
 
 LOOK_UP_MS: Final = 30_000
 """Most time to find offsets; requests do not say it."""
@@ -21,6 +22,9 @@ _FIRST_WITH: Final = {MAX_TIMESTAMP: 7, _EARLIEST_HERE: 8}
 _UNKNOWN: Final = -1
 _HIGH_WATERMARK: Final = -1
 """Instead of an offset to which records are deleted."""
+_NOT_CONFIRMED: Final = Refusal(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, "whether this node leads still was not found out in time"
+)
 
 
 async def handle_list_offsets(context: RequestContext, request: Any) -> Answer:
@@ -125,13 +129,32 @@ def _listed(
 
 
 async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) -> Answer:
-    """Answer where the records of leader epochs end: clients see so whether theirs were lost."""
+    """Answer where the records of leader epochs end: clients see so whether theirs were lost.
+
+    Of its own epoch, and of later ones, only a leader that is confirmed may speak: clients take
+    records that a former leader does not know of for lost, and begin anew.
+    """
+    unsure: dict[Replica, Callable[[Refusal], None]] = {}
+    gathering = Gathering[Refusal]()
+    for topic in request.topics:
+        async for one in context.in_turns(topic.partitions):
+            led = led_partition(
+                context.broker, topic.topic, one.partition, one.current_leader_epoch
+            )
+            if isinstance(led, Refusal) or one.leader_epoch < led.replica.core.term:
+                continue
+            if led.replica not in unsure:
+                unsure[led.replica] = gathering.expect()
+    for replica, take in unsure.items():
+        _confirm(replica, take)
+    found = await gathering.wait(LOOK_UP_MS)
+    confirmed = dict(zip(unsure, found, strict=True))
     return {
         "topics": [
             {
                 "topic": topic.topic,
                 "partitions": [
-                    _epoch_end(context, topic.topic, one)
+                    _epoch_end(context, topic.topic, one, confirmed)
                     async for one in context.in_turns(topic.partitions)
                 ],
             }
@@ -140,9 +163,23 @@ async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) 
     }
 
 
-def _epoch_end(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+def _confirm(replica: Replica, take: Callable[[Refusal], None]) -> None:
+    """Have a leader confirmed; NONE says that it is."""
+    replica.partition_reads.confirm(lambda code, text: take(Refusal(error_of(code), text)))
+
+
+def _epoch_end(
+    context: RequestContext,
+    topic: str,
+    asked: Any,
+    confirmed: Mapping[Replica, Refusal | None],
+) -> dict[str, Any]:
     found = led_partition(context.broker, topic, asked.partition, asked.current_leader_epoch)
     ends = None
+    if isinstance(found, LedPartition) and asked.leader_epoch >= found.replica.core.term:
+        outcome = confirmed.get(found.replica) or _NOT_CONFIRMED
+        if outcome.error is not ErrorCode.NONE:
+            found = outcome
     if isinstance(found, LedPartition):
         ends = found.replica.partition_reads.epoch_end(found.channel, asked.leader_epoch)
         if ends is None:

@@ -6,6 +6,7 @@ transactions only. The index of batches says which entries of the log these are.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -21,6 +22,7 @@ from quorumlog.model.errors import (
     StorageError,
 )
 from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.tables import Tables
 from quorumlog.storage.log.bodies import read_bodies
 from quorumlog.topics.batch_columns import PlacedBatch
@@ -66,6 +68,8 @@ class ReadBatches(msgspec.Struct):
 
 
 Answer: TypeAlias = Callable[[list[ReadBatches]], None]
+Confirmed: TypeAlias = Callable[[ResponseCode, str], None]
+"""Called with SUCCESS if this replica leads still, else with what a client is told, and why."""
 
 
 class PartitionReads:
@@ -74,9 +78,10 @@ class PartitionReads:
     All methods run on the event loop's thread.
     """
 
-    def __init__(self, context: ReplicaContext, tables: Tables) -> None:
+    def __init__(self, context: ReplicaContext, tables: Tables, requests: PendingRequests) -> None:
         self._context = context
         self._tables = tables
+        self._requests = requests
         self._waiting: dict[int, dict[int, Callable[[], None]]] = {}
         self._numbers = count()
 
@@ -99,6 +104,19 @@ class PartitionReads:
             return ResponseCode.LEADER_NOT_READY, text
         return None
 
+    def confirm(self, done: Confirmed) -> None:
+        """Have this leader find out by a round of heartbeats whether it still is one.
+
+        A former leader that nobody could tell of its successor does not know of the newest records.
+        It must not say that they are not there: consumers would begin anew. It learns within an
+        election time-out that it leads no more.
+        """
+
+        def confirmed(code: ResponseCode, text: str, _: int) -> None:
+            self._context.environment.defer(partial(done, code, text))
+
+        self._requests.read(confirmed)
+
     def producers(self, channel: int) -> list[tuple[int, ProducerState, int]]:
         """Return what a partition remembers of producers, by id, as of the committed index.
 
@@ -115,7 +133,8 @@ class PartitionReads:
         """Return the largest leader epoch up to one that has records, and where these end.
 
         What is not committed does not count. The epoch of this leader ends at the high watermark,
-        one after it at -1, being -1. None: there is no partition on this channel.
+        one after it at -1, being -1: of these two cases only a leader that is confirmed may speak
+        (`confirm`). None: there is no partition on this channel.
         """
         partition, term = self.partition(channel), self._context.core.term
         if partition is None:
@@ -227,8 +246,35 @@ class PartitionReads:
 
         All of them have at most `bytes_max` bytes, and each has at most what its read says; but if
         `at_least_one`, the first batch that there is, is given whatever its size. What is not in
-        memory is read on a thread, on which clients take turns.
+        memory is read on a thread, on which clients take turns. That an offset is after the end is
+        answered once this leader is confirmed.
         """
+        begin = partial(self._read, reads, bytes_max, answer, client, at_least_one=at_least_one)
+        if self.refusal() is not None or not any(map(self._is_after_end, reads)):
+            begin()
+            return
+
+        def confirmed(code: ResponseCode, text: str) -> None:
+            if code is ResponseCode.SUCCESS:
+                begin()
+            else:
+                answer([ReadBatches(code, text) for _ in reads])
+
+        self.confirm(confirmed)
+
+    def _is_after_end(self, read: PartitionRead) -> bool:
+        partition = self.partition(read.channel)
+        return partition is not None and read.offset > partition.next_offset
+
+    def _read(
+        self,
+        reads: Sequence[PartitionRead],
+        bytes_max: int,
+        answer: Answer,
+        client: object,
+        *,
+        at_least_one: bool,
+    ) -> None:
         refused = self.refusal()
         if refused is not None:
             answer([ReadBatches(*refused) for _ in reads])

@@ -7,6 +7,7 @@ from quorumlog.node.replica.partition_locations import PartitionLocations
 from quorumlog.node.replica.partition_reads import PartitionReads
 from quorumlog.node.replica.partition_retention import PartitionRetention
 from quorumlog.node.replica.partition_times import PartitionTimes
+from quorumlog.node.replica.pending_requests import PendingRequests
 from quorumlog.node.replica.proposals import Propose
 from quorumlog.node.replica.tables import Tables
 
@@ -18,11 +19,12 @@ class Partitions:
         self,
         context: ReplicaContext,
         tables: Tables,
+        requests: PendingRequests,
         propose: Propose,
         group_time: GroupTime,
         location: StoreLocation | None,
     ) -> None:
-        self.reads = reads = PartitionReads(context, tables)
+        self.reads = reads = PartitionReads(context, tables, requests)
         self.locations = PartitionLocations(context, tables, reads, location)
         self.times = PartitionTimes(context, tables, reads)
         self.retention = PartitionRetention(context, tables, reads, propose, group_time)

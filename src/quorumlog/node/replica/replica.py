@@ -136,10 +136,10 @@ class Replica:
         )
         state, space = MachineState(core, machine), DiskSpace(context, opened.disk_state)
         self.appends = Appends(context, state, tables, requests, self.fetches, space)
-        propose, snapshots = self.appends.propose, opened.snapshots
+        propose, snapshots, place = self.appends.propose, opened.snapshots, opened.location
         self.transactions = OpenTransactions(context, tables, requests, propose)
         group_time = GroupTime(context, tables, propose)
-        self.partitions = Partitions(context, tables, propose, group_time, opened.location)
+        self.partitions = Partitions(context, tables, requests, propose, group_time, place)
         retention = Retention(context, state, tables, space, group_time)
         sealer = BatchSealer(context, tables, opened.batches)
         self.maintenance = Maintenance(context, space, retention, sealer)
