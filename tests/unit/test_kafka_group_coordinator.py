@@ -13,11 +13,11 @@ from quorumlog.kafka.groups import memory_use
 from quorumlog.kafka.groups.coordinator import (
     EXPIRE_EVERY_MS,
     SAVE_AGAIN_MS,
-    SAVE_MS,
     TAKEN_PER_TICK,
     GroupCoordinator,
 )
 from quorumlog.kafka.groups.group import GroupState
+from quorumlog.kafka.groups.group_saves import SAVE_MS
 from quorumlog.kafka.groups.members import GroupProtocol, JoinRequest, SyncRequest
 from quorumlog.machine.cluster.commands import ForgetGroups, GroupsChanged, SavedMember, SaveGroup
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord

@@ -5,10 +5,10 @@ What it decides is carried out only in the term in which it leads.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -28,18 +28,12 @@ from quorumlog.kafka.groups.consumers import (
     HeartbeatAnswer,
 )
 from quorumlog.kafka.groups.group import ConsumerGroup, GroupSettings, GroupState
+from quorumlog.kafka.groups.group_saves import SAVE_MS, GroupSaves
 from quorumlog.kafka.groups.members import JoinAnswer, Joined, JoinRequest
 from quorumlog.kafka.groups.memory_use import NO_ROOM, MemoryUse
 from quorumlog.kafka.groups.topic_patterns import TopicPatterns
-from quorumlog.machine.cluster.commands import (
-    CoordinatorCommand,
-    ForgetGroups,
-    GroupsChanged,
-    SaveConsumers,
-    SaveGroup,
-)
+from quorumlog.machine.cluster.commands import ForgetGroups, SaveConsumers, SaveGroup
 from quorumlog.machine.cluster.consumer_groups import GROUPS_MAX, ConsumerGroupRecord, LogToRead
-from quorumlog.model.codes import ResponseCode
 from quorumlog.model.topic_configs import (
     CONSUMER_ASSIGNORS,
     CONSUMER_INTERVAL,
@@ -54,8 +48,6 @@ from quorumlog.model.topic_configs import (
 
 TICK_S: Final = 0.05
 """Pause between two looks at what is due."""
-SAVE_MS: Final = 5_000
-"""How long saving may take, as in Kafka (offsets.commit.timeout.ms)."""
 SAVE_AGAIN_MS: Final = 1_000
 """Pause before groups are saved again that could not be."""
 EXPIRE_EVERY_MS: Final = 600_000
@@ -67,27 +59,12 @@ TAKEN_PER_TICK: Final = 200
 DUE_MIN: Final = 1_000
 """So many times may be noted that are over, beside two for each group."""
 _MINUTE_MS: Final = 60_000
-_ERRORS: Final = {
-    ResponseCode.SUCCESS: ErrorCode.NONE,
-    ResponseCode.CLUSTER_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
-    ResponseCode.UNEXPECTED_ARGUMENT: ErrorCode.GROUP_MAX_SIZE_REACHED,
-    ResponseCode.NOT_LEADER: ErrorCode.NOT_COORDINATOR,
-    ResponseCode.INCONSISTENT_TERM: ErrorCode.NOT_COORDINATOR,
-    ResponseCode.NODE_STOPPING: ErrorCode.NOT_COORDINATOR,
-}
-"""Why a group is not saved. After all others members try again later; they look for the coordinator
-first, as for those of which another one may save it. On a full disk a group goes on unsaved."""
 _BUSY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 """A group has no members any more, which is being saved: it may be joined in a moment."""
 
 
 AnyGroup: TypeAlias = ConsumerGroup | ProtocolGroup
 """A group by the classic protocol, or by the consumer protocol."""
-
-
-class _Save(NamedTuple):
-    group: SaveGroup
-    done: Callable[[ErrorCode], None]
 
 
 class GroupCoordinator:
@@ -120,8 +97,7 @@ class GroupCoordinator:
         self._groups: dict[str, AnyGroup] = {}
         self._due: list[tuple[int, str]] = []
         """When groups may have something to do; what is not the next time of its group is over."""
-        self._saving: dict[str, list[_Save]] = {}
-        """Groups of which a save is under way, with those that wait for its end."""
+        self._saves = GroupSaves(broker, self.unsaved, self._save_ended)
         self.to_save: dict[str, None] = {}
         """Groups that are not saved as they are, as a disk was full, say: it is tried again."""
         self.held: set[str] = set()
@@ -286,7 +262,7 @@ class GroupCoordinator:
     def may_change(self, group: AnyGroup) -> bool:
         """Whether a group may become one of the other protocol: it has no members, for sure."""
         is_saving = group.saves.is_saving if isinstance(group, ProtocolGroup) else False
-        return group.is_unused and not is_saving and group.name not in self._saving
+        return group.is_unused and not is_saving and not self._saves.is_saving(group.name)
 
     @property
     def is_full(self) -> bool:
@@ -325,7 +301,7 @@ class GroupCoordinator:
         """Have a group in memory no more if its record says all that there is to say of it."""
         self._count(name)
         group = self._groups.get(name)
-        if group is None or not group.is_unused or name in self._saving:
+        if group is None or not group.is_unused or self._saves.is_saving(name):
             return
         if _is_saved(group, self._broker.consumer_groups.get(name)):
             del self._groups[name]
@@ -344,53 +320,14 @@ class GroupCoordinator:
         self._counters.rebalances += 1
 
     def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
-        """See `GroupStore`.
-
-        Saves of one group are not under way at the same time, as an earlier one might be carried
-        out after a later one. Of those that wait meanwhile the last one says all.
-        """
+        """See `GroupStore`."""
         self.to_save.pop(group.group, None)
-        if group.group in self._saving:
-            self._saving[group.group].append(_Save(group, done))
-        else:
-            self._saving[group.group] = []
-            self._order_save(group, [done])
+        self._saves.save(group, done)
 
-    def _order_save(self, group: SaveGroup, done: Sequence[Callable[[ErrorCode], None]]) -> None:
-        def ended(error: ErrorCode, *, is_saved: bool) -> None:
-            if error is ErrorCode.NONE and not is_saved:
-                self.to_save[group.group] = None
-            waiting, self._saving[group.group] = self._saving[group.group], []
-            waiting = _of_last_term(waiting)
-            if waiting:
-                self._order_save(waiting[-1].group, [one.done for one in waiting])
-            else:
-                del self._saving[group.group]
-            for call in done:
-                call(error)
-            if group.term == self.term and not self._has_ended:
-                self.find(group.group)  # it may have been forgotten meanwhile, and has members
-                self._drop_if_unused(group.group)
-
-        self._order(group, ended)
-
-    def _order(self, command: CoordinatorCommand, ended: SavedAnswer) -> None:
-        """Have a group saved; on a full disk it goes on unsaved if no other node coordinates."""
-
-        def ordered(code: ResponseCode, text: str, result: Any) -> None:
-            outcome = result.code if isinstance(result, GroupsChanged) else code
-            if outcome is ResponseCode.DISK_FULL:
-                self._broker.ask_barrier(SAVE_MS, has_passed)
-            else:
-                error = _ERRORS.get(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-                ended(error, is_saved=outcome is ResponseCode.SUCCESS)
-
-        def has_passed(is_leader: bool) -> None:
-            goes_on = is_leader and self._broker.coordinator_term == command.term
-            error = ErrorCode.NONE if goes_on else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            ended(error, is_saved=False)
-
-        self._broker.order(command, SAVE_MS, ordered)
+    def _save_ended(self, command: SaveGroup | SaveConsumers) -> None:
+        if command.term == self.term and not self._has_ended:
+            self.find(command.group)  # it may have been forgotten meanwhile, and has members
+            self._drop_if_unused(command.group)
 
     @property
     def topics(self) -> Mapping[str, Any]:
@@ -409,15 +346,8 @@ class GroupCoordinator:
 
     def order(self, command: SaveConsumers, ended: SavedAnswer) -> None:
         """See `ProtocolStore`."""
-
-        def then(error: ErrorCode, *, is_saved: bool) -> None:
-            ended(error, is_saved=is_saved)
-            if command.term == self.term and not self._has_ended:
-                self.find(command.group)  # it may have been forgotten meanwhile, and has members
-                self._drop_if_unused(command.group)
-
         self.to_save.pop(command.group, None)
-        self._order(command, then)
+        self._saves.order(command, ended)
 
     def unsaved(self, name: str) -> None:
         """See `ProtocolStore`."""
@@ -478,7 +408,7 @@ class GroupCoordinator:
 
     def _saved_again(self, group: ConsumerGroup, error: ErrorCode) -> None:
         is_there = self._groups.get(group.name) is group
-        if error is not ErrorCode.NONE and is_there and group.name not in self._saving:
+        if error is not ErrorCode.NONE and is_there and not self._saves.is_saving(group.name):
             self.to_save[group.name] = None
 
     def _expire(self) -> None:
@@ -536,11 +466,3 @@ def _refused(asked: ConsumerHeartbeat, read: LogToRead | None) -> HeartbeatAnswe
         return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
     what = "topics" if read is None else f"{read.text}, by quorumlog's own Consumer"
     return HeartbeatAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text=f"the group consumes {what}")
-
-
-def _of_last_term(waiting: Sequence[_Save]) -> list[_Save]:
-    """Return the saves of the last one's term; the others are of an earlier coordinator's group."""
-    for one in waiting:
-        if one.group.term != waiting[-1].group.term:
-            one.done(ErrorCode.NOT_COORDINATOR)
-    return [one for one in waiting if one.group.term == waiting[-1].group.term]

@@ -15,7 +15,8 @@ from quorumlog.kafka.groups.consumers import (
     ConsumerHeartbeat,
     HeartbeatAnswer,
 )
-from quorumlog.kafka.groups.coordinator import SAVE_MS, AnyGroup, GroupCoordinator
+from quorumlog.kafka.groups.coordinator import AnyGroup, GroupCoordinator
+from quorumlog.kafka.groups.group_saves import SAVE_MS
 from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.machine.cluster.commands import (
     NO_GENERATION,

@@ -8,7 +8,8 @@ from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
-from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, SAVE_MS, AnyGroup
+from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, AnyGroup
+from quorumlog.kafka.groups.group_saves import SAVE_MS
 from quorumlog.kafka.groups.log_topics import topic_of
 from quorumlog.kafka.handlers.groups import group_error, group_of, note
 from quorumlog.machine.cluster.commands import (

@@ -170,7 +170,7 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True, gc=False
         """About how many bytes it takes without its offsets."""
         log = "" if self.log is None else self.log.log
         texts = (self.name, self.protocol_type, self.protocol, self.leader, log)
-        members = sum(map(_size_of_member, self.members))
+        members = sum(map(size_of_member, self.members))
         consumers = sum(map(size_of_consumer, (self.consumers or {}).values()))
         return GROUP_BYTES + size_of_texts(*texts) + members + consumers
 
@@ -180,7 +180,8 @@ def size_of_texts(*texts: str | None) -> int:
     return sum(len(one.encode()) for one in texts if one)
 
 
-def _size_of_member(member: SavedMember) -> int:
+def size_of_member(member: SavedMember) -> int:
+    """Return about how many bytes a member by the classic protocol takes."""
     texts = size_of_texts(
         member.member_id, member.instance_id, member.client_id, member.client_host
     )
@@ -267,7 +268,7 @@ class ConsumerGroups:
         consumers.update((one.member_id, one) for one in command.changed)
         growth = sum(map(size_of_consumer, command.changed))
         growth -= sum(map(size_of_consumer, [*gone, *replaced]))
-        growth -= sum(map(_size_of_member, before.members))
+        growth -= sum(map(size_of_member, before.members))
         growth -= size_of_texts(before.protocol_type, before.protocol, before.leader)
         growth += before.member_bytes if known is None else 0
         is_too_large = growth > 0 and self.taken_bytes + growth > BYTES_MAX
