@@ -24,7 +24,7 @@ from quorumlog.topics.entries import (
 )
 from quorumlog.topics.partition_table import EPOCHS_MAX, PartitionTable
 from quorumlog.topics.produced_batch import ProducedBatch
-from quorumlog.topics.producers import BATCHES_REMEMBERED
+from quorumlog.topics.producers import BATCHES_REMEMBERED, is_later
 from record_batches import batch_of
 from store_access import Opened
 
@@ -720,3 +720,11 @@ def test_batches_before_the_first_columns_are_found_in_the_log(tmp_path):
     for kept in (sealed, sealed[1:]):
         again = Tables(log, log.end_index, saved, sealed=kept, seal_limits=limits)
         assert [batches_of(again, channel) for channel in (1, 2)] == everything
+
+
+@pytest.mark.parametrize(
+    ("sequence", "other", "expected"),
+    [(1, 0, True), (0, 0, False), (0, 1, False), (0, (1 << 31) - 1, True), (1 << 30, 0, False)],
+)
+def test_a_sequence_is_later_if_it_is_ahead_by_less_than_half_of_all(sequence, other, expected):
+    assert is_later(sequence, other) is expected

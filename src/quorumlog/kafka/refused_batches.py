@@ -15,6 +15,7 @@ at once, the first batch would be lost.
 from typing import Final, NamedTuple, TypeAlias
 
 from quorumlog.kafka.errors import ErrorCode
+from quorumlog.topics.producers import is_later
 
 REFUSED_MAX: Final = 65_536
 """Producers of partitions whose refusals are remembered; that of the oldest is forgotten first."""
@@ -35,11 +36,6 @@ RETRIABLE: Final = frozenset(
     }
 )
 """Errors after which producers send a batch again."""
-SEQUENCES: Final = 1 << 31
-"""How many sequence numbers there are before they begin at 0 again."""
-LATER: Final = range(1, SEQUENCES // 2)
-"""How much larger the sequence of a later batch is."""
-NOT_EARLIER: Final = range(SEQUENCES // 2)
 Key: TypeAlias = tuple[int, str, int]
 """Producer id, topic and partition."""
 
@@ -94,8 +90,7 @@ class RefusedBatches:
     @staticmethod
     def _precedes(before: _Refused, epoch: int, sequence: int, now_s: float) -> bool:
         is_recent = now_s - before.last_s <= REFUSED_S and now_s - before.first_s <= REFUSED_S_MAX
-        is_later = (sequence - before.sequence) % SEQUENCES in LATER
-        return is_recent and epoch == before.epoch and is_later
+        return is_recent and epoch == before.epoch and is_later(sequence, before.sequence)
 
     def judged(self, key: Key, epoch: int, sequence: int) -> None:
         """A batch is about to be judged: until it is, later ones are not refused for it."""
@@ -108,5 +103,5 @@ class RefusedBatches:
         before = self._refused.get(key)
         if before is None or epoch != before.epoch:
             return
-        if (sequence - before.sequence) % SEQUENCES in NOT_EARLIER:
+        if sequence == before.sequence or is_later(sequence, before.sequence):
             del self._refused[key]

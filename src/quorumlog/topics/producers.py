@@ -63,6 +63,14 @@ def sequence_after(sequence: int, count: int) -> int:
     return (sequence + count) % _SEQUENCES
 
 
+def is_later(sequence: int, other: int) -> bool:
+    """Whether a sequence comes after another one of the same producer.
+
+    After the last sequence comes 0, so one that is ahead by less than half of all is later.
+    """
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
+
+
 def state_after(before: ProducerState | None, header: BatchHeader, index: int) -> ProducerState:
     """Return what is remembered of a producer after one more batch of it.
 
@@ -122,9 +130,8 @@ def check_sequence(
     if first == following:
         return TO_BE_ADDED
     text = f"{who} must go on at {following}, not at {first}"
-    is_later = (first - following) % _SEQUENCES < _SEQUENCES // 2
-    code = ResponseCode.SEQUENCE_GAP if is_later else ResponseCode.SEQUENCE_MISMATCH
-    return BatchCheck(code, text)
+    is_gap = is_later(first, following)
+    return BatchCheck(ResponseCode.SEQUENCE_GAP if is_gap else ResponseCode.SEQUENCE_MISMATCH, text)
 
 
 def _first_batch(who: str, first: int, *, begins_anywhere: bool) -> BatchCheck:

@@ -83,7 +83,12 @@ def parts_to_read(brokers: Brokers, options: TopicOptions) -> list[Part]:
 
 def parts_matching(pattern: str, topics: Mapping[str, Sequence[int]]) -> list[Part]:
     """Return the partitions of the topics whose whole names a regular expression matches."""
-    return _parts_of({name: parts for name, parts in topics.items() if re.fullmatch(pattern, name)})
+    return _parts_of({name: parts for name, parts in topics.items() if matches(pattern, name)})
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a regular expression matches the whole name of a topic."""
+    return re.fullmatch(pattern, topic) is not None
 
 
 def _parts_of(topics: Mapping[str, Sequence[int]]) -> list[Part]:

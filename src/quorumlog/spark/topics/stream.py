@@ -3,7 +3,6 @@
 Only Spark's checkpoint says how far the stream has come.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
@@ -36,6 +35,7 @@ from quorumlog.spark.topics.planning import (
     bounds_of,
     cut,
     first_kept,
+    matches,
     offsets_text,
     parts_matching,
     parts_to_read,
@@ -220,7 +220,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         pattern = self._options.pattern
         if pattern is None:
             return part.topic in self._options.topics
-        return re.fullmatch(pattern, part.topic) is not None
+        return matches(pattern, part.topic)
 
     def _unread(self, part: Part, offset: int, bounds: Bounds) -> tuple[int, OffsetRange]:
         """Return where a partition is if nothing more is read of it, and what could be read."""
