@@ -54,8 +54,8 @@ class Opened:
         for plan in plans:
             plan.completed()
 
-    def append(self, bodies, term=1, run=True):
-        plan, positions = self.log.append(block_of(bodies), term)
+    def append(self, bodies, term=1, run=True, channel=0):
+        plan, positions = self.log.append(block_of(bodies, channel), term)
         self.waiting.append(plan)
         if run:
             self.run()
@@ -84,8 +84,8 @@ class Opened:
         self.group.close()
 
 
-def block_of(bodies):
-    data = memoryview(bytearray(encode_block(bodies)))
+def block_of(bodies, channel=0):
+    data = memoryview(bytearray(encode_block(bodies, channel=channel)))
     return parse_block(data, count=len(bodies), entry_bytes_max=ENTRY_MAX)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,8 @@ from store_access import Opened
 PART = Part("t", 0)
 ONE, TWO = 7, 8
 """Producers."""
+CHANNEL, OTHER = 3, 4
+"""Of the partition, and of others of its group."""
 
 
 class Log:
@@ -45,16 +48,21 @@ class Log:
 
     def append(self, batch):
         stamp_batch(batch, 0, self.end, 1)
-        self.index_of[self.end] = self._append(bytes(batch))
+        self.index_of[self.end] = self._append(bytes(batch), CHANNEL)
         self.end += batch_header(batch).count
         self.batches.append(bytes(batch))
         return self.end
 
     def other(self, size=40):
-        self._append(b"of another partition".ljust(size))
+        self._append(b"of another partition".ljust(size), OTHER)
 
-    def _append(self, body):
-        self.opened.append([body])
+    def twin(self, base_offset):
+        """Append the batch at an offset to another partition; return the index of its entry."""
+        row = list(self.index_of).index(base_offset)
+        return self._append(self.batches[row], OTHER)
+
+    def _append(self, body, channel):
+        self.opened.append([body], channel=channel)
         self._entries += 1
         return self._entries - 1
 
@@ -84,6 +92,7 @@ class Log:
         aborted = [one for one in self.aborted if one.last_offset >= first]
         return LocatedBatches(
             location_of(directories),
+            CHANNEL,
             [base for base, _, _ in rows],
             [index for _, index, _ in rows],
             end,
@@ -196,17 +205,22 @@ def test_from_a_damaged_batch_on_they_are_fetched(log, monkeypatch, caplog):
 
 
 def test_an_entry_that_is_another_batch_is_not_taken(log, caplog):
-    wrong = log.located()
-    shifted = LocatedBatches(
-        wrong.location,
-        wrong.base_offsets,
-        [one + 1 for one in wrong.indexes],
-        wrong.next_offset,
-        [],
-    )
+    right = log.located()
+    shifted = replace(right, base_offsets=right.base_offsets[:-1], indexes=right.indexes[1:])
     with pytest.raises(StorageError, match="is not the record batch at offset 0"):
         list(read_located(shifted))
     assert reading(log, [lambda at: shifted]) == ([], 0)
+
+
+def test_a_batch_of_another_partition_with_the_same_offset_is_not_taken(log, caplog):
+    twin = log.twin(0)
+    other = replace(log.located(beyond=1), indexes=[twin])
+    with pytest.raises(StorageError, match=f"entry {twin} is in channel 4, not in channel 3"):
+        list(read_located(other))
+    assert reading(log, [lambda at: other]) == ([], 0), "it is fetched"
+    assert [bytes(one) for one in bodies(read_located(replace(other, channel=OTHER)))] == [
+        log.batches[0]
+    ]
 
 
 def test_batches_that_were_removed_meanwhile_are_not_taken_for_damaged(log, tmp_path, caplog):

@@ -123,7 +123,7 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1, 0),
     ApiKey.JOIN_SINK: Versions(0, 0, 0),
     ApiKey.END_SINK_BATCH: Versions(0, 1, 0),
-    ApiKey.LOCATE_BATCHES: Versions(0, 0, 0),
+    ApiKey.LOCATE_BATCHES: Versions(0, 1, 0),
 }
 
 

@@ -348,7 +348,12 @@ def first_index_of(block: Block) -> int:
 
 def first_channel_of(block: Block) -> int:
     """Return the channel of the first entry."""
-    channel: int = HEADER.unpack_from(block.data, int(block.offsets[0]))[5]
+    return channel_at(block.data, int(block.offsets[0]))
+
+
+def channel_at(data: memoryview, start: int) -> int:
+    """Return the channel of the entry that starts there."""
+    channel: int = HEADER.unpack_from(data, start)[5]
     return channel
 
 

@@ -29,7 +29,7 @@ async def handle_locate_batches(context: RequestContext, request: Any) -> Answer
     if not isinstance(found, LocatedBatches):
         code, text = found
         return _refused(context, Refusal(error_of(code), text), topic, number)
-    return {"is_same_machine": True, **_located(found)}
+    return {"is_same_machine": True, **_located(found, led.channel)}
 
 
 def _refused(context: RequestContext, refusal: Refusal, topic: str, partition: int) -> Answer:
@@ -37,7 +37,7 @@ def _refused(context: RequestContext, refusal: Refusal, topic: str, partition: i
     return {"error_code": refusal.error, "error_message": refusal.text}
 
 
-def _located(found: LocatedBatches) -> dict[str, Any]:
+def _located(found: LocatedBatches, channel: int) -> dict[str, Any]:
     """Return the fields that say where batches are; none of them if they are to be fetched."""
     directories = [] if found.location is None else found.location.directories
     if not directories or any(max(numbers) > NUMBER_MAX for _, *numbers in directories):
@@ -46,6 +46,7 @@ def _located(found: LocatedBatches) -> dict[str, Any]:
         "directories": [
             {"path": path, "device": device, "inode": inode} for path, device, inode in directories
         ],
+        "channel": channel,
         "base_offsets": [one.base_offset for one in found.batches],
         "indexes": [one.index for one in found.batches],
         "next_offset": found.batches[-1].last_offset + 1,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from quorumlog.model.block import HEADER_SIZE as ENTRY_HEADER_SIZE
+from quorumlog.model.block import channel_at
 from quorumlog.model.errors import IndexRemovedError, StorageError
 from quorumlog.model.messages.client import StoreLocation
 from quorumlog.records.batch import HEADER_SIZE, BatchHeader, batch_header
@@ -43,10 +44,11 @@ class AbortedRange(NamedTuple):
 class LocatedBatches:
     """Batches that follow each other in a partition, by base offset and index of their entries.
 
-    `next_offset` comes after them.
+    `channel`: that of the partition in the log. `next_offset` comes after them.
     """
 
     location: StoreLocation
+    channel: int
     base_offsets: Sequence[int]
     indexes: Sequence[int]
     next_offset: int
@@ -125,8 +127,13 @@ def _batches_in(run: EntryRun, located: LocatedBatches, row: int) -> Iterator[_P
         index = located.indexes[row]
         place = index - run.first_index
         start, size = starts[place] + ENTRY_HEADER_SIZE, sizes[place] - ENTRY_HEADER_SIZE
+        stated, channel = located.base_offsets[row], channel_at(run.data, starts[place])
+        if channel != located.channel:  # batches of several partitions may have this offset
+            raise StorageError(
+                f"entry {index} is in channel {channel}, not in channel {located.channel}, which "
+                "the partition has"
+            )
         header = batch_header(run.data, start) if size >= HEADER_SIZE else None
-        stated = located.base_offsets[row]
         if header is None or (header.base_offset, header.size_bytes) != (stated, size):
             raise StorageError(f"entry {index} is not the record batch at offset {stated}")
         yield start, header

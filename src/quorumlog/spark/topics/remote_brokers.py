@@ -40,7 +40,7 @@ BROKERS_MAX: Final = 64
 """Clusters to which a process keeps connections."""
 _METADATA_VERSION: Final = 9
 _LIST_OFFSETS_VERSION: Final = 5
-_LOCATE_VERSION: Final = 0
+_LOCATE_VERSION: Final = 1
 _ANY_EPOCH: Final = -1
 """In the place of a leader's epoch: whichever it leads in."""
 DIRECTORIES_MIN: Final = 3
@@ -515,6 +515,7 @@ def located_of(answer: Message, machine: str, first: int) -> LocatedBatches:
         raise RemoteProtocolError(f"batches from {first} on cannot end at {answer.next_offset}")
     return LocatedBatches(
         StoreLocation(machine, [(one.path, one.device, one.inode) for one in answer.directories]),
+        answer.channel,
         offsets,
         indexes,
         answer.next_offset,
