@@ -198,3 +198,36 @@ def test_what_is_an_option_of_kafkas_tools_is_told_to_be_a_command(arguments, co
     assert main(arguments) == 2
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert f"is a command here, without dashes: {command}" in said
+
+
+SERVERS, BOOTSTRAP = "--servers", "--bootstrap-server"
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "instead"),
+    [
+        (["topic", "list"], SERVERS, BOOTSTRAP),
+        (["topic", "create", "t"], "-s", BOOTSTRAP),
+        (["consumer-group", "describe", "g"], SERVERS, BOOTSTRAP),
+        (["transaction", "list"], SERVERS, BOOTSTRAP),
+        (["broker-config", "describe"], SERVERS, BOOTSTRAP),
+        (["status"], BOOTSTRAP, SERVERS),
+        (["members", "add", "n3", "127.0.0.1:7104"], BOOTSTRAP, SERVERS),
+        (["append"], "-b", SERVERS),
+    ],
+)
+@pytest.mark.parametrize("form", ["apart", "together"])
+def test_who_gives_the_addresses_for_other_commands_is_told_which_option_it_is(
+    command, given, instead, form, capsys
+):
+    address = "127.0.0.1:9092"
+    is_apart = form == "apart" or not given.startswith("--")
+    assert main([*command, *([given, address] if is_apart else [f"{given}={address}"])]) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert f"has no {given}, as it asks" in said
+    assert f"give {instead} HOST:PORT" in said
+
+
+def test_what_comes_after_two_dashes_is_no_option(capsys):
+    assert main(["topic", "describe", "--bootstrap-server", "x", "--", "--servers"]) == 2
+    assert "has no --servers" not in capsys.readouterr().err

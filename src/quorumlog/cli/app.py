@@ -12,6 +12,7 @@ from quorumlog.cli.append import append_command
 from quorumlog.cli.bench import bench_command
 from quorumlog.cli.broker_config import app as broker_config_app
 from quorumlog.cli.cluster import app as cluster_app
+from quorumlog.cli.command_families import AllCommands
 from quorumlog.cli.consumer_group import app as consumer_group_app
 from quorumlog.cli.demo import demo_command
 from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
@@ -34,6 +35,7 @@ from quorumlog.transport.standard_streams import fill_standard_streams
 
 app = typer.Typer(
     name="quorumlog",
+    cls=AllCommands,
     help="A Raft-replicated commit log: run nodes, append, read, look inside.",
     epilog="Exit status 0: done. 1: it failed, and standard error says why. 2: the command line is "
     "wrong. 3: the index asked for lies beyond the end of the log. 130: interrupted with Ctrl-C.",
