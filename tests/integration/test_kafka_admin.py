@@ -361,7 +361,7 @@ def test_configs_that_cannot_be_altered_say_why(admin):
     assert answer(ResourceType.TOPIC, name, "retention.years")[0] == "INVALID_CONFIG"
     error, text = answer(ResourceType.TOPIC, name, "retention.ms", "soon", validate_only=True)
     assert error == "INVALID_CONFIG"
-    assert "'soon' is no whole number" in text
+    assert "'soon' is not a whole number" in text
     assert answer(ResourceType.TOPIC, "none", "retention.ms")[0] == "UNKNOWN_TOPIC_OR_PART"
     assert answer(ResourceType.BROKER, "1", "log.retention.years")[0] == "INVALID_CONFIG"
 

@@ -232,7 +232,7 @@ def test_f2_a_near_miss_of_a_config_is_pointed_out_and_units_are_said(topic):
     assert error[1].startswith("quorumlog: topic 'n!': a name has letters")
     assert error[2:] == ["quorumlog: 2 of 2 topics not created"]
     refused = topic("create", "m", "--config", "retention.ms=7d")[2]
-    assert "retention.ms (milliseconds): '7d' is no whole number" in refused
+    assert "retention.ms (milliseconds): '7d' is not a whole number" in refused
 
 
 def test_f2_configs_of_all_brokers_are_described_and_altered(cluster, capsys):

@@ -485,8 +485,9 @@ def test_the_shortest_session_is_not_above_the_longest():
         ("group.consumer.session.timeout.ms", "60001", "session.timeout.ms would be 60001"),
         ("group.consumer.heartbeat.interval.ms", "499", "min.heartbeat.interval.ms would be 500"),
         ("group.consumer.max.heartbeat.interval.ms", "999", "heartbeat.interval.ms would be 1000"),
-        ("group.consumer.max.size", "1001", "1001 is not between 1 and 1000"),
-        ("group.consumer.assignors", "uniform,best", "'best' is none of uniform, range"),
+        ("group.consumer.max.size", "1001", "'1001' is not a whole number from 1 to 1000"),
+        ("group.consumer.assignors", "uniform,best", "is not one of uniform, range"),
+        ("group.consumer.assignors", "", "must name at least 1 of uniform, range"),
     ],
 )
 def test_configs_of_the_consumer_protocol_have_bounds(name, value, text):

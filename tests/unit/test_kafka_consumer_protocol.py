@@ -211,6 +211,12 @@ def test_b4_who_asks_for_range_gets_consecutive_numbers(world):
     assert world.group.target.assignor == "range"
 
 
+def test_b4_without_an_assignor_in_a_config_of_before_the_default_assigns(world):
+    world.defaults["group.consumer.assignors"] = ""
+    assert world.join("m1").error is ErrorCode.NONE
+    assert world.group.target.assignor == "uniform"
+
+
 def test_b4_the_cluster_says_which_assignors_there_are_and_which_is_the_default(world):
     world.defaults["group.consumer.assignors"] = "range"
     assert world.join("m1", assignor="uniform").error is ErrorCode.UNSUPPORTED_ASSIGNOR

@@ -46,31 +46,38 @@ class ConfigDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 def _whole(least: int, most: int) -> Check:
     def check(value: str) -> str:
-        if _WHOLE_NUMBER.fullmatch(value) is None:
-            return f"{value!r} is no whole number"
-        number = int(value)
-        return "" if least <= number <= most else f"{number} is not between {least} and {most}"
+        if _WHOLE_NUMBER.fullmatch(value) is not None and least <= int(value) <= most:
+            return ""
+        return f"{value!r} is not a whole number from {least} to {most}"
 
     return check
 
 
 def _fraction(value: str) -> str:
     try:
-        number = float(value)
+        fits = 0 <= float(value) <= 1
     except ValueError:
-        return f"{value!r} is no number"
-    return "" if 0 <= number <= 1 else f"{number} is not between 0 and 1"
+        fits = False
+    return "" if fits else f"{value!r} is not a number from 0 to 1"
 
 
 def _one_of(*words: str) -> Check:
-    return lambda value: "" if value in words else f"{value!r} is none of {', '.join(words)}"
+    allowed = f"one of {', '.join(words)}" if len(words) > 1 else f"{words[0]}, the only value"
+    return lambda value: "" if value in words else f"{value!r} is not {allowed}"
 
 
-def _several_of(*words: str) -> Check:
+def _several_of(*words: str, least: int = 0) -> Check:
+    """Return what checks words between commas, of which there must be `least`."""
+    allowed = ", ".join(words)
+
     def check(value: str) -> str:
         given = [part.strip() for part in value.split(",")] if value.strip() else []
-        strange = [part for part in given if part not in words]
-        return f"{strange[0]!r} is none of {', '.join(words)}" if strange else ""
+        if len(given) < least:
+            return f"{value!r} names none, and must name at least {least} of {allowed}"
+        for part in given:
+            if part not in words:
+                return f"{part!r} in {value!r} is not one of {allowed}"
+        return ""
 
     return check
 
@@ -379,7 +386,7 @@ _CLUSTER: Final = (
         CONSUMER_ASSIGNORS,
         "list",
         "uniform,range",
-        _several_of("uniform", "range"),
+        _several_of("uniform", "range", least=1),
         CONSUMER_ASSIGNORS,
         "Which assignors consumers may ask for (group.remote.assignor); the first one assigns if "
         "they ask for none.",

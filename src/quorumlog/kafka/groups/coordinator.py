@@ -448,8 +448,10 @@ def _protocol_settings(defaults: Mapping[str, str]) -> ProtocolSettings:
     """Return what counts for groups by the consumer protocol."""
     names = (CONSUMER_SESSION, CONSUMER_INTERVAL, CONSUMER_MEMBERS_MAX)
     session_ms, interval_ms, members_max = (int(cluster_default(one, defaults)) for one in names)
-    assignors = cluster_default(CONSUMER_ASSIGNORS, defaults).split(",")
-    found = tuple(one.strip() for one in assignors)
+    # an earlier version let it be empty
+    assignors = cluster_default(CONSUMER_ASSIGNORS, defaults).strip()
+    assignors = assignors or cluster_default(CONSUMER_ASSIGNORS, {})
+    found = tuple(one.strip() for one in assignors.split(","))
     return ProtocolSettings(session_ms, interval_ms, members_max, found)
 
 
