@@ -1,12 +1,14 @@
 """How commands that speak the Kafka protocol ask again, and what they say in the end."""
 
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NotCoordinatorError
 
 from quorumlog.cli import consumer_group, kafka_admin
+from quorumlog.cli.app import run as main
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import KafkaAdmin
 from quorumlog.cli.kafka_reach import Found, Reach, is_hopeless, words_of
@@ -100,3 +102,25 @@ def test_of_several_addresses_the_one_that_says_most_is_named(reaches, hopeless,
     ]
     assert is_hopeless(found) == hopeless
     assert re.search(said, words_of(found, " in 9 s"))
+
+
+def test_groups_are_listed_with_the_words_of_kafkas_own_tool(monkeypatch, capsys):
+    groups = [
+        {"group_id": "a", "group_type": "consumer", "group_state": "Empty", "protocol_type": ""},
+        {
+            "group_id": "bcd",
+            "group_type": "classic",
+            "group_state": "Stable",
+            "protocol_type": "consumer",
+        },
+        {"group_id": "e", "group_state": "Stable", "protocol_type": "consumer"},
+    ]
+    admin = nullcontext(SimpleNamespace(ask=lambda act: groups))
+    monkeypatch.setattr(consumer_group, "kafka_admin", lambda *_: admin)
+    assert main(["consumer-group", "list", "--bootstrap-server", NOWHERE]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["GROUP", "TYPE", "STATE"],
+        ["a", "Consumer", "Empty"],
+        ["bcd", "Classic", "Stable"],
+        ["e", "-", "Stable"],
+    ]

@@ -97,7 +97,10 @@ def list_command(
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Show all consumer groups and their states."""
+    """Show all consumer groups, with their types and states.
+
+    The type is the protocol by which members share partitions: Classic, or Consumer (KIP-848).
+    """
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         groups = admin.ask(lambda client: client.list_groups())
     found = sorted(groups, key=lambda one: str(one["group_id"]))
@@ -112,9 +115,13 @@ def list_command(
                 }
             )
         return
-    keys = ("group_id", "group_type", "group_state", "protocol_type")
-    rows = [[one.get(key) or "-" for key in keys] for one in found]
-    print_table(["GROUP", "TYPE", "STATE", "PROTOCOL TYPE"], rows)
+    rows = [[one["group_id"], _type_of(one), one["group_state"]] for one in found]
+    print_table(["GROUP", "TYPE", "STATE"], rows)
+
+
+def _type_of(group: Mapping[str, Any]) -> str:
+    """Return the type of a group as Kafka's own tool writes it; "-": an older broker says none."""
+    return (group.get("group_type") or "-").capitalize()
 
 
 @app.command(name="describe")
