@@ -195,6 +195,8 @@ def test_addresses():
 
 HEAD = 'selfId = "n0"\nstoreBaseDir = "/d"\n'
 GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
+NO_TABLES = "groups are tables, each begun by [[groups]] in a line of its own,"
+INTERVAL = "group g: flushFileInterval is a whole number"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,25 @@ GROUP = '[[groups]]\ngroup = "g"\npeers = "n0-127.0.0.1:7101"\n'
         (f"{HEAD}[[groups]]\npeers = 7\n", "[[groups]], number 1: peers is text in quotes, as in"),
         (f"{HEAD}{GROUP}[limits]\ngroupsMax = 'a'\n", "[limits]: groupsMax is a whole number"),
         (f"{HEAD}listen = 7101\n{GROUP}", 'listen is text in quotes, as in "text", not 7101'),
-        (f"{HEAD}groups = 7\n", "Expected `array`, got `int` - at `$.groups`"),
+        (f"{HEAD}groups = 7\n", f"{NO_TABLES} not 7"),
+        (f"{HEAD}groups = [7]\n", f"{NO_TABLES} not 7"),
+        (f"{HEAD}groups = {{}}\n", f"{NO_TABLES} not by [groups]"),
+        (GROUP, "selfId is missing in the file's top"),
+        (f"{HEAD}[[groups]]\n", "[[groups]], number 1: group is missing"),
+        (f"{HEAD}[[groups]]\ngroup = 'g'\n", "group g: peers is missing"),
+        (
+            f"{HEAD}limits = 3\n{GROUP}",
+            "limits is a table, begun by [limits] in a line of its own, not 3",
+        ),
+        (
+            f"{HEAD}partitionGroups = [1]\n{GROUP}",
+            "partitionGroups is a table, begun by [partitionGroups] in a line of its own, not [1]",
+        ),
+        (
+            f"{HEAD}{GROUP}[partitionGroups]\nflush = [1]\n",
+            "[partitionGroups]: flush is a number, true or false, or text in quotes, not [1]",
+        ),
+        (f"{HEAD}{GROUP}flushFileInterval = true\n", f"{INTERVAL}, not true"),
     ],
 )
 def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, message):

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, get_args, get_origin
 
+import msgspec
+
 from quorumlog.model.dledger_keys import REFUSED
 
 TOP, GROUPS, LIMITS = "the file's top", "[[groups]]", "[limits]"
@@ -24,6 +26,13 @@ _WRONG: Final = re.compile(
     r"(?:Expected `|Invalid enum value ).* - at `\$(?:\.(groups)\[(\d+)\]|\.(limits))?\.(\w+)`"
 )
 """How the decoder speaks of a value of a wrong type, and where it stands."""
+_NO_GROUP: Final = re.compile(r"Expected `object`, got `\w+` - at `\$\.groups\[(\d+)\]`")
+_OF_NO_KIND: Final = re.compile(r"Expected `.*`, got `\w+` - at `\$\.(\w+)\[\.\.\.\]`")
+_MISSING: Final = re.compile(
+    r"Object missing required field `(\w+)`(?: - at `\$\.groups\[(\d+)\]`)?"
+)
+"""And of an element of [[groups]] that is no table, of a value in a table whose keys may be any,
+and of a key that a table must have."""
 
 
 def key_of(name: str) -> str:
@@ -68,11 +77,30 @@ def _unknown_key(key: str, where: str, table: str, tables: Mapping[str, set[str]
 
 def wrong_value(key: str, wanted: object, value: object) -> str:
     """Return what a value should be, if it is not of the wanted type; "" if that has no name."""
-    if get_origin(wanted) is Literal:
+    origin = get_origin(wanted)
+    if origin is Literal:
         choices = ", ".join(repr(choice) for choice in get_args(wanted))
-        return f"{key} is one of {choices}, not {value!r}"
+        return f"{key} is one of {choices}, not {_shown(value)}"
+    if origin is list:
+        return _no_tables(key, value)
+    if origin is dict or (isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)):
+        return f"{key} is a table, begun by [{key}] in a line of its own, not {_shown(value)}"
     kind = _KINDS.get(wanted) if isinstance(wanted, type) else None
-    return "" if kind is None else f"{key} is {kind}, not {value!r}"
+    return "" if kind is None else f"{key} is {kind}, not {_shown(value)}"
+
+
+def _no_tables(key: str, value: object) -> str:
+    given = f"by [{key}]" if isinstance(value, Mapping) else _shown(value)
+    return f"{key} are tables, each begun by [[{key}]] in a line of its own, not {given}"
+
+
+def _shown(value: object) -> str:
+    """Return a value about as a file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a table"
+    return repr(value) if isinstance(value, str | list) else str(value)
 
 
 def wrong_value_in(
@@ -84,21 +112,48 @@ def wrong_value_in(
     """
     found = _WRONG.fullmatch(reason)
     if found is None:
-        return reason
+        return _wrong_shape(reason, document) or reason
     in_groups, number, in_limits, key = found.groups()
     table: object = document
     name, where = TOP, ""
     if in_groups:
-        groups = document["groups"]
-        table = groups[int(number)] if isinstance(groups, list) else None
-        name, where = GROUPS, f"{GROUPS}, number {int(number) + 1}: "
-        if isinstance(table, Mapping) and isinstance(group := table.get("group"), str):
-            where = f"group {group}: "
+        table = _group_at(document, int(number))
+        name, where = GROUPS, _where_of(table, int(number))
     elif in_limits:
         table, name, where = document["limits"], LIMITS, f"{LIMITS}: "
     value = table.get(key) if isinstance(table, Mapping) else None
     text = wrong_value(key, types[name].get(key), value)
     return f"{where}{text}" if text else reason
+
+
+def _wrong_shape(reason: str, document: Mapping[str, object]) -> str:
+    """Return what is wrong with a table of a file, or lacks in it; "": nothing that is known."""
+    if found := _MISSING.fullmatch(reason):
+        key, number = found.groups()
+        if number is None:
+            return f"{key} is missing in {TOP}"
+        return f"{_where_of(_group_at(document, int(number)), int(number))}{key} is missing"
+    if found := _NO_GROUP.fullmatch(reason):
+        return _no_tables("groups", _group_at(document, int(found[1])))
+    if found := _OF_NO_KIND.fullmatch(reason):
+        table = document[found[1]]
+        for key, value in table.items() if isinstance(table, Mapping) else ():
+            if not isinstance(value, bool | int | float | str):
+                kinds = "a number, true or false, or text in quotes"
+                return f"[{found[1]}]: {key} is {kinds}, not {_shown(value)}"
+    return ""
+
+
+def _group_at(document: Mapping[str, object], number: int) -> object:
+    groups = document["groups"]
+    return groups[number] if isinstance(groups, list) else None
+
+
+def _where_of(group: object, number: int) -> str:
+    """Return how a message about a key of a group begins: with its name, if it has one."""
+    name = group.get("group") if isinstance(group, Mapping) else None
+    is_named = isinstance(name, str) and name
+    return f"group {name}: " if is_named else f"{GROUPS}, number {number + 1}: "
 
 
 def quotes_advice(reason: str) -> str:
