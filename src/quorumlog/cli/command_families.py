@@ -48,7 +48,8 @@ class AllCommands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click. Raises `typer.BadParameter` for an option that other commands have."""
-        path, command, given = [ctx.command_path], self, args
+        command: Any = self
+        path, given = [ctx.command_path], args
         while isinstance(command, TyperGroup) and given and given[0] in command.commands:
             path.append(given[0])
             command, given = command.commands[given[0]], given[1:]

@@ -62,7 +62,11 @@ def _fraction(value: str) -> str:
 
 
 def _one_of(*words: str) -> Check:
-    allowed = f"one of {', '.join(words)}" if len(words) > 1 else f"{words[0]}, the only value"
+    allowed = (
+        f"one of {', '.join(words)}"
+        if len(words) > 1
+        else f"{words[0]}, the only value that is taken"
+    )
     return lambda value: "" if value in words else f"{value!r} is not {allowed}"
 
 
@@ -76,7 +80,8 @@ def _several_of(*words: str, least: int = 0) -> Check:
             return f"{value!r} names none, and must name at least {least} of {allowed}"
         for part in given:
             if part not in words:
-                return f"{part!r} in {value!r} is not one of {allowed}"
+                where = "" if part == value else f" in {value!r}"
+                return f"{part!r}{where} is not one of {allowed}"
         return ""
 
     return check
