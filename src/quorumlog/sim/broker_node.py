@@ -101,9 +101,17 @@ class BrokerNode(GroupNode):
         super().start()
 
     def _planned(self, delay_us: int, call: Callable[[], None]) -> None:
+        """Plan a call of the loop, which is never made before the node's clock shows its time."""
         clock = self.clock
-        due_us = clock.simulation_delay_us(clock.now_us + delay_us) if delay_us else 0
-        self.later(due_us, call)
+        due_us = clock.now_us + delay_us
+
+        def fire() -> None:
+            if delay_us and clock.now_us < due_us:  # it ran slower meanwhile, or stood still
+                self.later(clock.simulation_delay_us(due_us), fire)
+            else:
+                call()
+
+        self.later(clock.simulation_delay_us(due_us) if delay_us else 0, fire)
 
     def _start(self) -> None:
         super()._start()

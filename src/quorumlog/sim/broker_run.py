@@ -14,6 +14,7 @@ from quorumlog.model.codes import Role
 from quorumlog.sim.broker_cluster import BrokerCluster
 from quorumlog.sim.broker_faults import BrokerFaults
 from quorumlog.sim.broker_requests import BrokerRequests
+from quorumlog.sim.environment_faults import EnvironmentFaults
 from quorumlog.sim.finding import Finding, Outcome, found_by
 from quorumlog.sim.group_members import INPUT, INPUT_PARTITIONS, GroupHistory, GroupMember
 from quorumlog.sim.protocol_members import ProtocolMember
@@ -45,6 +46,8 @@ class BrokerRun:
         self.cluster = BrokerCluster(seed, nodes)
         self.happened: list[str] = []
         self.faults = BrokerFaults(self.cluster, self._say)
+        chance = Random(f"clocks, disks and links {seed}")  # noqa: S311  (nothing secret)
+        self.environment_faults = EnvironmentFaults(self.cluster, chance, self._say)
         chance = Random(f"slow links {seed}")  # noqa: S311  (nothing secret)
         self.slow_links = SlowLinks(self.cluster, chance)
         self.requests = BrokerRequests(self.cluster)
@@ -94,6 +97,7 @@ class BrokerRun:
         self.begin()
         self.faults.start()
         self.slow_links.start()
+        self.environment_faults.start()
         self.wait_ms(int(seconds * 1_000))
         self.end()
 
@@ -116,6 +120,7 @@ class BrokerRun:
         """End all faults and let everything settle; then check what is left. Raises `Finding`."""
         self.faults.end()
         self.slow_links.end()
+        self.environment_faults.end()
         self.requests.is_calm = True
         self._until(SETTLE_MS, self._unsettled)
         for member in self.members:
@@ -220,7 +225,10 @@ def run_brokers_seed(seed: int, *, seconds: float = 30.0, nodes: int = 3) -> Out
         sum(len(one.acknowledged) for one in run.sent.all.values()),
         run.reader.reads,
         run.cluster.trace.text,
-        ["brokers", *run.faults.names[1:]] + ["slow_links"] * run.slow_links.are_chosen,
+        [
+            *("brokers", *run.faults.names[1:], *run.environment_faults.names),
+            *["slow_links"] * run.slow_links.are_chosen,
+        ],
         {
             "faults": run.happened,
             "slow links": run.slow_links.happened,

@@ -295,7 +295,7 @@ class Faults:
         """Flip a bit in an older file of a running machine; readers must notice."""
         node = self._cluster.nodes[self.victim]
         if self.flips and node.is_up and _has_started(node):
-            self._flip(node, node.covered_files(self._random))
+            self._flip(node, node.covered_files(node.config.groups[0], self._random))
 
     def fill_disk(self) -> None:
         """Leave a machine nearly no disk space, and free it later."""

@@ -111,9 +111,9 @@ class ReplicaOnNode:
         return self._node.disk_waits_ms_of(self.running)
 
     def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
-        """See `NodeView`. No bits flip here, so the data must be whole."""
+        """See `NodeView`. Where no bits were flipped, the data must be whole."""
         remains = self._node.remains(self.config.groups[0], random, index)
-        if remains is None:
+        if remains is None and not self._node.is_damaged:
             text = f"{self.node_id} could not open its data whole after a loss of power"
             raise Finding("promises", text)
         return remains

@@ -32,7 +32,12 @@ IDENTITY_BYTES = 16
 
 
 class GroupCluster:
-    """Nodes n0, n1 … without a group; `cut` are those that reach nobody."""
+    """Nodes n0, n1 … without a group; `cut` are those that reach nobody.
+
+    `severed` are pairs that do not reach each other. What is sent in a direction of `one_way` is
+    lost: no new connection comes about, and one that there is must break before that direction
+    works again (`break_connection`), as a connection loses nothing in its midst.
+    """
 
     def __init__(self, seed: int, count: int = 3) -> None:
         self.clock = SimulationClock(seed)
@@ -44,6 +49,8 @@ class GroupCluster:
         self.nodes = self._make_nodes(addresses)
         self.checks = GroupChecks(self.nodes, self.clock, seed, self._prepare)
         self.cut: set[str] = set()
+        self.severed: set[frozenset[str]] = set()
+        self.one_way: set[tuple[str, str]] = set()
         self.paces: dict[Link, int] = {}
         self._touched: GroupNode | None = None
         self._epochs: dict[tuple[str, str], int] = {}
@@ -85,7 +92,8 @@ class GroupCluster:
         target = self.nodes[receiver]
 
         def arrive() -> None:
-            if self._epochs.get(pair, 0) == epoch and target.is_up:
+            is_there = self._epochs.get(pair, 0) == epoch and pair not in self.one_way
+            if is_there and target.is_up:
                 self.trace.record(pair, message, data)
                 target.enter(lambda: target.receive(pair[0], message, data))
 
@@ -99,21 +107,32 @@ class GroupCluster:
                 if one >= other:
                     continue
                 reach = self._reach(one, other)
-                if reach and pair not in self._connected:
+                if reach and pair not in self._connected and not self._is_one_way(one, other):
                     self._connected.add(pair)
                     for node_id, peer in ((one, other), (other, one)):
                         node = self.nodes[node_id]
                         node.enter(partial(node.connected, peer))
-                elif not reach and pair in self._connected:
-                    self._connected.discard(pair)
-                    for key in ((one, other), (other, one)):
-                        self._epochs[key] = self._epochs.get(key, 0) + 1
-                        self.nodes[key[0]].disconnected(key[1])
+                elif not reach:
+                    self.break_connection(one, other)
+
+    def break_connection(self, one: str, other: str) -> None:
+        """Break the connection between two nodes, if there is one; what is on its way is lost."""
+        pair = frozenset((one, other))
+        if pair not in self._connected:
+            return
+        self._connected.discard(pair)
+        for key in ((one, other), (other, one)):
+            self._epochs[key] = self._epochs.get(key, 0) + 1
+            self.nodes[key[0]].disconnected(key[1])
+
+    def _is_one_way(self, one: str, other: str) -> bool:
+        return (one, other) in self.one_way or (other, one) in self.one_way
 
     def _reach(self, one: str, other: str) -> bool:
         """Whether nodes run and reach each other."""
         are_up = self.nodes[one].is_up and self.nodes[other].is_up
-        return are_up and not {one, other} & self.cut
+        is_cut = {one, other} & self.cut or frozenset((one, other)) in self.severed
+        return are_up and not is_cut
 
     # -- time -------------------------------------------------------------------------------------
 

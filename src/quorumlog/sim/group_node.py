@@ -83,6 +83,8 @@ class GroupNode(SimulatedProcess, HostedReplicas):
         self.network = network
         HostedReplicas.__init__(self, {})
         self._hosted: dict[str, _Hosted] = {}
+        self.is_damaged = False
+        """Whether bits of its files were flipped."""
         self._is_up = False
         self._handlers: dict[str, PeerHandler] = {}
         random = Random(f"{network.clock.random.random()}{config.self_id}")  # noqa: S311

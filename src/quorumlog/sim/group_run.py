@@ -12,6 +12,7 @@ from random import Random
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import Role
 from quorumlog.sim.cluster import DATA_FILE_BYTES, INDEX_FILE_BYTES
+from quorumlog.sim.environment_faults import EnvironmentFaults
 from quorumlog.sim.finding import Finding, Outcome, found_by
 from quorumlog.sim.group_changes import GroupChanges
 from quorumlog.sim.group_cluster import DELAY_US, LIMITS, GroupCluster
@@ -38,6 +39,8 @@ class GroupRun:
         self.happened: list[str] = []
         self.changes = GroupChanges(self.cluster, self._say)
         self.faults = GroupFaults(self.cluster, self._say)
+        chance = Random(f"clocks, disks and links {seed}")  # noqa: S311  (nothing secret)
+        self.environment_faults = EnvironmentFaults(self.cluster, chance, self._say)
         chance = Random(f"slow links {seed}")  # noqa: S311  (nothing secret)
         self.slow_links = SlowLinks(self.cluster, chance)
         self._clock = self.cluster.clock
@@ -112,10 +115,12 @@ class GroupRun:
         self._again(APPEND_MS, self._append)
         self.faults.start()
         self.slow_links.start()
+        self.environment_faults.start()
         self.cluster.run_until(int(seconds * 1_000))
         self._is_busy = False
         self.faults.end()
         self.slow_links.end()
+        self.environment_faults.end()
         end_ms = self._clock.now_ms + SETTLE_MS
         while (unsettled := self._unsettled()) and self._clock.now_ms < end_ms:
             self.cluster.run_until(self._clock.now_ms + STEP_MS)
@@ -158,7 +163,10 @@ def run_groups_seed(seed: int, *, seconds: float = 30.0, nodes: int = 3) -> Outc
         run.cluster.checks.appended,
         0,
         run.cluster.trace.text,
-        run.faults.names + ["slow_links"] * run.slow_links.are_chosen,
+        [
+            *(*run.faults.names, *run.environment_faults.names),
+            *["slow_links"] * run.slow_links.are_chosen,
+        ],
         {
             "groups": run.happened,
             "slow links": run.slow_links.happened,

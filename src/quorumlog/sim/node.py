@@ -26,13 +26,12 @@ from quorumlog.raft.events import Event
 from quorumlog.sim.disk import SimulatedCrash
 from quorumlog.sim.links import SimulatedLinks, Wires
 from quorumlog.sim.machines import Machines
-from quorumlog.sim.process import DIRECTORY, SimulatedProcess, SimulatedTimer, alarms_of
+from quorumlog.sim.process import SimulatedProcess, SimulatedTimer, alarms_of
 from quorumlog.sim.views import ClusterView, Remains
 from quorumlog.sim.workers import SimulatedDiskWorker
 from quorumlog.storage.journal.writer import JournalLimits
 from quorumlog.storage.log.interface import Log
 from quorumlog.storage.log.store import OpenedGroup
-from quorumlog.storage.metadata.checkpoint import CheckpointFile
 from quorumlog.topics.batch_index import SealLimits
 from quorumlog.wire.frame import Frame
 from quorumlog.wire.joined import split
@@ -292,21 +291,6 @@ class SimulatedNode(SimulatedProcess):
             *(log.end_chain_crc, replica.applied_index, replica.tables.as_of),
             *(counters.alarms, counters.segments_removed, counters.machine_rebuilds),
         )
-
-    def covered_files(self, random: Random) -> list[str]:
-        """Return the names of data files that the last durable checkpoint covers wholly."""
-        files = self.files.copy(random)
-        files.survival = "none"
-        files.power_loss()
-        directory = f"{DIRECTORY}/g"
-        checkpoint = CheckpointFile(files, directory).load(read_only=True)
-        covered = -1 if checkpoint is None else checkpoint.point.position
-        size = self.config.groups[0].mapped_file_size_for_entry_data
-        return [
-            name
-            for name in files.names(f"{directory}/data")
-            if name.isdigit() and int(name) + size <= covered
-        ]
 
     def after_power_loss(self, random: Random, index: int = -1) -> Remains | None:
         """See `NodeView`."""

@@ -21,6 +21,7 @@ from quorumlog.sim.views import Remains
 from quorumlog.sim.workers import SimulatedDiskWorker, SimulatedExecutor
 from quorumlog.storage.log.settle import settle_node
 from quorumlog.storage.log.store import OpenedGroup, open_group
+from quorumlog.storage.metadata.checkpoint import CheckpointFile
 
 DIRECTORY = "/node"
 NONCE_BITS = 62
@@ -245,6 +246,21 @@ class SimulatedProcess(ABC):
     @abstractmethod
     def _ends(self, *, power: bool, closes: bool) -> None:
         """Forget what the process had; see `stop`."""
+
+    def covered_files(self, group: GroupConfig, random: Random) -> list[str]:
+        """Return the names of a group's data files that its last durable checkpoint covers."""
+        files = self.files.copy(random)
+        files.survival = "none"
+        files.power_loss()
+        directory = f"{DIRECTORY}/{group.group}"
+        checkpoint = CheckpointFile(files, directory).load(read_only=True)
+        covered = -1 if checkpoint is None else checkpoint.point.position
+        size = group.mapped_file_size_for_entry_data
+        return [
+            name
+            for name in files.names(f"{directory}/data")
+            if name.isdigit() and int(name) + size <= covered
+        ]
 
     # -- what invariants read -------------------------------------------------------------------
 
