@@ -59,10 +59,13 @@ def test_every_kind_of_fault_is_used_and_all_that_is_asked_is_served():
     of_groups = [outcome for outcome in outcomes if "groups" in outcome.faults]
     of_brokers = [outcome for outcome in outcomes if "brokers" in outcome.faults]
     of_one_group = [one for one in outcomes if one not in of_groups and one not in of_brokers]
-    for runs, count in ((of_one_group, 26), (of_groups, 12), (of_brokers, 13)):
+    for runs, count in ((of_one_group, 26), (of_groups, 18), (of_brokers, 19)):
         kinds = {kind for outcome in runs for kind in outcome.faults}
         assert len(kinds) == count, sorted(kinds)
-    assert all(outcome.appended > 20 for outcome in [*of_one_group, *of_groups])
+    assert all(outcome.appended > 20 for outcome in of_one_group)
+    # Groups that come and go on full disks take little, on average they do not.
+    assert all(outcome.appended for outcome in of_groups)
+    assert sum(outcome.appended for outcome in of_groups) > 20 * len(of_groups)
     # Producers of partitions wait for their answers: a long election leaves a run few batches.
     assert all(outcome.appended for outcome in of_brokers)
     assert sum(outcome.appended for outcome in of_brokers) > 20 * len(of_brokers)

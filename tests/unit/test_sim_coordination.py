@@ -1,5 +1,7 @@
 """The simulator's rules for coordinators, by commands of a log that was written by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from quorumlog.machine.cluster.commands import (
@@ -9,10 +11,13 @@ from quorumlog.machine.cluster.commands import (
     Envelope,
     InitTransaction,
     OffsetToCommit,
+    SavedMember,
+    SaveGroup,
 )
 from quorumlog.machine.cluster.state import Topic
 from quorumlog.machine.cluster.transactions import Transactions
 from quorumlog.sim.finding import Finding
+from quorumlog.sim.group_members import GroupHistory, GroupMember
 from quorumlog.sim.invariants.coordination import Coordination, progress_text
 
 TERM = 1
@@ -45,3 +50,23 @@ def test_b5_the_offset_that_was_added_last_stays(monkeypatch):
     monkeypatch.setattr(Transactions, "_void", lambda self, *what: None)
     with pytest.raises(Finding, match="after that of the entry 5"):
         carried_out(of_two_transactions())
+
+
+def told(followed, member_id, assignment, *, has_filled):
+    """Return whether what a member is told in generation 1 is judged."""
+    cluster = SimpleNamespace(coordination=followed, has_filled=has_filled)
+    requests = SimpleNamespace(cluster=cluster, random=None)
+    member = GroupMember(requests, member_id, GroupHistory("g"), None, None)
+    member._member_id, member.generation = member_id, 1
+    return member._is_for_sure(assignment)
+
+
+def test_of_a_group_that_may_be_unsaved_only_saved_assignments_are_judged():
+    followed, assigned = Coordination(), bytes([0, 1])
+    saved = SavedMember("m", None, "c", "h", 1_500, 1_500, b"", assigned)
+    command = SaveGroup(TERM, "g", 1, "consumer", "range", "m", [saved])
+    followed._take(Envelope(bytes(16), 5, command), TERM, 0)
+    assert told(followed, "m", assigned, has_filled=True)
+    assert not told(followed, "m", bytes([2]), has_filled=True)
+    assert not told(followed, "n", assigned, has_filled=True)
+    assert told(followed, "n", assigned, has_filled=False), "it must have been saved"

@@ -175,6 +175,8 @@ class BrokerRun:
             leaders = sum(one.core.role is Role.LEADER for one in found)
             if len(ends) > 1 or leaders != 1 or len(found) < len(nodes):
                 return f"{name}: {leaders} leaders, committed and ends are {sorted(ends)}"
+        if damaged := self.cluster.find_damage():
+            return damaged
         if self._visible is None and (self._reading is None or self._reading.done()):
             self._reading = self.requests.begin(self._read_all())
         return "" if self._visible is not None else "readers of committed records do not get all"

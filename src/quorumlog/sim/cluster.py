@@ -267,7 +267,7 @@ class SimulatedCluster:
         """Have every replica read its whole log, as a scrub would, so that it finds its damage."""
         for node in self.nodes.values():
             if node.is_up and not node.running.is_broken:
-                node.enter(partial(_read_all, node.running))
+                node.enter(partial(read_all, node.running))
 
     def run_until_equal(self, limit_ms: int) -> None:
         """Let things happen until one leads, all members are equal, and an append was served.
@@ -369,7 +369,8 @@ class SimulatedCluster:
         return "; ".join(parts)
 
 
-def _read_all(replica: Replica) -> None:
+def read_all(replica: Replica) -> None:
+    """Read the whole log of a replica, as a scrub would, so that it finds its damage."""
     index = replica.log.before_begin_index + 1
     while index <= replica.log.end_index:
         try:

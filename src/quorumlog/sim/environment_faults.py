@@ -24,7 +24,9 @@ PAUSES_MS: Final = ((100, 1_500), (300, 4_000))
 ROOM_BYTES: Final = 1 << 40
 LEFT_BYTES: Final = (0, 8_192, 40_960)
 """What a full disk has left."""
-FULL_MS: Final = (500, 6_000)
+FULL_MS: Final = (500, 5_000)
+ROOM_MS: Final = 2_000
+"""All disks have room for this time at least before one is filled again: something is to happen."""
 SUSPENDED_MS: Final = (10, 8_000)
 CUT_MS: Final = (200, 5_000)
 FLAPS: Final = 6
@@ -49,6 +51,7 @@ class EnvironmentFaults:
         self._kinds = (found or [self.fill_disk]) if is_chosen else []
         self._pause_ms = random.choice(PAUSES_MS)
         self._damaged = random.choice(cluster.ids)
+        self._fills_from_ms = 0
         self.is_on = False
 
     @property
@@ -106,6 +109,10 @@ class EnvironmentFaults:
 
     def fill_disk(self) -> None:
         """Leave machines nearly no disk space, and free it later."""
+        if self._clock.now_ms < self._fills_from_ms:
+            return
+        self._fills_from_ms = self._clock.now_ms + FULL_MS[1] + ROOM_MS
+        self._cluster.has_filled = True
         for node in self._some():
             files, left = node.files, self._random.choice(LEFT_BYTES)
             files.total_bytes = files.total_bytes - files.free_bytes + left

@@ -51,6 +51,8 @@ class GroupCluster:
         self.cut: set[str] = set()
         self.severed: set[frozenset[str]] = set()
         self.one_way: set[tuple[str, str]] = set()
+        self.has_filled = False
+        """Whether the disk of a node has been full."""
         self.paces: dict[Link, int] = {}
         self._touched: GroupNode | None = None
         self._epochs: dict[tuple[str, str], int] = {}
@@ -176,6 +178,18 @@ class GroupCluster:
                     where = f"{node.node_id}/{replica.config.group}"
                     text = f"{where}: entry {entry.index} is another group's"
                     raise Finding("no_predecessor", text)
+
+    def find_damage(self) -> str:
+        """Read all logs where bits were flipped, as a scrub would; return what is damaged."""
+        for node, replica in self.replicas():
+            if node.is_damaged and not replica.is_broken:
+                node.enter(partial(cluster.read_all, replica))
+        damaged = [
+            f"{node.node_id}/{replica.config.group}"
+            for node, replica in self.replicas()
+            if replica.log.damaged
+        ]
+        return f"not repaired: {damaged}" if damaged else ""
 
     def describe(self) -> list[str]:
         """Return the state of every node, line by line."""

@@ -147,11 +147,23 @@ class GroupMember(BrokerClient):
         if answer is None or answer["error_code"] != ErrorCode.NONE:
             self._failed(None if answer is None else answer["error_code"])
             return False
-        owner = self._instance_id or self._member_id
-        self.owned = dict.fromkeys(answer["assignment"], 0)
-        for number in self.owned:
-            self.history.owns(self.generation, number, owner)
+        assignment = answer["assignment"]
+        self.owned = dict.fromkeys(assignment, 0)
+        if self._is_for_sure(assignment):
+            owner = self._instance_id or self._member_id
+            for number in self.owned:
+                self.history.owns(self.generation, number, owner)
         return True
+
+    def _is_for_sure(self, assignment: bytes) -> bool:
+        """Whether nobody else may be told of these partitions in this generation.
+
+        Of a group that could not be saved, as disks were full, the next coordinator may make
+        another generation of the same number (decision 0049).
+        """
+        cluster, group = self.requests.cluster, self.history.name
+        saved = cluster.coordination.assignments.get((group, self.generation), {})
+        return not cluster.has_filled or saved.get(self._member_id) == assignment
 
     async def _fetch(self) -> bool:
         """Find out where to go on; return False unless all of it is known."""

@@ -148,7 +148,7 @@ class GroupRun:
             ends = {(one.core.committed_index, one.log.end_index) for one in found.values()}
             if found and (len(leaders) != 1 or len(ends) > 1):
                 return f"{name} has {len(leaders)} leaders, committed and ends are {sorted(ends)}"
-        return ""
+        return self.cluster.find_damage()
 
 
 def run_groups_seed(seed: int, *, seconds: float = 30.0, nodes: int = 3) -> Outcome:

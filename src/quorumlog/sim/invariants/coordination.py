@@ -73,6 +73,8 @@ class Coordination(Invariant):
         """By transactional id and number of its transaction: whether it was committed."""
         self.progress: set[tuple[str, int, int, str]] = set()
         """All that was ever committed: group, number of the partition, offset and metadata."""
+        self.assignments: dict[tuple[str, int], dict[str, bytes]] = {}
+        """By group and generation, as it was saved last: what each member was assigned."""
         self._told: dict[str, bool] = {}
         """By transactional id, if its producer was told how its transaction has ended and the log
         does not say it yet: whether it was committed."""
@@ -156,12 +158,8 @@ class Coordination(Invariant):
             for one, found in zip(command.commits, result.results, strict=True):
                 if is_done and found.code is ResponseCode.SUCCESS:
                     self._check_commit(one, groups.get(one.group), where)
-        elif isinstance(command, SaveGroup) and is_done and command.group in groups:
-            before = groups[command.group].generation
-            self.require(
-                command.generation >= before,
-                f"{where} saves generation {command.generation} after {before}",
-            )
+        elif isinstance(command, SaveGroup) and is_done:
+            self._check_save(command, groups.get(command.group), where)
         codes = result.codes if is_done and isinstance(result, GroupsChanged) else ()
         self._note_offsets(command, codes, index)
         self._check_offsets(groups, command, where)
@@ -189,6 +187,16 @@ class Coordination(Invariant):
         else:
             text = f"{where} of generation {command.generation} after {group.generation}"
             self.require(command.generation >= group.generation, text)
+
+    def _check_save(
+        self, command: SaveGroup, group: ConsumerGroupRecord | None, where: str
+    ) -> None:
+        """Generations of a group only rise."""
+        before = command.generation if group is None else group.generation
+        text = f"{where} saves generation {command.generation} after {before}"
+        self.require(command.generation >= before, text)
+        assigned = {one.member_id: one.assignment for one in command.members}
+        self.assignments[command.group, command.generation] = assigned
 
     def _note_offsets(self, command: Any, codes: Iterable[ResponseCode], index: int) -> None:
         if not isinstance(command, CommitOffsets | AddTransactionOffsets):
