@@ -149,7 +149,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         for part, offset in start_offset.items():
             if part not in known:
                 self._losses.lose(
-                    f"partition {part} was read up to offset {offset - 1}, but the cluster does "
+                    f"partition {part} was {_read_up_to(offset)}, but the cluster does "
                     "not have it any more, or the options do not name it"
                 )
                 continue
@@ -238,7 +238,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
 
     def _lose_end(self, part: Part, offset: int, bounds: Bounds) -> None:
         self._losses.lose(
-            f"partition {part} was read up to offset {offset - 1}, but has {offsets_text(bounds)} "
+            f"partition {part} was {_read_up_to(offset)}, but has {offsets_text(bounds)} "
             "now: was the topic deleted and made again, or the cluster restored from an older copy?"
         )
 
@@ -320,3 +320,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         if not isinstance(partition, OffsetRanges):
             return iter(())
         return read_ranges(self._brokers(), partition.ranges, self._options, self._columns)
+
+
+def _read_up_to(offset: int) -> str:
+    return f"read up to offset {offset - 1}" if offset else "to be read from its first record on"
