@@ -320,7 +320,8 @@ class TaskMember(ConsumerRebalanceListener):
             self._group.history.ended(self.name, time.monotonic())
         for one in (self._consumer, self._producer):
             if one is not None:
-                await asked(asyncio.wait_for(one.stop(), ENDED_S))
+                with contextlib.suppress(CallCancelledError):  # it has stopped all the same
+                    await asked(asyncio.wait_for(one.stop(), ENDED_S))
 
     def end(self):
         """The run is over: this process ends."""
