@@ -156,7 +156,7 @@ class ProtocolMember(BrokerClient):
         )
         error = None
         if answer is not None:
-            error = answer["topics"][0]["partitions"][0]["error_code"]
+            ((_, ((_, error),)),) = answer
         if error == ErrorCode.NONE:
             self.history.committed(number, offset, committed.committed_metadata)
             return
