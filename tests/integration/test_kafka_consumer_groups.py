@@ -283,13 +283,13 @@ def test_b4_a_broker_that_does_not_coordinate_says_so(cluster):
 
 
 @pytest.mark.parametrize(
-    ("moved_s", "error"),
+    ("retry_s", "error"),
     [(15, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), (0, ErrorCode.NOT_COORDINATOR)],
 )
 def test_b4_a_broker_that_does_not_coordinate_has_offsets_asked_for_again(
-    cluster, monkeypatch, moved_s, error
+    cluster, monkeypatch, retry_s, error
 ):
-    monkeypatch.setattr(refused_fetches, "MOVED_S", moved_s)
+    monkeypatch.setattr(refused_fetches, "RETRY_S", retry_s)
     topics = [{"name": "t", "partition_indexes": []}]
     answer = ask(
         cluster,

@@ -1,6 +1,7 @@
 """Consumers whose closing is cancelled, or asked for more than once, leave their group."""
 
 import asyncio
+import gc
 import signal
 import threading
 from functools import partial
@@ -101,13 +102,49 @@ async def test_who_is_about_to_give_up_may_close_whoever_else_does():
     assert (has_ended.is_set(), coordinator.left) == (True, 1)
 
 
+def test_a_consumer_is_closed_from_outside_of_its_loop():
+    coordinator = Coordinator({0})
+    consumer = Consumer("127.0.0.1:1", group="g", log="l")
+    consumer._membership = membership(coordinator)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(consumer._membership.usable())
+
+        async def elsewhere():
+            return asyncio.run_coroutine_threadsafe(consumer.close(), loop)
+
+        closing = asyncio.run(elsewhere())
+        loop.run_until_complete(asyncio.wrap_future(closing, loop=loop))
+        loop.run_until_complete(consumer.close())
+    finally:
+        loop.close()
+    assert coordinator.left == 1
+
+
+class Worker:
+    """What a program has around its consumer, which calls it back."""
+
+    def __init__(self):
+        self.consumer = SyncConsumer(
+            "127.0.0.1:1", group="g", log="l", on_assigned=self.assigned, on_revoked=self.revoked
+        )
+
+    def assigned(self, partitions):
+        pass
+
+    def revoked(self, partitions):
+        self.consumer.commit()
+
+
 def test_a_consumer_that_is_dropped_leaves_and_its_thread_ends():
-    consumer = SyncConsumer("127.0.0.1:1", group="g", log="l")
-    thread, coordinator = consumer._thread, Coordinator({0})
-    consumer._consumer._membership = membership(coordinator)
-    thread.wait(consumer._consumer._membership.usable())
+    worker = Worker()
+    thread, coordinator = worker.consumer._thread, Coordinator({0})
+    callbacks = worker.consumer._consumer._membership._callbacks
+    worker.consumer._consumer._membership = membership(coordinator, **callbacks._asdict())
+    thread.wait(worker.consumer._consumer._membership.usable())
+    del worker
     with pytest.warns(ResourceWarning, match="a SyncConsumer of the group 'g' was not closed"):
-        del consumer
+        gc.collect()
     thread._thread.join(SECONDS)
     assert not thread._thread.is_alive()
     assert coordinator.left == 1

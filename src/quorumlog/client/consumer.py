@@ -209,17 +209,27 @@ class Consumer:
         Nothing is committed, unless there is `auto_commit_ms`: then what was handled is. A loop
         over the consumer ends; a new one, and each other call, raises `QuorumlogError`.
 
-        The call itself begins to close, not the await, and closing goes on in a task of its own if
-        whoever waits for it is cancelled, as by `asyncio.wait_for`; further calls wait for the same
-        task. Only `on_revoked` does not, if it closes while another task does: that one waits for
-        `on_revoked`.
+        In the consumer's event loop the call itself begins to close, not the await. Closing goes on
+        in a task of its own if whoever waits for it is cancelled, as by `asyncio.wait_for`; further
+        calls wait for the same task. Only `on_revoked` does not, if it closes while another task
+        does: that one waits for `on_revoked`.
         """
+        loop = running_loop()
+        if loop is None or self._membership.loop not in (None, loop):
+            return self._close_later()
+        return _ended(self._begin_closing())
+
+    async def _close_later(self) -> None:
+        await _ended(self._begin_closing())
+
+    def _begin_closing(self) -> asyncio.Task[None] | None:
+        """Return the task that closes; None: whoever has called this must not wait for it."""
         caller = asyncio.current_task()
         if self._closing is None or self._closing.cancelled():
             self._closing = asyncio.create_task(self._close(caller))
         elif self._membership.is_revoking_in(caller):
-            return _ended(None)
-        return _ended(self._closing)
+            return None
+        return self._closing
 
     async def _close(self, caller: asyncio.Task[Any] | None) -> None:
         await self._membership.close(caller)
@@ -455,6 +465,14 @@ class Consumer:
         if share is None or not share.places:
             raise RequestError("the consumer has no partitions now, so it cannot seek in them")
         self._membership.seek(share, dict.fromkeys(share.places, at))
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

@@ -196,6 +196,11 @@ class Membership:
 
     # -- heartbeats ---------------------------------------------------------------------------
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop in which heartbeats are sent; None: none are."""
+        return None if self._task is None else self._task.get_loop()
+
     def _start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())

@@ -10,19 +10,18 @@ from types import TracebackType
 from typing import Unpack
 
 from quorumlog.client.consumer import Consumer, ConsumerOptions, Start, plain_function
-from quorumlog.client.consumer_membership import Revoked
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
 
 
 def _dropped(consumer: Consumer, thread: LoopThread, which: str) -> None:
-    """Have a consumer that nobody has closed, nor can close any more, leave its group."""
+    """Have a consumer that was garbage-collected without being closed leave its group."""
     if not thread.is_running or thread.is_stopping:
         return
-    warnings.warn(f"{which} was not closed; it leaves its group now", ResourceWarning, stacklevel=2)
     with suppress(QuorumlogError):  # it is being closed
         thread.submit(_close_and_stop(consumer, thread))
+    warnings.warn(f"{which} was not closed; it leaves its group now", ResourceWarning, stacklevel=2)
 
 
 async def _close_and_stop(consumer: Consumer, thread: LoopThread) -> None:
@@ -32,9 +31,20 @@ async def _close_and_stop(consumer: Consumer, thread: LoopThread) -> None:
         await thread.stop_from_within()
 
 
-async def _in_a_thread(revoked: Revoked, partitions: frozenset[int]) -> None:
+# Callbacks may refer to the consumer, which its thread must not keep alive.
+
+
+def _assigned(owner: "weakref.ref[SyncConsumer]", partitions: frozenset[int]) -> None:
+    consumer = owner()
+    if consumer is not None and consumer._on_assigned is not None:
+        consumer._on_assigned(partitions)
+
+
+async def _revoked(owner: "weakref.ref[SyncConsumer]", partitions: frozenset[int]) -> None:
     """Call what may wait for the consumer, outside of the thread that the consumer runs in."""
-    await asyncio.to_thread(revoked, partitions)
+    consumer = owner()
+    if consumer is not None and consumer._on_revoked is not None:
+        await asyncio.to_thread(consumer._on_revoked, partitions)
 
 
 class SyncConsumer:
@@ -48,8 +58,8 @@ class SyncConsumer:
     Heartbeats are sent in a daemon thread of its own, also while the program handles an entry.
     `on_assigned` is called in that thread, too, so it cannot call the consumer, which raises
     `QuorumlogError`. `on_revoked` is called in another one, and may call `commit`; the program gets
-    no entry meanwhile. Calls during or after `close` raise `QuorumlogError`. A consumer that the
-    program drops without closing it leaves its group, with a `ResourceWarning`.
+    no entry meanwhile. Calls during or after `close` raise `QuorumlogError`. A consumer that is
+    garbage-collected without being closed leaves its group, with a `ResourceWarning`.
 
     Attributes:
         group: name of the consumer group.
@@ -64,9 +74,13 @@ class SyncConsumer:
         log: str,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        revoked = plain_function("on_revoked", options.get("on_revoked"))
-        if revoked is not None:
-            options["on_revoked"] = partial(_in_a_thread, revoked)
+        self._on_assigned = plain_function("on_assigned", options.get("on_assigned"))
+        self._on_revoked = plain_function("on_revoked", options.get("on_revoked"))
+        owner = weakref.ref(self)
+        if self._on_assigned is not None:
+            options["on_assigned"] = partial(_assigned, owner)
+        if self._on_revoked is not None:
+            options["on_revoked"] = partial(_revoked, owner)
         self._consumer = Consumer(servers, group=group, log=log, **options)
         self._thread = LoopThread("consumer")
         self.group = self._consumer.group

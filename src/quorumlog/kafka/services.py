@@ -83,7 +83,8 @@ def broker_changed(services: Services) -> None:
     nobody hears of are to be removed. Then requests go on that came before the broker knew all
     topics.
     """
-    services.coordinator.is_current()
+    if services.coordinator.is_current():
+        services.refused_fetches.coordinates()
     services.transactions.is_current()
     if services.broker.is_complete:
         for queue in list(services.held):

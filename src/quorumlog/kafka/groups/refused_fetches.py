@@ -13,31 +13,29 @@ from weakref import WeakKeyDictionary
 
 from quorumlog.kafka.errors import ErrorCode
 
-MOVED_S: Final = 30.0
-"""How long a connection that may be a member's is told to ask again; half the time that Java's
-consumers give to a question for offsets."""
+RETRY_S: Final = 30.0
+"""How long a connection that may be a member's is told to ask again, before it is sent to the
+coordinator; half the time that Java's consumers give to a question for offsets."""
 
 
 class RefusedFetches:
-    """Since when connections have asked here in vain, as long as they are open.
+    """When connections were first refused here, of those that are open.
 
     Times are in seconds of a clock that never goes back.
     """
 
     def __init__(self) -> None:
-        self._asked: WeakKeyDictionary[object, tuple[float, float]] = WeakKeyDictionary()
+        self._refused: WeakKeyDictionary[object, float] = WeakKeyDictionary()
 
     def error(self, connection: object, now_s: float, member_id: str | None) -> ErrorCode:
         """Return what a connection is told that asks for offsets which are not known here.
 
         `member_id`: of the member that asks, if the request says that.
         """
-        if member_id:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        first_s, last_s = self._asked.get(connection, (now_s, now_s))
-        if now_s - last_s >= MOVED_S:  # it has asked elsewhere since
-            first_s = now_s
-        self._asked[connection] = first_s, now_s
-        if now_s - first_s < MOVED_S:
+        if member_id or now_s - self._refused.setdefault(connection, now_s) < RETRY_S:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NOT_COORDINATOR
+
+    def coordinates(self) -> None:
+        """The broker coordinates: whoever it refuses after that is refused for the first time."""
+        self._refused.clear()

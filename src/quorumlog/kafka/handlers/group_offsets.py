@@ -176,9 +176,6 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     answers = []
     for one in asked:
         error = group_error(context, one.group_id)
-        if error is ErrorCode.NOT_COORDINATOR:
-            refused, now_s = context.services.refused_fetches, context.services.now()
-            error = refused.error(context.owner, now_s, getattr(one, "member_id", None))
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
         if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_EPOCHS:
@@ -186,6 +183,9 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
             if isinstance(group, ProtocolGroup):
                 error = group.may_fetch(one.member_id, one.member_epoch)
         note(context, error, one.group_id)
+        if error is ErrorCode.NOT_COORDINATOR:
+            refused, now_s = context.services.refused_fetches, context.services.now()
+            error = refused.error(context.owner, now_s, getattr(one, "member_id", None))
         is_stable = getattr(request, "require_stable", False)
         topics = await _fetched(context, one, error, requires_stable=is_stable)
         answers.append({"error_code": error, "topics": topics})
