@@ -13,7 +13,7 @@ from quorumlog.client import options
 from quorumlog.client.arguments import ISOLATION, MILLISECONDS, Check, takes, text
 from quorumlog.client.arguments import start as start_of
 from quorumlog.client.client import Client, seen_entries
-from quorumlog.client.consumer_membership import Callbacks, Membership, Revoked
+from quorumlog.client.consumer_membership import Callbacks, Membership, Revoked, loop_of
 from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
 from quorumlog.client.consumer_share import Share
 from quorumlog.client.loop_thread import closed_text
@@ -209,18 +209,11 @@ class Consumer:
         Nothing is committed, unless there is `auto_commit_ms`: then what was handled is. A loop
         over the consumer ends; a new one, and each other call, raises `QuorumlogError`.
 
-        In the consumer's event loop the call itself begins to close, not the await. Closing goes on
-        in a task of its own if whoever waits for it is cancelled, as by `asyncio.wait_for`; further
-        calls wait for the same task. Only `on_revoked` does not, if it closes while another task
-        does: that one waits for `on_revoked`.
+        In the consumer's event loop the call begins to close, not the await. Closing goes on in a
+        task of its own if who waits is cancelled, as by `asyncio.wait_for`; further calls wait for
+        it, except in `on_revoked`, which that task may wait for.
         """
-        loop = running_loop()
-        if loop is None or self._membership.loop not in (None, loop):
-            return self._close_later()
-        return _ended(self._begin_closing())
-
-    async def _close_later(self) -> None:
-        await _ended(self._begin_closing())
+        return _closing(self._begin_closing, loop_of(self._membership))
 
     def _begin_closing(self) -> asyncio.Task[None] | None:
         """Return the task that closes; None: whoever has called this must not wait for it."""
@@ -467,18 +460,26 @@ class Consumer:
         self._membership.seek(share, dict.fromkeys(share.places, at))
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread, if one does."""
+def _closing(
+    begin: Callable[[], asyncio.Task[None] | None], home: asyncio.AbstractEventLoop | None
+) -> Coroutine[Any, Any, None]:
+    """Begin to close now if the loop `home`, or any one if that is None, runs in this thread.
+
+    Else once what this returns is awaited there. Waits for the task, which goes on if that ends.
+    """
+
+    async def ended(task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            await asyncio.shield(task)
+
+    async def later() -> None:
+        await ended(begin())
+
     try:
-        return asyncio.get_running_loop()
+        running = asyncio.get_running_loop()
     except RuntimeError:
-        return None
-
-
-async def _ended(task: asyncio.Task[None] | None) -> None:
-    """Wait for a task, which goes on if this is cancelled."""
-    if task is not None:
-        await asyncio.shield(task)
+        return later()
+    return ended(begin()) if home in (None, running) else later()
 
 
 def plain_function(name: str, value: F | None) -> F | None:

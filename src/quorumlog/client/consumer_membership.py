@@ -196,11 +196,6 @@ class Membership:
 
     # -- heartbeats ---------------------------------------------------------------------------
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop in which heartbeats are sent; None: none are."""
-        return None if self._task is None else self._task.get_loop()
-
     def _start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -475,6 +470,11 @@ class Membership:
     def is_revoking_in(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a task is the one that awaits `revoked`, so that it cannot wait for `close`."""
         return task is not None and task is self._revoking
+
+
+def loop_of(membership: Membership) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop in which heartbeats are sent; None: none are."""
+    return None if membership._task is None else membership._task.get_loop()
 
 
 def _not_handled(places: Mapping[int, Place]) -> dict[int, Place]:
