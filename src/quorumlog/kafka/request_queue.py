@@ -37,7 +37,7 @@ _STARTED: Final = {
     int(ApiKey.FETCH): start_fetch,
     int(ApiKey.OFFSET_COMMIT): start_offset_commit,
 }
-"""Requests that read and answer themselves, without a task for each."""
+"""Requests whose handlers read and answer them without a task for each."""
 _KEY_NAMES: Final = {int(key): key.name for key in ApiKey}
 _UNKNOWN_KEY: Final = "{} is not spoken here; ApiVersions says what is"
 

@@ -18,31 +18,57 @@ Save = Callable[[SaveGroup, Callable[[ErrorCode], None]], None]
 
 
 class GenerationSaves:
-    """Saves of one group. `last`: what was to be saved last, maybe by an earlier coordinator."""
+    """Saves of one group. `saved`: what was saved last, maybe by an earlier coordinator.
+
+    Many saves may be under way for long: those who wait for them hold only their numbers.
+    """
 
     def __init__(self, save: Save) -> None:
         self._save = save
-        self.last: SaveGroup | None = None
+        self.saved: SaveGroup | None = None
+        self._number = 0
+        self._pending: list[tuple[int, SaveGroup]] = []
+        """By their numbers, the oldest save that has not ended, which may be the one under way, and
+        the newest one, which is saved after that in place of those between them."""
+
+    @property
+    def last(self) -> SaveGroup | None:
+        """What is to be saved last, as far as no save of it has failed."""
+        return self._pending[-1][1] if self._pending else self.saved
 
     def save(self, group: SaveGroup, done: Callable[[ErrorCode], None]) -> None:
         """Have a group saved; `done` is called once."""
-        before, self.last = self.last, group
+        self._number += 1
+        number = self._number
 
         def ended(error: ErrorCode) -> None:
-            if error is not ErrorCode.NONE and self.last is group:
-                self.last = before
+            self._end(number, error)
             done(error)
 
-        self._save(group, ended)
+        self._pending.append((number, group))
+        self._save(group, ended)  # if it is refused, the one before it remains the newest
+        del self._pending[1:-1]
+
+    def _end(self, number: int, error: ErrorCode) -> None:
+        for at, (one, group) in enumerate(self._pending):
+            if one != number:
+                continue
+            if error is ErrorCode.NONE:
+                self.saved = group
+                del self._pending[: at + 1]
+            else:
+                del self._pending[at]
+            return
 
     def with_new_id(self, member: Member, term: int) -> SaveGroup | None:
         """Return the last generation with the new id of a static member, to be saved in a term.
 
         None: no other member with its instance id was saved.
         """
-        if self.last is None or member.instance_id is None:
+        last = self.last
+        if last is None or member.instance_id is None:
             return None
-        for one in self.last.members:
+        for one in last.members:
             if one.instance_id == member.instance_id and one.member_id != member.member_id:
                 old_id = one.member_id
                 break
@@ -51,7 +77,7 @@ class GenerationSaves:
         new_id = member.member_id
         members = [
             replace(one, member_id=new_id) if one.member_id == old_id else one
-            for one in self.last.members
+            for one in last.members
         ]
-        leader = new_id if self.last.leader == old_id else self.last.leader
-        return replace(self.last, term=term, leader=leader, members=members)
+        leader = new_id if last.leader == old_id else last.leader
+        return replace(last, term=term, leader=leader, members=members)

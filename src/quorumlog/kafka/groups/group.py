@@ -175,24 +175,23 @@ class ConsumerGroup:
         member = self.members.take_over(instance_id, member_id)
         member.seen_ms, member.is_absent = now_ms, False
         self.members.update(member, request)
-        if was_leader:
-            self.leader = member_id
+        self.leader = member_id if was_leader else self.leader
         if self.state is not GroupState.STABLE or self.members.selected() != self.protocol:
             self._wait_for_join(member, joined)
             self._save_new_id(member)
             self._rebalance(now_ms)
             return
+        may_skip = request.may_skip  # who waits shall not hold the request, which may be large
 
         def saved(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE and self.state is GroupState.DEAD:
-                error = ErrorCode.NOT_COORDINATOR
-            if error is not ErrorCode.NONE:
-                joined(JoinAnswer(error, member_id))
-            elif self.members.by_id.get(member_id) is not member:
-                joined(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+            member = self.members.by_id.get(member_id)
+            if self.state is GroupState.DEAD:
+                error = error or ErrorCode.NOT_COORDINATOR
+            if error or member is None:
+                joined(JoinAnswer(error or ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             elif not was_leader:
                 joined(self._joined(member))
-            elif request.may_skip:
+            elif may_skip:
                 joined(self._joined(member)._replace(skips_assignment=True))
             else:  # it must not take itself for the leader, as it would assign
                 joined(self._joined(member)._replace(leader=old_id, members=()))
@@ -207,7 +206,8 @@ class ConsumerGroup:
             return
 
         def saved(error: ErrorCode) -> None:
-            if self.members.by_id.get(member_id) is not member or self.state is GroupState.DEAD:
+            member = self.members.by_id.get(member_id)  # held by nobody else once it has left
+            if member is None or self.state is GroupState.DEAD:
                 return  # it has been answered
             member.is_unsaved = False
             if error is not ErrorCode.NONE:
@@ -472,7 +472,7 @@ class ConsumerGroup:
         self.leader = saved.leader
         self.members.restore(saved.members, saved.protocol, now_ms)
         self.state = GroupState.STABLE if self.members.by_id else GroupState.EMPTY
-        self._saves.last = self.saved()
+        self._saves.saved = self.saved()
 
     def end(self, error: ErrorCode) -> None:
         """Answer all who wait: this node coordinates the group no more, or the group is deleted."""

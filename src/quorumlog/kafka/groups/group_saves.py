@@ -1,9 +1,9 @@
 """How the coordinator has groups saved in `__cluster`, and what it does if that fails.
 
 Saves of one group by the classic protocol are not under way at the same time, as an earlier one
-might be carried out after a later one. Of those that wait meanwhile the last one says all, so only
-that is kept, with those that wait for its end. What waits has a bound: a static member that is
-started again and again has its group saved each time.
+might be carried out after a later one. Each holds the whole group, so of those that are asked for
+meanwhile only the newest is kept, with the waiters of all of them. What waits has a bound: a static
+member that is started again and again has its group saved each time.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +24,12 @@ from quorumlog.model.codes import ResponseCode
 SAVE_MS: Final = 5_000
 """How long saving may take, as in Kafka (offsets.commit.timeout.ms)."""
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of what waits to be saved of all groups, with `CALL_BYTES` for each that waits for it."""
-CALL_BYTES: Final = 1_024
-"""More than somebody takes who waits for a save."""
+"""Bytes of what waits to be saved of all groups, with `WAITER_BYTES` for each waiter.
+
+What is under way is bounded elsewhere (`broker.commands.CALL_BYTES_MAX`), but not who waits for it.
+"""
+WAITER_BYTES: Final = 4_096
+"""More than a waiter takes: a member that waits for its answer, with its id and the one before."""
 _ERRORS: Final = {
     ResponseCode.SUCCESS: ErrorCode.NONE,
     ResponseCode.CLUSTER_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -38,21 +41,25 @@ _ERRORS: Final = {
 """Why a group is not saved. After all others members try again later; they look for the coordinator
 first, as for those of which another one may save it. On a full disk a group goes on unsaved."""
 
-Done: TypeAlias = Callable[[ErrorCode], None]
-"""Called once, with NONE or with why a group was not saved."""
+Waiter: TypeAlias = Callable[[ErrorCode], None]
+"""Called once, with NONE or with why a group was not saved. It holds `WAITER_BYTES` at most."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is saved next of a group. `calls`: those that wait for it, or for one before it."""
+    """What is saved next of a group. `waiters`: of this save, and of those that it replaced."""
 
     group: SaveGroup
     group_bytes: int
-    calls: list[Done]
+    waiters: list[Waiter]
+
+    @property
+    def waiter_bytes(self) -> int:
+        return WAITER_BYTES * len(self.waiters)
 
     @property
     def size_bytes(self) -> int:
-        return self.group_bytes + CALL_BYTES * len(self.calls)
+        return self.group_bytes + self.waiter_bytes
 
 
 class GroupSaves:
@@ -74,33 +81,37 @@ class GroupSaves:
         self._saving: dict[str, _Waiting | None] = {}
         """Groups of which a save is under way, with what is to be saved after it."""
         self.waiting_bytes = 0
-        """About how many bytes that takes."""
+        """About how many bytes that takes, and those who wait for it or have waited for what is
+        under way now. The first save of a group does not count: there is one of each at most."""
 
     def is_saving(self, name: str) -> bool:
         """Whether a save of a group by the classic protocol is under way."""
         return name in self._saving
 
-    def save(self, group: SaveGroup, done: Done) -> None:
+    def save(self, group: SaveGroup, done: Waiter) -> None:
         """Have a group by the classic protocol saved; `done` may be called at once."""
         name = group.group
         if name not in self._saving:
             self._saving[name] = None
-            self._order_save(group, [done])
+            self._order_save(group, [done], 0)
             return
         before = self._saving[name]
         if before is not None and before.group.term != group.term:  # of an earlier coordinator
             self._take(name)
-            for call in before.calls:
-                call(ErrorCode.NOT_COORDINATOR)
+            for waiter in before.waiters:
+                waiter(ErrorCode.NOT_COORDINATOR)
             before = self._saving[name]
-        calls = [] if before is None else before.calls
-        waiting = _Waiting(group, _size_of(group), [*calls, done])
-        growth = waiting.size_bytes - (0 if before is None else before.size_bytes)
+        group_bytes = _size_of(group)
+        growth = WAITER_BYTES + group_bytes - (0 if before is None else before.group_bytes)
         if self.waiting_bytes + growth > WAITING_BYTES_MAX:
             done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         self.waiting_bytes += growth
-        self._saving[name] = waiting
+        if before is None:
+            self._saving[name] = _Waiting(group, group_bytes, [done])
+        else:
+            before.group, before.group_bytes = group, group_bytes
+            before.waiters.append(done)
 
     def _take(self, name: str) -> _Waiting | None:
         """Return what is to be saved next of a group; nothing is then."""
@@ -108,18 +119,22 @@ class GroupSaves:
         self.waiting_bytes -= 0 if waiting is None else waiting.size_bytes
         return waiting
 
-    def _order_save(self, group: SaveGroup, calls: Sequence[Done]) -> None:
+    def _order_save(self, group: SaveGroup, waiters: Sequence[Waiter], counted_bytes: int) -> None:
+        """Have a group saved; its waiters are counted until that has ended."""
+
         def ended(error: ErrorCode, *, is_saved: bool) -> None:
             if error is ErrorCode.NONE and not is_saved:
                 self._unsaved(group.group)
+            self.waiting_bytes -= counted_bytes
             waiting = self._take(group.group)
             if waiting is None:
                 del self._saving[group.group]
             else:
-                self._order_save(waiting.group, waiting.calls)
-            for call in calls:
-                call(error)
+                self._order_save(waiting.group, waiting.waiters, waiting.waiter_bytes)
+            for waiter in waiters:
+                waiter(error)
 
+        self.waiting_bytes += counted_bytes
         self.order(group, ended)
 
     def order(self, command: SaveGroup | SaveConsumers, ended: SavedAnswer) -> None:

@@ -169,7 +169,7 @@ class OffsetCommit:
             self._wanted.append((place, judged))
 
     def _commit(self) -> None:
-        """Have all offsets that may be committed so."""
+        """Commit the offsets that passed the checks."""
         asked, commits = self._asked, self._context.services.commits
         generation = max(NO_GENERATION, asked.generation_id_or_member_epoch)
         member_id = asked.member_id if self._has_epochs else ""

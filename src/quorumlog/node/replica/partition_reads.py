@@ -133,8 +133,8 @@ class PartitionReads:
         """Return the largest leader epoch up to one that has records, and where these end.
 
         What is not committed does not count. The epoch of this leader ends at the high watermark,
-        one after it at -1, being -1: of these two cases only a leader that is confirmed may speak
-        (`confirm`). None: there is no partition on this channel.
+        one after it at -1, being -1: these two cases may be answered only after `confirm`. None:
+        there is no partition on this channel.
         """
         partition, term = self.partition(channel), self._context.core.term
         if partition is None:
