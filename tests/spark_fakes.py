@@ -71,9 +71,9 @@ class FakeCluster:
         self.calls["groups"] += 1
         return frozenset(self.content)
 
-    def bounds(self, group, isolation, *, is_poll=False):
-        self.calls["bounds" if is_poll else "confirmed bounds"] += 1
-        if is_poll and group in self.former:
+    def bounds(self, group, isolation, *, unconfirmed=False):
+        self.calls["bounds" if unconfirmed else "confirmed bounds"] += 1
+        if unconfirmed and group in self.former:
             return self.former[group]
         return self.group(group).bounds(isolation)
 

@@ -66,7 +66,7 @@ class FakeBrokers:
         self.timeouts = []
         self.is_down = False
         self.hidden = set()
-        """Partitions that the broker that is asked for a list of them does not know."""
+        """Partitions that a broker does not know if it is asked alone."""
         self.before_fetch = None
         """Called before each fetch, with its number."""
         self.before_confirmed = lambda: None
@@ -88,24 +88,24 @@ class FakeBrokers:
     def cluster_id(self):
         return "cluster-of-test"
 
-    def topics(self):
-        self._called("topics")
+    def topics(self, *, unconfirmed=False):
+        self._called("topics" if unconfirmed else "confirmed topics")
         found = {}
-        for part in self.content.keys() - self.hidden:
+        for part in self.content.keys() - (self.hidden if unconfirmed else set()):
             found.setdefault(part.topic, []).append(part.partition)
         return found
 
-    def partitions(self, topics):
-        self._called("partitions")
-        return {name: parts for name, parts in self.topics().items() if name in topics}
+    def partitions(self, topics, *, unconfirmed=False):
+        found = self.topics(unconfirmed=unconfirmed)
+        return {name: parts for name, parts in found.items() if name in topics}
 
     def existing(self, parts):
         self._called("existing")
         return {part for part in parts if part in self.content}
 
-    def offsets(self, times, *, reads_committed, is_poll=False):
-        self._called("offsets" if is_poll else "confirmed offsets")
-        if not is_poll:
+    def offsets(self, times, *, reads_committed, unconfirmed=False):
+        self._called("offsets" if unconfirmed else "confirmed offsets")
+        if not unconfirmed:
             self.before_confirmed()
         for part in times:
             self._check_is_there(part)

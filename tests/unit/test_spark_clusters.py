@@ -25,5 +25,5 @@ def test_a_leader_is_believed_once_it_has_proved_that_it_leads(monkeypatch):
         monkeypatch.setattr(module, "client_for", lambda *_: SimpleNamespace(bounds=bounds))
     cluster = RemoteCluster("h:1", 1)
     assert cluster.bounds("g", "read_committed") == Bounds(0, 10)
-    assert cluster.bounds("g", "read_committed", is_poll=True) == Bounds(0, 4)
+    assert cluster.bounds("g", "read_committed", unconfirmed=True) == Bounds(0, 4)
     assert ClusterSource("h:1", "g").bounds() == (0, 9)

@@ -134,7 +134,7 @@ def test_a_restarted_query_too_is_refused_soon_when_nobody_answers_then_rides_ou
     assert set(cluster.timeouts[1:]) == {120_000}
 
 
-def unreachable_bounds(group, isolation, *, is_poll=False):
+def unreachable_bounds(group, isolation, *, unconfirmed=False):
     raise NoLeaderError("nobody answers")
 
 
@@ -496,7 +496,7 @@ def test_a_group_is_not_taken_for_gone_because_its_node_does_not_answer():
         cluster.groups = lambda found=answering: frozenset(found)
         assert Query(cluster, checkpoint, groupPattern=".").batches() == [[1, 1]]
 
-    def unreachable(group, isolation, *, is_poll=False):
+    def unreachable(group, isolation, *, unconfirmed=False):
         raise NoLeaderError("no leader of b found")
 
     cluster.bounds = unreachable

@@ -46,8 +46,10 @@ class Cluster:
         if key == ApiKey.LIST_OFFSETS:
             return self._offsets(number, values["topics"])
         assert key == ApiKey.METADATA
-        view, names = self.views[number], [one["name"] for one in values["topics"]]
-        topics = []
+        view, topics = self.views[number], []
+        names = {part.topic for part in view}
+        if values["topics"] is not None:
+            names = [one["name"] for one in values["topics"]]
         for name in names:
             parts = {part: at for part, at in view.items() if part.topic == name}
             rows = [
@@ -61,7 +63,9 @@ class Cluster:
             ]
             code = 0 if rows else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(
-                SimpleNamespace(name=name, error_code=code, is_internal=False, partitions=rows)
+                SimpleNamespace(
+                    name=name, error_code=code, is_internal=name.startswith("_"), partitions=rows
+                )
             )
         named = self.named.get(number, self.views)
         brokers = [SimpleNamespace(node_id=one, host="h", port=one) for one in named]
@@ -92,9 +96,9 @@ class Cluster:
         return RemoteBrokers(servers, timeout_ms, "test")
 
     def end(self, part=T0, **options):
-        is_poll = options.pop("is_poll", False)
+        unconfirmed = options.pop("unconfirmed", False)
         brokers = self.brokers(**options)
-        return brokers.offsets({part: LATEST}, reads_committed=True, is_poll=is_poll)[part]
+        return brokers.offsets({part: LATEST}, reads_committed=True, unconfirmed=unconfirmed)[part]
 
 
 def test_the_newest_leader_counts_whatever_one_broker_says(monkeypatch):
@@ -129,6 +133,37 @@ def test_a_broker_that_knows_less_than_the_others_does_not_end_a_read(monkeypatc
         brokers.lend(Part("t", 2))
 
 
+def test_partitions_that_one_broker_does_not_know_are_found(monkeypatch):
+    old, new = {T0: (1, 2)}, {T0: (1, 2), T1: (1, 2), Part("u", 0): (1, 3), Part("_o", 0): (1, 3)}
+    found = {"t": [0, 1], "u": [0]}
+    for _ in range(5):
+        cluster = Cluster(monkeypatch, old, new, new, named={1: [1]})
+        brokers = cluster.brokers(servers="h:1,h:2,h:3")
+        assert brokers.topics() == found
+        assert brokers.partitions(["t", "u", "_o"]) == {**found, "_o": [0]}
+    assert Cluster(monkeypatch, new, None, new).brokers().topics() == found
+    alone = Cluster(monkeypatch, old, new, new, named={1: [1]}).brokers()
+    assert alone.topics(unconfirmed=True) == {"t": [0]}
+
+
+def test_partitions_that_only_one_broker_names_are_there_unless_a_majority_say_not(monkeypatch):
+    monkeypatch.setattr(remote_brokers, "UNKNOWN_S", 0)
+    old, new = {T0: (1, 2)}, {T0: (1, 2), T1: (1, 2)}
+    for _ in range(5):
+        assert Cluster(monkeypatch, new, old, old).brokers().topics() == {"t": [0]}
+        assert Cluster(monkeypatch, new, {}, {}).brokers().partitions(["t"]) == {}
+        assert Cluster(monkeypatch, new, old, None).brokers().topics() == {"t": [0, 1]}
+
+
+def test_a_minority_of_the_brokers_does_not_say_which_topics_there_are(monkeypatch):
+    brokers = Cluster(monkeypatch, {T0: (1, 1)}, None, None).brokers(timeout_ms=0)
+    with pytest.raises(NetworkError, match=r"h:[23] cannot be reached"):
+        brokers.topics()
+    with pytest.raises(NetworkError, match=r"h:[23] cannot be reached"):
+        brokers.partitions(["nope"])
+    assert brokers.partitions(["t"], unconfirmed=True) == {"t": [0]}
+
+
 def test_offsets_of_many_partitions_are_asked_for_bit_by_bit(monkeypatch):
     monkeypatch.setattr(remote_brokers, "ASKED_MAX", 7)
     parts = [Part("t", number) for number in range(50)]
@@ -142,7 +177,7 @@ def test_a_leader_that_was_is_not_asked_for_offsets(monkeypatch):
     for _ in range(5):
         assert Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)}).end() == 400
     stood_still = Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)})
-    assert stood_still.end(is_poll=True) in {300, 400}
+    assert stood_still.end(unconfirmed=True) in {300, 400}
 
 
 def test_a_leader_that_is_cut_off_is_not_believed_though_it_names_itself_only(monkeypatch):

@@ -538,6 +538,21 @@ def test_what_one_broker_does_not_know_stays_in_the_checkpoint(names, hidden):
     assert query.latest() == at(10, 11)
 
 
+@pytest.mark.parametrize("names", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])
+def test_all_partitions_are_read_whatever_one_broker_knows(names):
+    brokers = FakeBrokers(t=[filled(10), filled(4)])
+    brokers.hidden = {Part("t", 1)}
+    assert len(offsets_of(brokers, **names)) == 14
+    assert Query(brokers, startingOffsets="earliest", **names).start().offset == at(0, 0)
+    reader = Query(brokers, **names).reader
+    assert reader.latestOffset(at(2), ReadAllAvailable()) == at(10, 0)
+    query = Query(brokers, at(2), **names)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.latest() == at(10, 0)
+    query.offset = at(10, 0)
+    assert len(query.batch()) == 4
+
+
 def test_only_the_partition_that_is_gone_leaves_the_checkpoint():
     brokers = FakeBrokers(t=[filled(10), filled(10)])
     query = Query(brokers, at(5, 5), assign='{"t": [0, 1]}', failOnDataLoss="false")

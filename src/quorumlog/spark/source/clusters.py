@@ -76,10 +76,10 @@ class Cluster(Protocol):
         """Return the groups that any node hosts."""
         ...
 
-    def bounds(self, group: str, isolation: Isolation, *, is_poll: bool = False) -> Bounds:
+    def bounds(self, group: str, isolation: Isolation, *, unconfirmed: bool = False) -> Bounds:
         """Return what the leader can serve, once a majority has confirmed that it leads.
 
-        `is_poll`: without that, so that it may lack what is new if it was deposed and has not
+        `unconfirmed`: without that, so that it may lack what is new if it was deposed and has not
         noticed; it is asked for again soon. Raises `UnknownGroupError`.
         """
         ...
@@ -199,10 +199,10 @@ class RemoteCluster:
         client = self._client(ANY_GROUP)
         return client.wait(_hosted_groups(client.asynchronous))
 
-    def bounds(self, group: str, isolation: Isolation, *, is_poll: bool = False) -> Bounds:
+    def bounds(self, group: str, isolation: Isolation, *, unconfirmed: bool = False) -> Bounds:
         """See `Cluster`."""
         client = self._client(group)
-        begin, last = client.bounds(linearizable=not is_poll, isolation=isolation)
+        begin, last = client.bounds(linearizable=not unconfirmed, isolation=isolation)
         return Bounds(begin, last + 1)
 
     def record(self, group: str, index: int) -> IndexRecord:

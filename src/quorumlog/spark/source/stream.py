@@ -112,7 +112,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         cluster = self._connect(options.servers, min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms))
         for group in options.groups[:1]:
             with suppress(UnknownGroupError):  # what that means depends on the offset
-                cluster.bounds(group, options.isolation, is_poll=True)
+                cluster.bounds(group, options.isolation, unconfirmed=True)
         if not options.groups:
             cluster.groups()
         self._has_answered = True
@@ -170,8 +170,8 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         `DataLossError` when entries after `start` are gone, unless the options say to skip them.
         """
         cluster, start_offset = self._planning_cluster(), parse_offset(start)
-        is_poll = self._is_asked_again(start_offset, limit)
-        known = self._ask_bounds(cluster, start_offset, is_poll=is_poll)
+        unconfirmed = self._is_asked_again(start_offset, limit)
+        known = self._ask_bounds(cluster, start_offset, unconfirmed=unconfirmed)
         if self._first_batch.is_left_empty(limit):
             return start
         end: Offset = {}
@@ -217,7 +217,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         return self._pinned is None or start_offset.keys() <= self._pinned.keys()
 
     def _ask_bounds(
-        self, cluster: Cluster, start_offset: Offset, *, is_poll: bool
+        self, cluster: Cluster, start_offset: Offset, *, unconfirmed: bool
     ) -> Mapping[str, Bounds]:
         """Return what can be read of the groups wanted, without those that no longer exist."""
         wanted = self._wanted(cluster, start_offset)
@@ -227,18 +227,20 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         for group in sorted(wanted):
             try:
                 read_to = start_offset[group].index if group in start_offset else 0
-                found[group] = self._bounds_of(cluster, group, read_to, is_poll=is_poll)
+                found[group] = self._bounds_of(cluster, group, read_to, unconfirmed=unconfirmed)
             except UnknownGroupError:
                 if group not in start_offset:
                     raise
         self._bounds, self._bounds_for, self._bounds_at = found, wanted, self._now_ms()
         return found
 
-    def _bounds_of(self, cluster: Cluster, group: str, read_to: int, *, is_poll: bool) -> Bounds:
+    def _bounds_of(
+        self, cluster: Cluster, group: str, read_to: int, *, unconfirmed: bool
+    ) -> Bounds:
         """Return what can be read; an answer that ends before `read_to` is made sure of."""
         isolation = self._options.isolation
-        found = cluster.bounds(group, isolation, is_poll=is_poll)
-        return cluster.bounds(group, isolation) if is_poll and found.beyond < read_to else found
+        found = cluster.bounds(group, isolation, unconfirmed=unconfirmed)
+        return cluster.bounds(group, isolation) if unconfirmed and found.beyond < read_to else found
 
     def _wanted(self, cluster: Cluster, start_offset: Offset) -> frozenset[str]:
         """Return the groups to read; one that was read may be on nodes that do not answer now."""
@@ -329,7 +331,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
     ) -> IndexRange:
         losses, last = self._losses, until.index - 1
         try:
-            bounds = self._bounds_of(cluster, group, until.index, is_poll=True)
+            bounds = self._bounds_of(cluster, group, until.index, unconfirmed=True)
         except UnknownGroupError:
             losses.lose(f"group {group}: the cluster does not host it any more")
             return IndexRange(group, 0, -1)

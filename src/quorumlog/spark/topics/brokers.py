@@ -36,12 +36,22 @@ class Brokers(Protocol):
         """Return the id of the cluster, which no other one has."""
         ...
 
-    def topics(self) -> dict[str, list[int]]:
-        """Return all topics with their partitions, those of Kafka's own excepted."""
+    def topics(self, *, unconfirmed: bool = False) -> dict[str, list[int]]:
+        """Return all topics with their partitions, those of Kafka's own excepted.
+
+        `unconfirmed` as in `partitions`.
+        """
         ...
 
-    def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        """Return the partitions of topics; a topic that is not there is left out."""
+    def partitions(
+        self, topics: Sequence[str], *, unconfirmed: bool = False
+    ) -> dict[str, list[int]]:
+        """Return the partitions of topics; a topic that is not there is left out.
+
+        A majority of the brokers is asked, as one may be cut off from the others: what one of them
+        names is there, unless a majority say that it is not. `unconfirmed`: one broker is asked,
+        which may lack what is new; it is asked for again soon.
+        """
         ...
 
     def existing(self, parts: Iterable[Part]) -> set[Part]:
@@ -52,15 +62,14 @@ class Brokers(Protocol):
         ...
 
     def offsets(
-        self, times: Mapping[Part, int], *, reads_committed: bool, is_poll: bool = False
+        self, times: Mapping[Part, int], *, reads_committed: bool, unconfirmed: bool = False
     ) -> dict[Part, int | None]:
         """Return the first offset of partitions that is not older than a time, None: there is none.
 
         A time is milliseconds since 1970, `EARLIEST` or `LATEST`: the end of what may be read.
         The leader is asked that a majority of the brokers and of the replicas know, as another
-        broker may take itself for it. `is_poll`: the one that was known last, which may lack what
-        is new; it is asked for again soon.
-        Raises `UnknownTopicError`.
+        broker may take itself for it. `unconfirmed`: the one that was known last, which may lack
+        what is new; it is asked for again soon. Raises `UnknownTopicError`.
         """
         ...
 

@@ -27,7 +27,8 @@ class NamedLeader(NamedTuple):
 class Census:
     """The answers about some partitions, of one broker after the other."""
 
-    parts: frozenset[Part]
+    wanted: frozenset[Part] | None = None
+    """The partitions that are asked about; None: all that any answer names."""
     addresses: dict[int, str] = field(default_factory=dict)
     """All brokers that any answer names."""
     _answers: dict[str, Mapping[Part, NamedLeader]] = field(default_factory=dict)
@@ -38,6 +39,13 @@ class Census:
         """Take what the broker at an address says."""
         self.addresses |= brokers
         self._answers[address] = leaders
+
+    @property
+    def parts(self) -> frozenset[Part]:
+        """The partitions that are asked about, as far as they are known."""
+        if self.wanted is not None:
+            return self.wanted
+        return frozenset().union(*self._counted)
 
     @property
     def _known(self) -> set[str]:
@@ -61,8 +69,9 @@ class Census:
     def leaders(self) -> dict[Part, NamedLeader]:
         """Return who leads partitions, as those say who know of the last elections."""
         found: dict[Part, NamedLeader] = {}
+        parts = self.parts
         for one in self._counted:
-            for part in self.parts & one.keys():
+            for part in parts & one.keys():
                 found[part] = max(found.get(part, one[part]), one[part])
         return found
 
@@ -85,6 +94,8 @@ class Census:
         `others` more brokers may be there, which nobody has named yet.
         """
         counted, majority = self._counted, (len(self._known) + others) // 2 + 1
+        if len(counted) < majority:  # they may not know of a partition that was made
+            return False
         for part in self.parts:
             votes = sum(part in one for one in counted)
             if max(votes, len(counted) - votes) < majority:

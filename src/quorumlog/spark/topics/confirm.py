@@ -37,11 +37,11 @@ def confirmed_bounds(
     read_to: Mapping[Part, int],
     *,
     reads_committed: bool,
-    is_poll: bool = False,
+    unconfirmed: bool = False,
 ) -> dict[Part, Bounds]:
     """Return what can be read of partitions, in their order; those that are gone are left out.
 
-    `is_poll` as in `Brokers.offsets`, unless a partition is not as it was. `read_to`: ends that
+    `unconfirmed` as in `Brokers.offsets`, unless a partition is not as it was. `read_to`: ends that
     partitions had. One that ends before is asked for again a few times, of whoever leads it then.
     One that was read further, with uncommitted records, than its ongoing transactions let now has
     its former end: nothing is lost.
@@ -49,7 +49,9 @@ def confirmed_bounds(
     left, tries = list(dict.fromkeys(parts)), AGAIN_MAX
     while True:
         try:
-            found = bounds_of(brokers, left, reads_committed=reads_committed, is_poll=is_poll)
+            found = bounds_of(
+                brokers, left, reads_committed=reads_committed, unconfirmed=unconfirmed
+            )
         except UnknownTopicError:
             there = brokers.existing(left)
             if len(there) == len(left):  # the brokers do not agree yet
@@ -61,15 +63,15 @@ def confirmed_bounds(
             continue
         behind = _behind(found, read_to)
         if behind and reads_committed:
-            waiting = _not_lost(brokers, behind, read_to, is_poll=is_poll)
+            waiting = _not_lost(brokers, behind, read_to, unconfirmed=unconfirmed)
             found |= {part: Bounds(found[part].begin, read_to[part]) for part in waiting}
             behind -= waiting
         if not behind or not tries:
             return found
         tries -= 1
-        if not is_poll:
+        if not unconfirmed:
             time.sleep(AGAIN_S)
-        is_poll = False  # who leads them now
+        unconfirmed = False  # who leads them now
 
 
 def _behind(found: Mapping[Part, Bounds], read_to: Mapping[Part, int]) -> set[Part]:
@@ -77,10 +79,10 @@ def _behind(found: Mapping[Part, Bounds], read_to: Mapping[Part, int]) -> set[Pa
 
 
 def _not_lost(
-    brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int], *, is_poll: bool
+    brokers: Brokers, parts: Iterable[Part], read_to: Mapping[Part, int], *, unconfirmed: bool
 ) -> set[Part]:
     """Return the partitions whose ends are as they were, if uncommitted records count."""
-    ends_of = partial(brokers.offsets, reads_committed=False, is_poll=is_poll)
+    ends_of = partial(brokers.offsets, reads_committed=False, unconfirmed=unconfirmed)
     try:
         ends = ends_of(dict.fromkeys(parts, LATEST))
     except UnknownTopicError:  # which is found when they are asked for again

@@ -96,15 +96,17 @@ def _parts_of(topics: Mapping[str, Sequence[int]]) -> list[Part]:
 
 
 def bounds_of(
-    brokers: Brokers, parts: Iterable[Part], *, reads_committed: bool, is_poll: bool = False
+    brokers: Brokers, parts: Iterable[Part], *, reads_committed: bool, unconfirmed: bool = False
 ) -> dict[Part, Bounds]:
-    """Return what can be read now; `is_poll` as in `Brokers.offsets`.
+    """Return what can be read now; `unconfirmed` as in `Brokers.offsets`.
 
     Raises `UnknownTopicError`.
     """
     parts = list(parts)
     begin, beyond = (
-        brokers.offsets(dict.fromkeys(parts, at), reads_committed=reads_committed, is_poll=is_poll)
+        brokers.offsets(
+            dict.fromkeys(parts, at), reads_committed=reads_committed, unconfirmed=unconfirmed
+        )
         for at in (EARLIEST, LATEST)
     )
     return {part: Bounds(begin[part] or 0, beyond[part] or 0) for part in parts}

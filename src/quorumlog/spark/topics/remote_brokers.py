@@ -105,35 +105,37 @@ class RemoteBrokers:
             self._riding_out(lambda: self._metadata(()))
         return self._cluster_id
 
-    def topics(self) -> dict[str, list[int]]:
+    def topics(self, *, unconfirmed: bool = False) -> dict[str, list[int]]:
         """See `Brokers`."""
-        return self._riding_out(lambda: self._metadata(None))
+        return self._riding_out(lambda: self._discovered(None, unconfirmed))
 
-    def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+    def partitions(
+        self, topics: Sequence[str], *, unconfirmed: bool = False
+    ) -> dict[str, list[int]]:
         """See `Brokers`."""
         ends_at = time.monotonic() + min(UNKNOWN_S, self._timeout_s)
         while True:
-            found = self._riding_out(lambda: self._metadata(topics))
+            found = self._riding_out(lambda: self._discovered(topics, unconfirmed))
             if len(found) == len(set(topics)) or time.monotonic() >= ends_at:
                 return found
             time.sleep(RETRY_S)
 
-    def _metadata(self, topics: Sequence[str] | None) -> dict[str, list[int]]:
-        """Learn brokers and leaders; return topics with their partitions."""
+    def _discovered(self, topics: Sequence[str] | None, unconfirmed: bool) -> dict[str, list[int]]:
+        """Return topics with their partitions; None: all but those of Kafka's own."""
+        parts = self._metadata(topics) if unconfirmed else self._census(topics)
+        found: dict[str, list[int]] = defaultdict(list)
+        for part in sorted(parts):
+            found[part.topic].append(part.partition)
+        return dict(found)
+
+    def _metadata(self, topics: Sequence[str] | None) -> set[Part]:
+        """Learn from one broker what there is, and who leads it; return the partitions."""
         answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, _named(topics))
         self._addresses = _addresses_in(answer)
         self._cluster_id = answer.cluster_id or ""
-        leaders = _leaders_in(answer)
+        leaders = _leaders_in(answer, of_all=topics is None)
         self._leaders |= leaders
-        found: dict[str, list[int]] = {
-            topic.name: []
-            for topic in answer.topics
-            if topic.error_code not in _UNKNOWN and not (topics is None and topic.is_internal)
-        }
-        for part in sorted(leaders):
-            if part.topic in found:
-                found[part.topic].append(part.partition)
-        return found
+        return set(leaders)
 
     def existing(self, parts: Iterable[Part]) -> set[Part]:
         """See `Brokers`."""
@@ -141,12 +143,26 @@ class RemoteBrokers:
         return self._riding_out(lambda: self._existing(wanted)) if wanted else set()
 
     def _existing(self, parts: Iterable[Part], *, of_leaders: bool = False) -> set[Part]:
-        """Ask one broker after the other until enough agree on each partition; see `Census`.
-
-        Who leads them is remembered. Raises `PassingError` if too few brokers answer.
-        """
+        """Return those of some partitions that are there, as enough brokers agree."""
         wanted = frozenset(parts)
         topics = sorted({part.topic for part in wanted})
+        there = self._census(topics, wanted, of_leaders=of_leaders)
+        for part in wanted - there:
+            self._leaders.pop(part, None)
+        return there
+
+    def _census(
+        self,
+        topics: Sequence[str] | None,
+        wanted: frozenset[Part] | None = None,
+        *,
+        of_leaders: bool = False,
+    ) -> set[Part]:
+        """Ask one broker after the other until enough agree on each partition; see `Census`.
+
+        `topics`: of which all `wanted` are, or all partitions are wanted. Returns those that are
+        there; who leads them is remembered. Raises `PassingError` if too few brokers answer.
+        """
         census = Census(wanted)
         former = {*self._addresses.values()}
         failed: PassingError | None = None
@@ -162,7 +178,7 @@ class RemoteBrokers:
             try:
                 answer = self._ask(address, ApiKey.METADATA, _METADATA_VERSION, _named(topics))
                 brokers = _addresses_in(answer)
-                census.take(address, brokers, _leaders_in(answer))
+                census.take(address, brokers, _leaders_in(answer, of_all=topics is None))
             except PassingError as error:
                 failed = error
                 continue
@@ -176,11 +192,8 @@ class RemoteBrokers:
                 f"too few replicas of partition {min(unsure)} say who leads it{reason}"
             )
         self._addresses = census.addresses
-        there = census.there()
         self._leaders |= census.leaders()
-        for part in wanted - there:
-            self._leaders.pop(part, None)
-        return there
+        return census.there()
 
     def _next_of(self, left: set[str], known: set[str]) -> str:
         """Return one of some addresses: at last those that did not answer when asked last.
@@ -192,7 +205,7 @@ class RemoteBrokers:
         return min(addresses, key=lambda one: (one in self._silent, one not in known))
 
     def offsets(
-        self, times: Mapping[Part, int], *, reads_committed: bool, is_poll: bool = False
+        self, times: Mapping[Part, int], *, reads_committed: bool, unconfirmed: bool = False
     ) -> dict[Part, int | None]:
         """See `Brokers`."""
         found: dict[Part, int | None] = {}
@@ -202,7 +215,7 @@ class RemoteBrokers:
         def ask() -> None:
             by_leader: dict[str, dict[Part, int]] = defaultdict(dict)
             left = {part: at for part, at in times.items() if part not in found}
-            if not is_poll:
+            if not unconfirmed:
                 self._confirm_leaders(left)
             for part, at in left.items():
                 by_leader[self._leader(part, left)][part] = at
@@ -210,7 +223,7 @@ class RemoteBrokers:
                 rows = list(asked.items())
                 for start in range(0, len(rows), ASKED_MAX):
                     some = dict(rows[start : start + ASKED_MAX])
-                    self._list_offsets(address, some, found, reads_committed, is_poll)
+                    self._list_offsets(address, some, found, reads_committed, unconfirmed)
 
         self._riding_out(ask)
         return found
@@ -227,7 +240,7 @@ class RemoteBrokers:
         times: Mapping[Part, int],
         found: dict[Part, int | None],
         reads_committed: bool,
-        is_poll: bool,
+        unconfirmed: bool,
     ) -> None:
         """Ask a leader for offsets; one that leads in another epoch than it should refuses that."""
         topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -235,7 +248,9 @@ class RemoteBrokers:
             topics[part.topic].append(
                 {
                     "partition_index": part.partition,
-                    "current_leader_epoch": _ANY_EPOCH if is_poll else self._leaders[part].epoch,
+                    "current_leader_epoch": _ANY_EPOCH
+                    if unconfirmed
+                    else self._leaders[part].epoch,
                     "timestamp": at,
                 }
             )
@@ -535,18 +550,19 @@ def _named(topics: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _addresses_in(answer: Message) -> dict[int, str]:
-    """Return the brokers that an answer to Metadata names, by number."""
+    """Return the brokers that an answer to Metadata names, by broker id."""
     return {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
 
 
-def _leaders_in(answer: Message) -> dict[Part, NamedLeader]:
+def _leaders_in(answer: Message, *, of_all: bool) -> dict[Part, NamedLeader]:
     """Return the partitions that an answer to Metadata has, with who leads them.
 
-    Raises `PassingError` if it does not say everything.
+    `of_all`: all topics were asked for; those of Kafka's own are left out then. Raises
+    `PassingError` if it does not say everything.
     """
     found: dict[Part, NamedLeader] = {}
     for topic in answer.topics:
-        if topic.error_code in _UNKNOWN:
+        if topic.error_code in _UNKNOWN or (of_all and topic.is_internal):
             continue
         if topic.error_code:
             raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")

@@ -85,7 +85,8 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         options = self._options
         timeout_ms = min(PLAN_TIMEOUT_MS, options.fetch_timeout_ms)
         brokers = self._connect(options.servers, timeout_ms, options.client_id)
-        brokers.partitions(options.topics[:1])  # what it means that one is not there depends
+        some = options.topics[:1]  # what it means that one is not there depends
+        brokers.partitions(some, unconfirmed=True)
         self._has_answered = True
         return brokers
 
@@ -126,7 +127,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         brokers = self._planning_brokers()
         bounds = bounds_of(
             brokers,
-            self._wanted(brokers, {}),
+            self._wanted(brokers, {}, unconfirmed=False),
             reads_committed=self._options.reads_committed,
         )
         self._pinned = {part: at.beyond for part, at in bounds.items()}
@@ -140,8 +141,8 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         them.
         """
         brokers, start_offset = self._planning_brokers(), parse_offset(start)
-        is_poll = self._is_asked_again(start_offset, limit)
-        known = self._ask_bounds(brokers, start_offset, is_poll=is_poll)
+        unconfirmed = self._is_asked_again(start_offset, limit)
+        known = self._ask_bounds(brokers, start_offset, unconfirmed=unconfirmed)
         if self._first_batch.is_left_empty(limit):
             return start
         end: Offset = {}
@@ -180,37 +181,45 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         return self._pinned is None or start_offset.keys() <= self._pinned.keys()
 
     def _ask_bounds(
-        self, brokers: Brokers, start_offset: Offset, *, is_poll: bool
+        self, brokers: Brokers, start_offset: Offset, *, unconfirmed: bool
     ) -> Mapping[Part, Bounds]:
         """Return what can be read of the partitions wanted, without those that are gone."""
-        wanted = self._wanted(brokers, start_offset)
+        wanted = self._wanted(brokers, start_offset, unconfirmed=unconfirmed)
         if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
             return self._bounds
-        self._bounds = self._confirmed(brokers, wanted, start_offset, is_poll=is_poll)
+        self._bounds = self._confirmed(brokers, wanted, start_offset, unconfirmed=unconfirmed)
         self._bounds_for, self._bounds_at = wanted, self._now_ms()
         return self._bounds
 
     def _confirmed(
-        self, brokers: Brokers, parts: Iterable[Part], known: Offset, *, is_poll: bool = False
+        self, brokers: Brokers, parts: Iterable[Part], known: Offset, *, unconfirmed: bool = False
     ) -> dict[Part, Bounds]:
         reads_committed = self._options.reads_committed
         return confirmed_bounds(
-            brokers, parts, known, reads_committed=reads_committed, is_poll=is_poll
+            brokers, parts, known, reads_committed=reads_committed, unconfirmed=unconfirmed
         )
 
-    def _wanted(self, brokers: Brokers, start_offset: Offset) -> frozenset[Part]:
-        """Return the partitions to read, new ones too; whether they are there is asked seldom."""
+    def _wanted(
+        self, brokers: Brokers, start_offset: Offset, *, unconfirmed: bool
+    ) -> frozenset[Part]:
+        """Return the partitions to read, new ones too.
+
+        `unconfirmed`: whether they are there is asked seldom, and of one broker.
+        """
         options, now = self._options, self._now_ms()
         if options.assigned is not None:
             return frozenset(options.assigned)
-        if self._parts_at is None or now - self._parts_at >= DISCOVERY_MS:
+        is_due = self._parts_at is None or now - self._parts_at >= DISCOVERY_MS
+        if is_due or not unconfirmed:
             if options.pattern is not None:
-                found = parts_matching(options.pattern, brokers.topics())
+                topics = brokers.topics(unconfirmed=unconfirmed)
+                found = parts_matching(options.pattern, topics)
             else:
-                topics = brokers.partitions(options.topics)
+                topics = brokers.partitions(options.topics, unconfirmed=unconfirmed)
                 found = [Part(name, one) for name, parts in topics.items() for one in parts]
             self._parts, self._parts_at = frozenset(found), self._now_ms()
-        missing = {part for part in start_offset if self._names(part)} - self._parts
+        known = {*start_offset, *(self._pinned or ())}
+        missing = {part for part in known if self._names(part)} - self._parts
         if missing:  # perhaps only at the broker that was asked
             self._parts |= brokers.existing(missing)
         return self._parts
@@ -284,7 +293,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
             for part, beyond in end_offset.items()
             if part in start_offset and start_offset[part] < beyond
         }
-        bounds = self._confirmed(brokers, wanted, end_offset, is_poll=True)
+        bounds = self._confirmed(brokers, wanted, end_offset, unconfirmed=True)
         ranges = [self._kept(one, bounds.get(part)) for part, one in wanted.items()]
         tasks = cut(ranges, self._options)
         total = sum(one.count for one in ranges)
