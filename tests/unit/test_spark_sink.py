@@ -8,7 +8,12 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from quorumlog.client.transactions import ProducerEpoch
 from quorumlog.model.block import HEADER_SIZE
-from quorumlog.model.errors import IndexRemovedError, NetworkError, UnexpectedArgumentError
+from quorumlog.model.errors import (
+    IndexOutOfRangeError,
+    IndexRemovedError,
+    NetworkError,
+    UnexpectedArgumentError,
+)
 from quorumlog.sessions.entries import AcceptedAttempt, EndTransaction
 from quorumlog.spark.data_source import QuorumlogSource
 from quorumlog.spark.sink import writer
@@ -176,8 +181,10 @@ class Ended:
     def init(self):
         return ProducerEpoch(1, 3, self.index)
 
-    def get(self, index):
+    def get(self, index, *, linearizable=False):
         assert index == 70
+        if not linearizable:
+            raise IndexOutOfRangeError("index 70 is beyond the end of a former leader")
         if self.rows is None:
             raise IndexRemovedError("index 70 is gone")
         attempts = tuple(AcceptedAttempt(n, n, 1, 2, count, 0) for n, count in enumerate(self.rows))

@@ -302,6 +302,14 @@ def test_available_now_does_not_wait_for_more_entries():
     assert query.batches() == [[0, 1, 2]]
 
 
+def test_available_now_does_not_end_early_as_a_former_leader_says_so():
+    cluster = FakeCluster(g=filled(10))
+    query = Query(cluster, at(5), maxEntriesPerTrigger="2")
+    query.reader.prepareForTriggerAvailableNow()
+    cluster.former["g"] = Bounds(0, 6)
+    assert query.batches() == [[5, 6], [7, 8], [9]]
+
+
 def test_available_now_leaves_groups_that_come_later_to_the_next_run():
     cluster = FakeCluster(a=filled(2))
     query = Query(cluster, groupPattern=".", startingIndex="earliest").start()

@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
-from quorumlog.model.errors import NetworkError
+from quorumlog.model.errors import NetworkError, RemoteProtocolError
 from quorumlog.spark.topics import remote_brokers
 from quorumlog.spark.topics.errors import PassingError, UnknownTopicError
 from quorumlog.spark.topics.part import LATEST, Part
@@ -16,8 +16,13 @@ from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 T0, T1 = Part("t", 0), Part("t", 1)
 
 
+OTHER = "a server that does not speak Kafka's protocol"
+
+
 class Cluster:
     """Brokers h:1, h:2 … by what they know: leader's epoch and id of each partition; None: dead.
+
+    `OTHER` in the place of what one knows: it is no broker.
 
     `replicas` of each partition are on all of them unless named; `named`: the brokers that one
     names, unless all. Each broker leads in the epoch that it knows, if it says that it leads.
@@ -38,6 +43,8 @@ class Cluster:
 
         def ask(key, version, values):
             self.asked[key, number] += 1
+            if self.views[number] is OTHER:
+                raise RemoteProtocolError(f"{address} does not speak Kafka's protocol")
             return self._answer(number, key, values)
 
         return SimpleNamespace(ask=ask, close=lambda: None, address=address)
@@ -67,7 +74,8 @@ class Cluster:
                     name=name, error_code=code, is_internal=name.startswith("_"), partitions=rows
                 )
             )
-        named = self.named.get(number, self.views)
+        brokers = [one for one, view in self.views.items() if view is not OTHER]
+        named = self.named.get(number, brokers)
         brokers = [SimpleNamespace(node_id=one, host="h", port=one) for one in named]
         return SimpleNamespace(topics=topics, brokers=brokers, cluster_id="c")
 
@@ -164,6 +172,30 @@ def test_a_minority_of_the_brokers_does_not_say_which_topics_there_are(monkeypat
     assert brokers.partitions(["t"], unconfirmed=True) == {"t": [0]}
 
 
+def test_a_broker_that_is_cut_off_does_not_keep_a_task_from_the_others(monkeypatch):
+    new = {T0: (4, 2)}
+    for cut_off in ({T0: (3, -1)}, {T0: (3, 3)}):  # it names no leader, or not where it is
+        cluster = Cluster(monkeypatch, cut_off, new, new, named={1: [1]})
+        for _ in range(10):
+            assert cluster.brokers(servers="h:1,h:2,h:3").lend(T0).address == "h:2"
+
+
+def test_an_address_that_does_not_speak_kafka_is_one_that_fails(monkeypatch):
+    view, servers = {T0: (4, 2)}, "h:4,h:1,h:2,h:3"
+    for _ in range(5):
+        cluster = Cluster(monkeypatch, view, view, view, OTHER, replicas=[1, 2, 3])
+        assert cluster.end(servers=servers) == 400
+        assert cluster.brokers(servers=servers).topics() == {"t": [0]}
+        assert cluster.end(servers=servers, unconfirmed=True) == 400
+    alone = Cluster(monkeypatch, OTHER).brokers()
+    for ask in (alone.topics, alone.cluster_id):
+        with pytest.raises(RemoteProtocolError, match="h:1 does not speak Kafka's protocol"):
+            ask()
+    down = Cluster(monkeypatch, None, OTHER).brokers(timeout_ms=0, servers="h:1,h:2")
+    with pytest.raises(NetworkError, match="h:1 cannot be reached"):
+        down.topics()
+
+
 def test_offsets_of_many_partitions_are_asked_for_bit_by_bit(monkeypatch):
     monkeypatch.setattr(remote_brokers, "ASKED_MAX", 7)
     parts = [Part("t", number) for number in range(50)]
@@ -178,6 +210,15 @@ def test_a_leader_that_was_is_not_asked_for_offsets(monkeypatch):
         assert Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)}).end() == 400
     stood_still = Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)})
     assert stood_still.end(unconfirmed=True) in {300, 400}
+
+
+def test_one_broker_does_not_replace_a_leader_by_a_former_one(monkeypatch):
+    cluster = Cluster(monkeypatch, {T0: (3, 1)}, {T0: (4, 2)}, {T0: (4, 2)})
+    brokers = cluster.brokers(servers="h:1,h:2,h:3")
+    assert brokers.offsets({T0: LATEST}, reads_committed=True) == {T0: 400}
+    for _ in range(10):
+        assert brokers.partitions(["t"], unconfirmed=True) == {"t": [0]}
+        assert brokers.offsets({T0: LATEST}, reads_committed=True, unconfirmed=True) == {T0: 400}
 
 
 def test_a_leader_that_is_cut_off_is_not_believed_though_it_names_itself_only(monkeypatch):

@@ -600,6 +600,19 @@ def test_a_leader_that_was_does_not_say_where_a_new_stream_starts_and_a_last_bat
     assert query.latest() == at(10)
 
 
+def test_available_now_does_not_end_early_as_a_former_leader_says_so():
+    partition = filled(100)
+    brokers = FakeBrokers(t=[partition])
+    query = Query(brokers, at(50), maxOffsetsPerTrigger="20")
+    query.reader.prepareForTriggerAvailableNow()
+    found = []
+    for _ in range(3):  # Spark ends at the first batch without records
+        depose(brokers, Part("t", 0), 60)
+        found += query.offsets()
+    assert found == list(range(50, 100))
+    assert query.batch() is None
+
+
 def test_one_broker_is_asked_for_what_a_stream_reads_next():
     query = Query(FakeBrokers(t=[filled(10)]), at(4))
     assert query.latest() == at(10)

@@ -282,8 +282,8 @@ def _rows_of_last(client: SyncClient, found: ProducerEpoch) -> int:
     """Return how many rows the last batch has, by the entry that ended it: it names attempts."""
     if found.end_index < 0:
         return UNKNOWN_ROWS
-    try:
-        ended = EndTransaction.decode(client.get(found.end_index).body)
+    try:  # of a leader that still leads: a former one may not have the entry
+        ended = EndTransaction.decode(client.get(found.end_index, linearizable=True).body)
     except IndexRemovedError:
         return UNKNOWN_ROWS
     if ended is None or ended.accepted is None:

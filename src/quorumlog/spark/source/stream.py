@@ -227,6 +227,8 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         for group in sorted(wanted):
             try:
                 read_to = start_offset[group].index if group in start_offset else 0
+                if self._pinned is not None:
+                    read_to = max(read_to, self._pinned.get(group, 0))
                 found[group] = self._bounds_of(cluster, group, read_to, unconfirmed=unconfirmed)
             except UnknownGroupError:
                 if group not in start_offset:

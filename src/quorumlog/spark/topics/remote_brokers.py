@@ -134,7 +134,8 @@ class RemoteBrokers:
         self._addresses = _addresses_in(answer)
         self._cluster_id = answer.cluster_id or ""
         leaders = _leaders_in(answer, of_all=topics is None)
-        self._leaders |= leaders
+        for part, leader in leaders.items():  # one broker may name a former leader
+            self._leaders[part] = max(leader, self._leaders.get(part, leader))
         return set(leaders)
 
     def existing(self, parts: Iterable[Part]) -> set[Part]:
@@ -165,7 +166,7 @@ class RemoteBrokers:
         """
         census = Census(wanted)
         former = {*self._addresses.values()}
-        failed: PassingError | None = None
+        failed: PassingError | RemoteProtocolError | None = None
         asked: set[str] = set()
         while True:
             known = {*census.addresses.values()} or former
@@ -179,8 +180,8 @@ class RemoteBrokers:
                 answer = self._ask(address, ApiKey.METADATA, _METADATA_VERSION, _named(topics))
                 brokers = _addresses_in(answer)
                 census.take(address, brokers, _leaders_in(answer, of_all=topics is None))
-            except PassingError as error:
-                failed = error
+            except (PassingError, RemoteProtocolError) as error:
+                failed = _worth_more(failed, error)
                 continue
             if address not in brokers.values():
                 self._other_names.add(address)
@@ -392,14 +393,16 @@ class RemoteBrokers:
         """
         if part not in self._leaders:
             self._metadata(sorted({one.topic for one in asked}))
-        if part not in self._leaders:
-            there = self._existing({one for one in asked if one not in self._leaders})
-            if part not in there:
-                raise UnknownTopicError(f"there is no partition {part}", part.topic)
-        address = self._addresses.get(self._leaders[part].broker_id)
+        if self._address_of_leader(part) is None:  # one that is cut off knows less than the others
+            self._confirm_leaders({one for one in asked if self._address_of_leader(one) is None})
+        address = self._address_of_leader(part)
         if address is None:
             raise PassingError(f"partition {part} has no leader")
         return address
+
+    def _address_of_leader(self, part: Part) -> str | None:
+        leader = self._leaders.get(part)
+        return None if leader is None else self._addresses.get(leader.broker_id)
 
     def lend(self, part: Part) -> BrokerConnection:
         """Return a connection to the leader of a partition, for one use only until it is returned.
@@ -440,12 +443,12 @@ class RemoteBrokers:
         addresses = list(dict.fromkeys([*self._addresses.values(), *self._bootstrap]))
         random.shuffle(addresses)
         addresses.sort(key=lambda address: address not in self._connections)
-        failed: PassingError | None = None
+        failed: PassingError | RemoteProtocolError | None = None
         for address in addresses:
             try:
                 return self._ask(address, key, version, values)
-            except PassingError as error:
-                failed = error
+            except (PassingError, RemoteProtocolError) as error:
+                failed = _worth_more(failed, error)
         raise failed or PassingError("there is no address of a broker")
 
 
@@ -539,6 +542,13 @@ def located_of(answer: Message, machine: str, first: int) -> LocatedBatches:
             for one in answer.aborted_transactions
         ],
     )
+
+
+def _worth_more(
+    former: PassingError | RemoteProtocolError | None, error: PassingError | RemoteProtocolError
+) -> PassingError | RemoteProtocolError:
+    """Return which of two errors to report: one that may pass, as all is asked again then."""
+    return former if isinstance(former, PassingError) else error
 
 
 def _named(topics: Sequence[str] | None) -> dict[str, Any]:

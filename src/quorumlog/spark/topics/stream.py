@@ -187,7 +187,11 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         wanted = self._wanted(brokers, start_offset, unconfirmed=unconfirmed)
         if wanted == self._bounds_for and self._now_ms() - self._bounds_at < BOUNDS_MS:
             return self._bounds
-        self._bounds = self._confirmed(brokers, wanted, start_offset, unconfirmed=unconfirmed)
+        read_to = start_offset
+        if self._pinned is not None:  # an end below these is not believed of one leader
+            pinned = self._pinned
+            read_to = {part: max(start_offset.get(part, 0), pinned.get(part, 0)) for part in wanted}
+        self._bounds = self._confirmed(brokers, wanted, read_to, unconfirmed=unconfirmed)
         self._bounds_for, self._bounds_at = wanted, self._now_ms()
         return self._bounds
 
