@@ -44,6 +44,8 @@ TASKS = 3
 FILE_ROWS = 500
 FILE_S = 0.7
 """Pause between two files."""
+AHEAD = 40
+"""Files that are there before their batch is, at most: the last driver has to write them all."""
 ROUND_S = 30.0
 """A round ends once a batch was committed after its fault, or fails after ten times this."""
 STEP_S = 0.5
@@ -241,11 +243,14 @@ class Feeder(threading.Thread):
 
     def __init__(self, directory):
         super().__init__(daemon=True)
-        self._into, self.sent, self.stopping = directory, 0, threading.Event()
+        self._into, self._committed = directory / "in", directory / "checkpoint" / "commits"
+        self.sent, self.stopping = 0, threading.Event()
 
     def run(self):
         number = 0
         while not self.stopping.wait(FILE_S):
+            if number >= len(list(self._committed.glob("[0-9]*"))) + AHEAD:
+                continue
             texts = [f"{self.sent + one}\n" for one in range(FILE_ROWS)]
             path = self._into / f".{number:06}.txt"  # Spark does not see it under this name
             path.write_text("".join(texts))
@@ -314,7 +319,7 @@ def run(directory, options):
     rounds = None
     try:
         make_topics(cluster.bootstrap_servers, TOPICS, PARTITIONS)
-        feeder = Feeder(directory / "in")
+        feeder = Feeder(directory)
         feeder.start()
         rounds = Rounds(cluster, directory, options.seed)
         for number in range(options.rounds):
