@@ -250,7 +250,7 @@ class PartitionReads:
         answered once this leader is confirmed.
         """
         begin = partial(self._read, reads, bytes_max, answer, client, at_least_one=at_least_one)
-        if self.refusal() is not None or not any(map(self._is_after_end, reads)):
+        if self.refusal() is not None or not self._is_any_after_end(reads):
             begin()
             return
 
@@ -262,9 +262,13 @@ class PartitionReads:
 
         self.confirm(confirmed)
 
-    def _is_after_end(self, read: PartitionRead) -> bool:
-        partition = self.partition(read.channel)
-        return partition is not None and read.offset > partition.next_offset
+    def _is_any_after_end(self, reads: Sequence[PartitionRead]) -> bool:
+        partitions = self._readable
+        for read in reads:  # no call for each: most fetches wait at the ends of many partitions
+            partition = partitions.get(read.channel)
+            if partition is not None and read.offset > partition.next_offset:
+                return True
+        return False
 
     def _read(
         self,
