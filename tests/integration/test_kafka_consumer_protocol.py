@@ -2,6 +2,7 @@
 restart, offsets of those that are fenced, and a coordinator that is killed.
 """
 
+import contextlib
 import itertools
 import signal
 import subprocess
@@ -359,8 +360,16 @@ def test_b4_a_group_goes_on_when_its_coordinator_is_killed(tmp_path, consumer):
         members = [consumer("g", "t", servers=servers) for _ in range(2)]
         found = until(shared(*members), *members)
         found += until(lambda more: len(found + more) >= RECORDS, *members)
-        for one in members:
-            one.commit(asynchronous=False)
+        places = [confluent_kafka.TopicPartition("t", number) for number in range(PARTITIONS)]
+
+        def has_committed(_):
+            for one in members:
+                with contextlib.suppress(confluent_kafka.KafkaException):  # it has read nothing yet
+                    one.commit(asynchronous=False)
+            offsets = [one.offset for one in members[0].committed(places, SECONDS)]
+            return offsets == [RECORDS // PARTITIONS] * PARTITIONS
+
+        until(has_committed, *members)
         theirs = owned(*members)
         controller = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=SECONDS)
         port = controller.brokers[controller.controller_id].port
