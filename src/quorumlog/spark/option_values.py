@@ -39,7 +39,7 @@ _DURATION_UNITS = {"": 1, "ms": 1} | {
 
 
 def whole_number(text: str) -> int | None:
-    """Return a number from 0 to 2^63 - 1, if the text is one, in digits of ASCII."""
+    """Return a number from 0 to 2^63 - 1, if the text is one, in ASCII digits."""
     if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX:
         return None
     number = int(text)

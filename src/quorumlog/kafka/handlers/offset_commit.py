@@ -100,7 +100,7 @@ class OffsetCommit:
         self._failed = failed
         elements = len(asked.topics) + sum([len(topic.partitions) for topic in asked.topics])
         self.is_long = elements > ELEMENTS_PER_TURN
-        """Whether it has so many elements that others have their turn in between."""
+        """Whether it has more elements than are handled in one turn."""
         self._outcomes: dict[Place, ErrorCode] = {}
         self._wanted: list[tuple[Place, OffsetToCommit]] = []
         self._left = 0

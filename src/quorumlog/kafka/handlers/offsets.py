@@ -132,7 +132,7 @@ async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) 
     """Answer where the records of leader epochs end: clients see so whether theirs were lost.
 
     Of its own epoch, and of later ones, only a leader that is confirmed may speak: clients take
-    records that a former leader does not know of for lost, and begin anew.
+    records that a former leader does not know of for lost, and start over.
     """
     unsure: dict[Replica, Callable[[Refusal], None]] = {}
     gathering = Gathering[Refusal]()

@@ -108,7 +108,7 @@ class PartitionReads:
         """Have this leader find out by a round of heartbeats whether it still is one.
 
         A former leader that nobody could tell of its successor does not know of the newest records.
-        It must not say that they are not there: consumers would begin anew. It learns within an
+        It must not say that they are not there: consumers would start over. It learns within an
         election time-out that it leads no more.
         """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -170,7 +170,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         `DataLossError` when entries after `start` are gone, unless the options say to skip them.
         """
         cluster, start_offset = self._planning_cluster(), parse_offset(start)
-        unconfirmed = self._is_asked_again(start_offset, limit)
+        unconfirmed = are_ends_asked_again(self._pinned, start_offset, limit)
         known = self._ask_bounds(cluster, start_offset, unconfirmed=unconfirmed)
         if self._first_batch.is_left_empty(limit):
             return start
@@ -209,12 +209,6 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         }
         source = {SERVERS: options.servers, READER: options.reader_name}
         return {group: {**position, **source} for group, position in format_offset(ends).items()}
-
-    def _is_asked_again(self, start_offset: Offset, limit: ReadLimit) -> bool:
-        """Whether what an answer about the ends lacks is read by a later batch of this run."""
-        if isinstance(limit, ReadAllAvailable):
-            return False
-        return self._pinned is None or start_offset.keys() <= self._pinned.keys()
 
     def _ask_bounds(
         self, cluster: Cluster, start_offset: Offset, *, unconfirmed: bool
@@ -416,3 +410,15 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         raise self._error
+
+
+def are_ends_asked_again(
+    pinned: Mapping[Any, int] | None, start_offset: Mapping[Any, Any], limit: ReadLimit
+) -> bool:
+    """Whether what an answer about the ends lacks is read by a later batch of this run.
+
+    `pinned`: where the run ends; None: it goes on.
+    """
+    if isinstance(limit, ReadAllAvailable):
+        return False
+    return pinned is None or start_offset.keys() <= pinned.keys()

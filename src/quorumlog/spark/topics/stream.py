@@ -22,7 +22,12 @@ from quorumlog.spark.source.first_batch import FirstBatch, no_limit
 from quorumlog.spark.source.inline_rows import ENTRIES_MAX, InlineRows
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.source.planning import shares
-from quorumlog.spark.source.stream import BOUNDS_MS, DISCOVERY_MS, monotonic_ms
+from quorumlog.spark.source.stream import (
+    BOUNDS_MS,
+    DISCOVERY_MS,
+    are_ends_asked_again,
+    monotonic_ms,
+)
 from quorumlog.spark.topics.brokers import Brokers, Connect
 from quorumlog.spark.topics.confirm import confirmed_bounds
 from quorumlog.spark.topics.offsets import Offset, OffsetJson, format_offset, parse_offset
@@ -141,7 +146,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         them.
         """
         brokers, start_offset = self._planning_brokers(), parse_offset(start)
-        unconfirmed = self._is_asked_again(start_offset, limit)
+        unconfirmed = are_ends_asked_again(self._pinned, start_offset, limit)
         known = self._ask_bounds(brokers, start_offset, unconfirmed=unconfirmed)
         if self._first_batch.is_left_empty(limit):
             return start
@@ -173,12 +178,6 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         if not self._bounds:
             return None
         return format_offset({part: at.beyond for part, at in self._bounds.items()})
-
-    def _is_asked_again(self, start_offset: Offset, limit: ReadLimit) -> bool:
-        """Whether what an answer about the ends lacks is read by a later batch of this run."""
-        if isinstance(limit, ReadAllAvailable):
-            return False
-        return self._pinned is None or start_offset.keys() <= self._pinned.keys()
 
     def _ask_bounds(
         self, brokers: Brokers, start_offset: Offset, *, unconfirmed: bool
