@@ -55,6 +55,15 @@ def test_a_full_collection_runs_only_once_a_minute(collection):
     assert len(kept) == 200_000
 
 
+def test_what_a_started_node_has_is_not_looked_at_any_more(collection):
+    knot = Knot()
+    seen = weakref.ref(knot)
+    collection.started()
+    del knot
+    gc.collect()
+    assert seen() is not None
+
+
 def test_young_objects_are_left_alone_for_longer_than_python_does(collection):
     gc.collect(0)
     knot = Knot()

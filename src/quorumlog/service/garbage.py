@@ -32,11 +32,15 @@ class GarbageCollection:
         self._thresholds = gc.get_threshold()
 
     def start(self) -> None:
-        """Take over; no collection visits the objects that exist by now."""
+        """Take over, before anybody waits for an answer: it collects all garbage, once."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, self._thresholds[1], _NEVER)
         self._later()
+
+    def started(self) -> None:
+        """The node has started: no collection visits what it has by now."""
+        gc.freeze()
 
     def stop(self) -> None:
         """Let Python decide again."""

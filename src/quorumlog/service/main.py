@@ -86,6 +86,8 @@ async def _serve(config: NodeConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
+    garbage = GarbageCollection(loop)
+    garbage.start()
     watchdog = watchdog_if_wanted()
     served = ServedNode(config, {})
     node = served.node
@@ -93,10 +95,9 @@ async def _serve(config: NodeConfig) -> int:
         {config.group: config.log_level for config in configs}
     )
     node.failure.add_done_callback(lambda _: stop.set())
-    garbage = GarbageCollection(loop)
     try:
         if is_running := await _started(served, stop):
-            garbage.start()
+            garbage.started()
             _log_started(node)
             await stop.wait()
     finally:
