@@ -20,11 +20,13 @@ class Clock:
         heapq.heappush(self.queue, (self.now_us + delay_us, next(self.numbers), call))
 
     def run(self, coroutine):
-        with self.loop.running():
-            task = self.loop.create_task(coroutine)
-            while self.queue:
-                self.now_us, _, call = heapq.heappop(self.queue)
-                call()
+        return self.loop.run(lambda: self._until_done(coroutine))
+
+    def _until_done(self, coroutine):
+        task = self.loop.create_task(coroutine)
+        while self.queue:
+            self.now_us, _, call = heapq.heappop(self.queue)
+            call()
         return task
 
 
@@ -90,9 +92,10 @@ def test_nothing_is_called_once_the_process_has_ended(clock):
 
 def test_the_loop_that_ran_before_runs_again_afterwards(clock):
     other = Clock().loop
-    with other.running():
-        with clock.loop.running():
-            assert asyncio.get_running_loop() is clock.loop
-        assert asyncio.get_running_loop() is other
+
+    def both():
+        return clock.loop.run(asyncio.get_running_loop), asyncio.get_running_loop()
+
+    assert other.run(both) == (clock.loop, other)
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()

@@ -6,6 +6,7 @@ they are once they were decoded, but for Produce, which is given as bytes.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -84,8 +85,7 @@ class BrokerNode(GroupNode):
 
     def enter(self, action: Callable[[], object]) -> None:
         """See `SimulatedProcess`: its loop is the one that runs meanwhile."""
-        with self.loop.running():
-            super().enter(action)
+        self.loop.run(partial(super().enter, action))
 
     def start(self) -> None:
         """See `GroupNode`."""

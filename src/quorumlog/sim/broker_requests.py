@@ -73,13 +73,11 @@ class BrokerRequests:
         self.cluster.clock.after_us(delay_us, lambda: self._enter(call))
 
     def _enter(self, call: Callable[[], object]) -> None:
-        with self.loop.running():
-            call()
+        self.loop.run(call)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Let a client go on by itself. What it raises ends the run."""
-        with self.loop.running():
-            task = self.loop.create_task(work)
+        task = self.loop.run(lambda: self.loop.create_task(work))
         task.add_done_callback(lambda ended: ended.result())
         return task
 

@@ -6,10 +6,11 @@ or processes.
 
 import asyncio
 from asyncio import events
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+Result = TypeVar("Result")
 
 
 class SimulatedHandle:
@@ -52,13 +53,12 @@ class SimulatedLoop:
         """This loop, as those know it who ask no more of it than it has."""
         return cast(asyncio.AbstractEventLoop, self)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Be the running loop, as `asyncio.get_running_loop` returns it."""
+    def run(self, action: Callable[[], Result]) -> Result:
+        """Do something while this is the running loop, as `asyncio.get_running_loop` returns it."""
         before = events._get_running_loop()
         events._set_running_loop(self._as_loop)
         try:
-            yield
+            return action()
         finally:
             events._set_running_loop(before)
 

@@ -45,6 +45,8 @@ class ReplicaOnNode:
         self.config: NodeConfig = replace(node.config, groups=[group], kafka_listen="")
         self.checked: object = None
         """What of it was seen at the last check."""
+        self.checking: Replica | None = None
+        """The replica, while it is being checked; it needs not be looked up then."""
         self._node = node
         self._incarnation = -1
 
@@ -62,7 +64,7 @@ class ReplicaOnNode:
     @property
     def running(self) -> Replica:
         """See `NodeView`."""
-        replica = self._replica
+        replica = self.checking or self._replica
         if replica is None:
             raise Finding("no_error", f"{self.cluster.name} is not open on {self.node_id}")
         return replica
@@ -85,7 +87,7 @@ class ReplicaOnNode:
     @property
     def incarnation(self) -> int:
         """See `NodeView`: a group keeps its directory."""
-        if self.is_up:
+        if self.checking is not None or self.is_up:
             self._incarnation = self.core.config.incarnation
         return self._incarnation
 
@@ -214,6 +216,8 @@ class GroupChecks:
         # a random source of its own: what is checked must not change what happens
         self._random = Random(f"checks {seed}")  # noqa: S311  (nothing secret)
         self._groups: dict[bytes, CheckedGroup] = {}
+        self._views: dict[tuple[str, str], tuple[Replica, bytes, ReplicaOnNode]] = {}
+        """By node and group: its replica when it was seen last, its identity, and its view."""
 
     @property
     def appended(self) -> int:
@@ -230,29 +234,39 @@ class GroupChecks:
             self._prepare(self._groups[identity])
         return self._groups[identity]
 
+    def _view_of(self, node: GroupNode, replica: Replica) -> ReplicaOnNode:
+        key = node.node_id, replica.config.group
+        known, identity = self._views.get(key), replica.core.given_identity
+        if known is None or known[0] is not replica or known[1] != identity:
+            view = self.group_of(replica).nodes[node.node_id]
+            known = self._views[key] = replica, identity, view
+        return known[2]
+
     def sent(self, node: GroupNode, parts: Sequence[PeerMessage]) -> None:
         """A node sends messages of its groups. Raises `Finding`."""
         for part in parts:
             replica = node.replicas.get(part.group)
             if replica is not None:
-                group = self.group_of(replica)
-                view = group.nodes[node.node_id]
-                group.check(lambda invariant: invariant.sent(view, part), "sent")  # noqa: B023
+                view = self._view_of(node, replica)
+                view.checking = replica
+                view.cluster.check(lambda one: one.sent(view, part), "sent")  # noqa: B023
+                view.checking = None
 
     def after_event(self, node: GroupNode) -> None:
         """Something happened on a node. Raises `Finding`."""
         for replica in list(node.replicas.values()) if node.is_up else ():
             if replica.is_broken:
                 continue
-            group = self.group_of(replica)
-            view, core, log = group.nodes[node.node_id], replica.core, replica.log
+            view = self._view_of(node, replica)
+            core, log = replica.core, replica.log
             state = (
                 *(node.life, core.term, core.role, core.membership_index, core.committed_index),
                 *(core.durable_index, log.end_index, log.end_chain_crc),
             )
             if state != view.checked or self._random.random() < UNCHANGED_CHECKED:
-                view.checked = state
-                group.check(lambda one: one.after_event(view), "after_event")  # noqa: B023
+                view.checked, view.checking = state, replica
+                view.cluster.check(lambda one: one.after_event(view), "after_event")  # noqa: B023
+                view.checking = None
 
     def ended(self, identities: set[bytes]) -> None:
         """Nothing happens any more, and these groups are left. Raises `Finding`."""
