@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.command_families import CommandFamily
 from quorumlog.cli.kafka_admin import (
     TIMEOUT_SECONDS,
     Bootstrap,
@@ -28,7 +27,6 @@ _SET: Final = "DYNAMIC_DEFAULT_BROKER_CONFIG"
 """The source of what was set for all brokers."""
 
 app = typer.Typer(
-    cls=CommandFamily,
     help="Configs that all brokers of a cluster share: describe and alter them.",
     no_args_is_help=True,
 )

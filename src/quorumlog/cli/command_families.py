@@ -1,69 +1,104 @@
-"""What somebody who knows other commands may take for an option here, and is told instead.
+"""Finds words of Kafka's own tools on the command line, and says what to type in their place."""
 
-Kafka's tools have options for what are commands here; and some commands here find a cluster at
-addresses for Kafka's clients, others at those for quorumlog's own.
-"""
-
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-_BROKERS: Final = (
-    "--bootstrap-server",
-    "it asks brokers by Kafka's protocol: give --bootstrap-server HOST:PORT, kafkaListen of any "
-    "node",
-)
-_NODES: Final = (
-    "--servers",
-    "it asks nodes by quorumlog's own protocol: give --servers HOST:PORT, the address of any node "
-    "in peers",
-)
-_MEANT: Final = {
-    "--servers": _BROKERS,
-    "-s": _BROKERS,
-    "--bootstrap-server": _NODES,
-    "--bootstrap-servers": _NODES,
-    "-b": _NODES,
-}
-"""Options by which some commands find a cluster: what takes their place in others, and why."""
+from quorumlog.cli.kafka_words import COMMANDS, FAMILIES, TOOLS, hints_for
 
 
-class CommandFamily(TyperGroup):
-    """Says which command it is, if one is given as an option, such as `--describe`."""
+class _Asked(NamedTuple):
+    """The command that was asked for, with its context, and the arguments that are left for it.
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click. Raises `typer.BadParameter` for a command that is given as an option."""
-        for one in args[:1]:
-            name = one.removeprefix("--").removesuffix("-offsets")
-            if one.startswith("--") and name in self.commands:
-                text = f"{one} is a command here, without dashes: {ctx.command_path} {name}"
-                raise typer.BadParameter(text, ctx=ctx)
-        return super().parse_args(ctx, args)
+    `hints`: what to type in place of words that are no command here.
+    """
+
+    context: Any
+    given: Sequence[str]
+    hints: Sequence[str]
 
 
 class AllCommands(TyperGroup):
-    """Says how a command finds the cluster, if it is given the addresses for other commands."""
+    """Says what to type in place of words of Kafka's tools, a line for each."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See click. Raises `typer.BadParameter` for an option that other commands have."""
-        command: Any = self
-        path, given = [ctx.command_path], args
-        while isinstance(command, TyperGroup) and given and given[0] in command.commands:
-            path.append(given[0])
-            command, given = command.commands[given[0]], given[1:]
-        known = {name for one in command.params for name in one.opts}
-        for option in _options_in(given):
-            instead, why = _MEANT.get(option, ("", ""))
-            if option not in known and instead in known:
-                text = f"{' '.join(path)} has no {option}, as {why}"
-                raise typer.BadParameter(text, ctx=ctx)
+        """See click. Ends the command with its usage for words that are no words of it."""
+        asked = _asked_for(ctx, args)
+        hints = [*asked.hints, *_hints_on_options(asked)]
+        if hints:
+            asked.context.fail("\n".join(hints))
         return super().resolve_command(ctx, args)
 
 
-def _options_in(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the names of options before an argument that ends them."""
+def _asked_for(context: Any, given: Sequence[str]) -> _Asked:
+    """Follow the names of commands as far as they go, also those that Kafka's tools have."""
+    hints: list[str] = []
+    while given and isinstance(context.command, TyperGroup):
+        family = context.command
+        name, hint, left = given[0], "", given[1:]
+        if name not in family.commands:
+            name, hint, left = _kafka_word(context, given)
+        if hint:
+            hints.append(hint)
+        if name not in family.commands:
+            break
+        context = typer.Context(family.commands[name], parent=context, info_name=name)
+        given = left
+    return _Asked(context, given, hints)
+
+
+def _kafka_word(context: Any, given: Sequence[str]) -> tuple[str, str, Sequence[str]]:
+    """Return the command that a word of Kafka's tools means, what to say of it, and what is left.
+
+    Either may be empty: no command is meant; there is no such word.
+    """
+    family = _path_of(context)
+    tool = given[0].removesuffix(".sh")
+    if not family and tool in TOOLS:
+        return "", f"there is no {given[0]} here; type {TOOLS[tool]}", given
+    for number, word in enumerate(_words_in(given) if family in FAMILIES else ()):
+        is_option, name = word.startswith("--"), word.removeprefix("--")
+        meant = FAMILIES[family].get(name, name)
+        if not is_option and number:
+            continue  # it may be the value of an option
+        if name in COMMANDS.get(family, {}):
+            return "", f"there is no {word} here; {COMMANDS[family][name]}", given
+        if meant in context.command.commands:
+            said = f"there is no {word} here; type"
+            if is_option:
+                said = f"{word} is a command here, without dashes:"
+            left = [*given[:number], *given[number + 1 :]]
+            return meant, f"{said} {context.command_path} {meant}", left
+    return "", "", given
+
+
+def _hints_on_options(asked: _Asked) -> Iterator[str]:
+    """Yield what to type in place of options that the command does not have."""
+    if isinstance(asked.context.command, TyperGroup):
+        return  # no command of it was named
+    path = _path_of(asked.context)
+    known = {
+        name for one in asked.context.command.params for name in (*one.opts, *one.secondary_opts)
+    }
+    for option in dict.fromkeys(_words_in(asked.given)):
+        if option in known:
+            continue
+        for hint in hints_for(path):
+            if option in hint.options and (not hint.needs or hint.needs in known):
+                command = asked.context.command_path
+                yield f"there is no {option} here; {hint.text.format(command=command)}"
+                break
+
+
+def _path_of(context: Any) -> str:
+    """Return the words after the program's own name."""
+    return str(context.command_path).partition(" ")[2]
+
+
+def _words_in(arguments: Iterable[str]) -> Iterator[str]:
+    """Yield arguments before one that ends the options, and options without their values."""
     for one in arguments:
         if one == "--":
             return

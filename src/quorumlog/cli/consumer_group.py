@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
-from quorumlog.cli.command_families import CommandFamily
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.group_descriptions import (
     CONSUMER,
@@ -58,7 +57,6 @@ LEADERS_S: Final = 5.0
 """So long is waited for leaders of partitions: an election takes less."""
 
 app = typer.Typer(
-    cls=CommandFamily,
     help="Consumer groups of a cluster: list, describe, reset and delete them.",
     no_args_is_help=True,
 )

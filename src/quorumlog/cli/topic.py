@@ -11,7 +11,6 @@ from uuid import UUID
 
 import typer
 
-from quorumlog.cli.command_families import CommandFamily
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import (
     TIMEOUT_SECONDS,
@@ -46,7 +45,6 @@ _TIMED_OUT: Final = 7
 _INVALID_CONFIG: Final = 40
 
 app = typer.Typer(
-    cls=CommandFamily,
     help="Topics of a cluster: create, list, describe, alter and delete them.",
     no_args_is_help=True,
 )

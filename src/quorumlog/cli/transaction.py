@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.command_families import CommandFamily
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
 from quorumlog.cli.options import AsJson, FromDir
@@ -15,7 +14,6 @@ from quorumlog.cli.output import print_json, print_line, print_table
 SHOWN_BY: Final = "quorumlog transaction list"
 
 app = typer.Typer(
-    cls=CommandFamily,
     help="Transactions of producers with a transactional id: list and describe them.",
     no_args_is_help=True,
 )
