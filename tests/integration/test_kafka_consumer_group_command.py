@@ -182,12 +182,13 @@ def test_f2_without_any_leader_none_are_offered(command, leaderless):
 
 
 def test_f2_what_cannot_be_done_is_said_in_words(command):
-    assert "there is no consumer group 'none'" in command("describe", "none")[2]
-    assert "there is no consumer group 'none'" in command("reset", "none", "--to-latest")[2]
-    assert "there is no consumer group 'none'" in command("delete", "none")[2]
+    unknown = "no consumer group 'none' ('quorumlog consumer-group list' shows those there are)\n"
+    assert unknown in command("describe", "none")[2]
+    assert unknown in command("reset", "none", "--to-latest")[2]
+    assert unknown in command("delete", "none")[2]
     assert command("delete", "none", "--if-exists")[0] == 0
     options = ("reset", "new", "--to-latest", "--topic")
-    assert "there is no topic 'unknown'" in command(*options, "unknown")[2]
+    assert "there is no topic 'ordres'; did you mean 'orders'?" in command(*options, "ordres")[2]
     assert "topic orders has no partition 7; it has 2" in command(*options, "orders:7")[2]
     assert command(*options, "orders:x")[0] == 2
     assert command("reset", "new")[0] == 2
@@ -238,6 +239,9 @@ def test_f2_a_reset_says_that_a_group_is_new_and_which_offsets_there_are(command
     assert command("describe", "ordres")[0] == 1
     status, _, error = command("reset", "orders-2", *options[:-1])
     assert (status, "there was no consumer group 'orders-2'; it is made" in error) == (0, True)
+    near = "there is no consumer group 'order-2'; did you mean 'orders-2'? ("
+    assert near in command("describe", "order-2")[2]
+    assert near in command("delete", "order-2")[2]
     assert command("delete", "orders-2")[0] == 0
 
 

@@ -89,9 +89,11 @@ def test_what_cannot_be_done_is_said_in_words(topic):
     assert status == 1
     assert "topic 'b' exists already" in error
     assert topic("create", "b", "--if-not-exists")[0] == 0
-    assert "there is no topic 'none'" in topic("delete", "none")[2]
+    unknown = "there is no topic 'none' ('quorumlog topic list' shows those there are)\n"
+    for arguments in (["describe"], ["delete"], ["alter", "--partitions", "9"]):
+        assert topic(*arguments, "none")[2] == f"quorumlog: {unknown}"
+    assert topic("alter", "none", "--config", "retention.ms=1")[2].endswith(unknown)
     assert topic("delete", "none", "--if-exists")[0] == 0
-    assert "there is no topic 'none'" in topic("describe", "none")[2]
     (error,) = topic("alter", "b", "--config", "retention.years=1")[2].splitlines()
     assert error.startswith("quorumlog: topic b: topics have no config 'retention.years'")
     (error,) = topic("alter", "b", "--partitions", "1")[2].splitlines()
@@ -221,6 +223,13 @@ def test_f2_a_topic_id_is_spelled_as_by_kafka_s_tools(topic, cluster):
     assert base64.urlsafe_b64decode(spelled + "==") == broker.topics["i"].topic_id
     assert f"topic i, id {spelled}\n" in topic("describe", "i")[1]
     topic("delete", "i")
+
+
+def test_a_near_miss_of_a_name_is_pointed_out(topic):
+    assert topic("create", "flights")[0] == 0
+    said = "there is no topic 'fligths'; did you mean 'flights'? ("
+    for arguments in (["describe"], ["delete"], ["alter", "--config", "retention.ms=1"]):
+        assert said in topic(*arguments, "fligths")[2]
 
 
 def test_f2_a_near_miss_of_a_config_is_pointed_out_and_units_are_said(topic):

@@ -329,5 +329,6 @@ def test_f2_transactions_are_shown_on_the_command_line(cluster, capsys):
     assert main(["transaction", "describe", name, "none", *options]) == 1
     printed, told = capsys.readouterr()
     assert f"  {name} 2\n" in printed
-    assert "there is no transactional id 'none'" in told
+    shown = "('quorumlog transaction list' shows those there are)"
+    assert f"there is no transactional id 'none' {shown}" in told
     producer.abort_transaction(SECONDS)

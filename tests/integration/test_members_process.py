@@ -426,7 +426,10 @@ async def test_40_what_cannot_be_done_is_said_in_one_line(cluster, newcomer, cli
         (("transfer", alive, *elsewhere), f"cannot connect to {nowhere}"),
         (("members", "list", *where, "--group", "nope"), "does not host group 'nope'"),
         (("members", "remove", alive, *where, "--group", "nope"), "'nope'"),
-        (("transfer", "n9", *where), "n9 is no voter of the group"),
+        (
+            ("transfer", "n9", *where),
+            "n9 is no voter of the group ('quorumlog members list' shows those there are)",
+        ),
         (("transfer", alive, "--term", "99", *where), "the term is 1, not 99"),
     ]:
         assert said in await cli.fails(*arguments)

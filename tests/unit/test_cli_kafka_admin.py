@@ -12,6 +12,7 @@ from quorumlog.cli.app import run as main
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import KafkaAdmin
 from quorumlog.cli.kafka_reach import Found, Reach, is_hopeless, words_of
+from quorumlog.cli.unknown_names import TOPIC, none_of, none_of_each
 
 NOWHERE = "127.0.0.1:1"
 TIMEOUT_S = 0.3
@@ -124,3 +125,15 @@ def test_groups_are_listed_with_the_words_of_kafkas_own_tool(monkeypatch, capsys
         ["bcd", "Classic", "Stable"],
         ["e", "-", "Stable"],
     ]
+
+
+def test_an_unknown_name_is_said_also_if_brokers_do_not_say_which_there_are():
+    admin = KafkaAdmin(client, NOWHERE, TIMEOUT_S)
+    admin.client.list_topics = lambda: failing(KafkaConnectionError())(None)
+    assert none_of(admin, TOPIC, ["a", "b"]) == (
+        "there is no topic 'a', 'b' ('quorumlog topic list' shows those there are)"
+    )
+    admin.client.list_topics = lambda: ["flights", "orders"]
+    said = none_of_each(admin, TOPIC, ["flight", "x"])
+    assert said["flight"].startswith("there is no topic 'flight'; did you mean 'flights'? (")
+    assert "mean" not in said["x"]

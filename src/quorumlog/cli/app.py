@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -30,8 +30,15 @@ from quorumlog.cli.store import app as store_app
 from quorumlog.cli.topic import app as topic_app
 from quorumlog.cli.transaction import app as transaction_app
 from quorumlog.log_events import reason_of
-from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError, RequestError
 from quorumlog.transport.standard_streams import fill_standard_streams
+
+_SHOWN_BY: Final = {
+    ResponseCode.UNKNOWN_GROUP: "quorumlog group list",
+    ResponseCode.UNKNOWN_MEMBER: "quorumlog members list",
+}
+"""Commands that show the names there are, by the codes of errors about a name that is unknown."""
 
 app = typer.Typer(
     name="quorumlog",
@@ -96,6 +103,13 @@ def _set_up_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # a poor locale must not end a command
 
 
+def _next_step(error: Exception) -> str:
+    """Return what to add to an error, if a command shows the names there are."""
+    code = error.code if isinstance(error, RequestError) else None
+    command = _SHOWN_BY.get(code) if code is not None else None
+    return f" ('{command}' shows those there are)" if command else ""
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: those of the process); return its exit status."""
     _set_up_streams()
@@ -105,7 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
     except (QuorumlogError, OSError) as error:
         said = reason_of(error) if isinstance(error, OSError) else error
-        print(f"quorumlog: {said}", file=sys.stderr)
+        print(f"quorumlog: {said}{_next_step(error)}", file=sys.stderr)
         is_beyond = isinstance(error, BeyondEndError | IndexOutOfRangeError)
         return EXIT_BEYOND_END if is_beyond else EXIT_FAILED
     return 0

@@ -32,6 +32,7 @@ from quorumlog.cli.kafka_admin import (
 )
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
+from quorumlog.cli.unknown_names import CONSUMER_GROUP, TOPIC, none_of, none_of_each
 from quorumlog.model.wording import counted
 
 Place: TypeAlias = tuple[str, int]
@@ -137,12 +138,13 @@ def describe_command(
             name: admin.ask(partial(_shares, group=name, described=found))
             for name, found in described.items()
         }
-    unknown = [name for name, found in shares.items() if _is_unknown(described[name], found)]
+        unknown = [name for name, found in shares.items() if _is_unknown(described[name], found)]
+        failure = none_of(admin, CONSUMER_GROUP, unknown) if unknown else ""
     for name, found in shares.items():
         if name not in unknown:
             (_print_json if as_json else _print)(name, described[name], found)
-    if unknown:
-        raise CommandError(f"there is no consumer group {', '.join(map(repr, unknown))}")
+    if failure:
+        raise CommandError(failure)
 
 
 def _described(client: Any, *, names: Sequence[str]) -> Any:
@@ -344,12 +346,12 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         shares = admin.ask(partial(_shares, group=group, described=described))
         is_new = _is_unknown(described, shares)
         if is_new and not topic:
-            raise CommandError(f"there is no consumer group {group!r}")
+            raise CommandError(none_of(admin, CONSUMER_GROUP, [group]))
         if described["members"]:
             why = "stop them first, as they would commit their own offsets"
             raise CommandError(_has_members(group, described["members"], why))
         now = {(one.topic, one.partition): one.committed for one in shares}
-        places = admin.ask(partial(_places, topics=topic, known=list(now))) if topic else list(now)
+        places = _places(admin, topic, list(now), group) if topic else list(now)
         wanted = {place: target(place, now.get(place)) for place in places}
         _wait_led(admin, places)
         targets = admin.ask(partial(_resolved, wanted=wanted))
@@ -390,7 +392,9 @@ def _target(
     return shifted if shift_by is not None else lambda place, now: ways[0]
 
 
-def _places(admin: Any, *, topics: Iterable[str], known: Collection[Place]) -> list[Place]:
+def _places(
+    admin: KafkaAdmin, topics: Iterable[str], known: Collection[Place], group: str
+) -> list[Place]:
     """Return the partitions that `--topic` names. Raises `CommandError` for unknown ones.
 
     `known`: those that the group has; of a log there are no others.
@@ -399,34 +403,37 @@ def _places(admin: Any, *, topics: Iterable[str], known: Collection[Place]) -> l
     places: list[Place] = []
     for text in topics:
         if is_log(text):
-            places += _places_in_log(text, known)
+            places += _places_in_log(text, known, group)
             continue
         name, separator, numbers = text.partition(":")
         try:
             wanted[name] = [int(one) for one in numbers.split(",")] if separator else None
         except ValueError:
             raise typer.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1") from None
-    described = admin.describe_topics(list(wanted)) if wanted else ()
+    names = list(wanted)
+    described = admin.ask(lambda client: client.describe_topics(names)) if names else ()
     found = {one["name"]: one for one in described}
+    unknown = [name for name in names if found[name]["error_code"]]
+    if unknown:
+        raise CommandError(none_of(admin, TOPIC, unknown))
     for name, given in wanted.items():
-        if found[name]["error_code"]:
-            raise CommandError(f"there is no topic {name!r}")
         count = len(found[name]["partitions"])
-        unknown = [one for one in given or () if not 0 <= one < count]
-        if unknown:
-            raise CommandError(f"topic {name} has no partition {unknown[0]}; it has {count}")
+        beyond = [one for one in given or () if not 0 <= one < count]
+        if beyond:
+            raise CommandError(f"topic {name} has no partition {beyond[0]}; it has {count}")
         places += [(name, one) for one in (range(count) if given is None else given)]
     return places
 
 
-def _places_in_log(text: str, known: Collection[Place]) -> list[Place]:
+def _places_in_log(text: str, known: Collection[Place], group: str) -> list[Place]:
     """Return the partitions of a log that `--topic` names as log:NAME or log:NAME:0,1."""
     found = [place for place in known if text in (place[0], f"{place[0]}:{place[1]}")]
     for name in {name for name, _ in known if text.startswith(f"{name}:")}:
         numbers = text.removeprefix(f"{name}:").split(",")
         found = [place for place in known if place[0] == name and str(place[1]) in numbers]
     if not found:
-        raise CommandError(f"the group has committed nothing of {text}")
+        what = f"the group has committed nothing of {text}"
+        raise CommandError(f"{what} ('{SHOWN_BY} {group}' shows what it has committed)")
     return found
 
 
@@ -564,6 +571,8 @@ def delete_command(
         answers = _deleted(admin, list(dict.fromkeys(groups)))
         busy = [name for name, answer in answers.items() if answer == _NOT_EMPTY]
         described = admin.ask(partial(_described, names=busy)) if busy else {}
+        unknown = [name for name, answer in answers.items() if answer == _NOT_FOUND]
+        absent = {} if if_exists else none_of_each(admin, CONSUMER_GROUP, unknown)
     failed = 0
     for name, answer in answers.items():
         if answer == _OK:
@@ -572,7 +581,7 @@ def delete_command(
             print_note(f"there is no consumer group {name!r}; nothing is changed")
         else:
             failed += 1
-            print_note(_why_not_deleted(name, answer, described.get(name)))
+            print_note(absent.get(name) or _why_not_deleted(name, answer, described.get(name)))
     if failed:
         raise CommandError(f"{failed} of {counted(len(answers), 'group')} not deleted")
 
@@ -599,8 +608,6 @@ def _deleted(admin: KafkaAdmin, names: Sequence[str]) -> dict[str, str]:
 
 
 def _why_not_deleted(name: str, answer: str, described: Mapping[str, Any] | None) -> str:
-    if answer == _NOT_FOUND:
-        return f"there is no consumer group {name!r}"
     if described is not None and described["members"]:
         return _has_members(name, described["members"], "stop them first")
     return f"{name}: {in_words(answer)}"

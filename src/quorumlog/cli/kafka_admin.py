@@ -111,6 +111,15 @@ class KafkaAdmin:
         """
         return self._repeated(act, lambda error: type(error).__name__ in PASSING)
 
+    def ask_once(self, act: Callable[[Any], Any]) -> Any:
+        """Return what `act` returns of the client; None: no broker answered, or with an error."""
+        from kafka.errors import KafkaError  # noqa: PLC0415  (see kafka_admin)
+
+        try:
+            return act(self.client)
+        except KafkaError:
+            return None
+
     def order(self, act: Callable[[Any], Any]) -> Any:
         """Return what `act` returns, which shall be done once: it is repeated if not sent."""
 

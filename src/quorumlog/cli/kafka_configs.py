@@ -10,9 +10,11 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import KafkaAdmin, resource_of
 from quorumlog.cli.options import check_once, pairs_of
+from quorumlog.cli.unknown_names import TOPIC, none_of
 
-_KAFKA_CODE: Final = re.compile(r"\[Error [0-9]+\] \w+: ")
+_KAFKA_CODE: Final = re.compile(r"\[Error ([0-9]+)\] \w+: ")
 """What kafka-python puts before a broker's words."""
+_UNKNOWN_TOPIC: Final = "3"
 
 DeleteConfig = Annotated[
     list[str] | None,
@@ -51,6 +53,9 @@ def alter(
     )
     outcome = told[kind.lower()][name]
     if outcome != "OK":
+        code = _KAFKA_CODE.match(outcome)
+        if kind == "TOPIC" and code is not None and code[1] == _UNKNOWN_TOPIC:
+            raise CommandError(none_of(admin, TOPIC, [name]))
         text = _KAFKA_CODE.sub("", outcome) + near_miss(changes, known)
         raise CommandError(of_topic(name, text) if kind == "TOPIC" else text)
 

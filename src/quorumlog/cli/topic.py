@@ -29,6 +29,7 @@ from quorumlog.cli.kafka_configs import (
 )
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
+from quorumlog.cli.unknown_names import TOPIC, none_of, none_of_each
 from quorumlog.model.retention_classes import class_text, retention_class
 from quorumlog.model.topic_configs import TOPIC_CONFIGS
 from quorumlog.model.wording import counted, topic_id_text
@@ -210,6 +211,7 @@ def describe_command(
         found = [one for one in found if one["name"] not in unknown]
         resources = [resource_of("TOPIC", one["name"]) for one in found]
         configs = admin.ask(partial(_configs_of, resources=resources)) if resources else {}
+        failure = none_of(admin, TOPIC, unknown) if unknown else ""
     for one in found:
         entries = configs[one["name"]].items()
         values = {key: str(entry["value"]) for key, entry in entries}
@@ -240,8 +242,8 @@ def describe_command(
             print_line(f"  {key}={value}")
         print_line(f"  retention class of new partitions: {shared}")
         print_table([">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "IN SYNC"], _places(one))
-    if unknown:
-        raise CommandError(f"there is no topic {', '.join(map(repr, unknown))}")
+    if failure:
+        raise CommandError(failure)
 
 
 def _configs_of(client: Any, *, resources: Sequence[Any]) -> Any:
@@ -303,8 +305,11 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             )
             outcome = answer.results[0]
             if outcome.error_code != _NONE:
+                said = outcome.error_message
+                if outcome.error_code == _UNKNOWN:
+                    said = none_of(admin, TOPIC, [topic])
                 done = f"has {counted(partitions, 'partition')} now"
-                raise CommandError(_failure(topic, outcome.error_code, outcome.error_message, done))
+                raise CommandError(_failure(topic, outcome.error_code, said, done))
             if as_json:
                 print_json({"name": topic, "partitions": partitions})
             else:
@@ -329,5 +334,11 @@ def delete_command(
                 list(dict.fromkeys(topics)), timeout_ms=round(timeout * 1_000), raise_errors=False
             )
         )
+        unknown = [one["name"] for one in answer["topics"] if one["error_code"] == _UNKNOWN]
+        absent = {} if if_exists else none_of_each(admin, TOPIC, unknown)
     fields = ("name",) if as_json else ()
-    _finish(answer["topics"], "deleted", _UNKNOWN if if_exists else _NONE, fields)
+    outcomes = [
+        one | {"error_message": absent.get(one["name"], one["error_message"])}
+        for one in answer["topics"]
+    ]
+    _finish(outcomes, "deleted", _UNKNOWN if if_exists else _NONE, fields)

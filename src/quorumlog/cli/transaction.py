@@ -10,6 +10,7 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
 from quorumlog.cli.options import AsJson, FromDir
 from quorumlog.cli.output import print_json, print_line, print_table
+from quorumlog.cli.unknown_names import TRANSACTIONAL_ID, none_of
 
 SHOWN_BY: Final = "quorumlog transaction list"
 
@@ -75,13 +76,13 @@ def describe_command(
     names = list(dict.fromkeys(transactional_ids))
     with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
         described = {name: admin.ask(partial(_described, name=name)) for name in names}
+        unknown = [name for name, found in described.items() if found is None]
+        failure = none_of(admin, TRANSACTIONAL_ID, unknown) if unknown else ""
     for name, found in described.items():
         if found is not None:
             (_print_json if as_json else _print)(name, found)
-    unknown = [name for name, found in described.items() if found is None]
-    if unknown:
-        text = f"there is no transactional id {', '.join(map(repr, unknown))}"
-        raise CommandError(f"{text} ('{SHOWN_BY}' shows those there are)")
+    if failure:
+        raise CommandError(failure)
 
 
 def _described(client: Any, *, name: str) -> Any:
