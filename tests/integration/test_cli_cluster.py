@@ -298,12 +298,11 @@ def test_up_says_which_ports_it_takes_before_anything_runs(tmp_path):
     try:
         status, out, err = command(*up)
         assert (status, err) == (0, "")
-        assert out.splitlines()[:3] == [
-            f"starting n0: 127.0.0.1:{first} for clients and peers, "
-            f"http://127.0.0.1:{first + 100}/metrics",
-            f"starting n1: 127.0.0.1:{first + 1} for clients and peers, "
-            f"http://127.0.0.1:{first + 101}/metrics",
-            "started n0, n1",
+        assert [line.split() for line in out.splitlines()[:4]] == [
+            ["STARTING", "CLIENTS", "AND", "PEERS", "METRICS"],
+            ["n0", f"127.0.0.1:{first}", f"http://127.0.0.1:{first + 100}/metrics"],
+            ["n1", f"127.0.0.1:{first + 1}", f"http://127.0.0.1:{first + 101}/metrics"],
+            ["started", "n0,", "n1"],
         ]
         assert command("cluster", "kill", "n1", "--dir", tmp_path / "c")[0] == 0
         for taken in (first + 1, first + 101):

@@ -83,8 +83,10 @@ def test_f2_a_group_is_listed_and_described_with_its_members_and_lag(command, co
     ]
     assert {one["member_id"] for one in found["partitions"]} == {member["member_id"]}
     out = command("describe", group)[1]
-    assert f"consumer group {group}: Stable, 1 member, assignor range, lag 2" in out
-    columns, *rows = (line.split() for line in out.splitlines()[1:])
+    heading, protocol, names, *lines = out.splitlines()
+    assert heading == f"consumer group {group}: Stable, 1 member, lag 2"
+    assert protocol == "  classic protocol, assignor range"
+    columns, *rows = (line.split() for line in (names, *lines))
     assert columns[-3:] == ["MEMBER", "CLIENT", "HOST"], "it is no static one, and has no epoch"
     assert [row[-3:] for row in rows] == [[member["member_id"], "svc", "127.0.0.1"]] * 2
 

@@ -313,8 +313,10 @@ def test_f2_a_group_of_the_protocol_is_listed_described_reset_and_deleted(
     one.commit(asynchronous=False)
     assert f'"group": "{topic}", "type": "consumer", "state": "Stable"' in run("list", "--json")[1]
     out = run("describe", topic)[1]
-    assert f"{topic}: Stable (consumer protocol, epoch 1), 1 member, assignor uniform, lag 0" in out
-    columns, row = (line.split() for line in out.splitlines()[1:3])
+    assert (
+        f"{topic}: Stable, 1 member, lag 0\n  consumer protocol, epoch 1, assignor uniform" in out
+    )
+    columns, row = (line.split() for line in out.splitlines()[2:4])
     assert columns[-4:] == ["MEMBER", "EPOCH", "CLIENT", "HOST"]
     assert row[-3:] == ["1", "svc", "127.0.0.1"]
     assert run("reset", topic, "--to-earliest")[0] == run("delete", topic)[0] == 1

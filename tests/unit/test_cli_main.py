@@ -1,13 +1,16 @@
 """Exit statuses and what a user is told, without any cluster."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 
 import pytest
 import typer
+import typer.main
 
+from quorumlog.cli.app import app
 from quorumlog.cli.main import main
 from quorumlog.cli.target import only_group
 
@@ -183,3 +186,20 @@ def test_runs_are_of_partitions_or_of_brokers(capsys):
 def test_a_member_without_its_host_is_refused_before_anybody_is_asked(capsys):
     assert main(["members", "add", "n3", "7104", "--servers", "127.0.0.1:1"]) == 1
     assert "'7104' is not host:port, such as 127.0.0.1:7101" in capsys.readouterr().err
+
+
+def paths(command, path=()):
+    """Yield the words of each command."""
+    yield path
+    for name, each in getattr(command, "commands", {}).items():
+        yield from paths(each, (*path, name))
+
+
+@pytest.mark.parametrize("path", [*paths(typer.main.get_command(app))], ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns_and_loses_nothing(run, path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run(*path, "--help")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for cut in re.findall(r"([^\s│]+)…", out):
+        assert re.search(rf"{re.escape(cut)}[\w-]", out), f"{cut}… is nowhere written out"

@@ -141,6 +141,15 @@ def test_a_table_with_too_many_columns_for_a_terminal_is_printed_row_by_row(term
     assert len(lines) == 26
 
 
+def test_names_of_columns_of_numbers_go_on_in_the_next_line_before_a_table_becomes_blocks(terminal):
+    columns = ["TOPIC", ">PARTITION", ">COMMITTED", ">LOG END OFFSET", ">LAG", "MEMBER", "HOST"]
+    print_table(columns, [["flights", "0", "52", "52", "0", "m" * 25, "127.0.0.1"]])
+    *names, row = terminal()
+    assert [line.split()[-1] for line in names] == ["LOG", "END", "HOST"]
+    assert max(map(len, [*names, row])) <= 80
+    assert row.split() == ["flights", "0", "52", "52", "0", "m" * 25, "127.0.0.1"]
+
+
 def test_a_table_without_rows_has_the_names_of_its_columns(terminal):
     print_table(NODES, [])
     [names] = terminal()

@@ -311,13 +311,21 @@ def _print_more(groups: Sequence[str]) -> None:
 
 def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:
     flush_every_line()
-    for node_id in node_ids:
-        address, admin = cluster.address(node_id), cluster.admin_address(node_id)
-        kafka = cluster.kafka_address(node_id)
-        more = f", {kafka} for Kafka's clients" if kafka else ""
-        print_line(
-            f"starting {node_id}: {address} for clients and peers, http://{admin}/metrics{more}"
-        )
+    if not node_ids:
+        return
+    kafka = ["KAFKA'S CLIENTS"] if cluster.bootstrap_servers else []
+    print_table(
+        ["STARTING", "CLIENTS AND PEERS", "METRICS", *kafka],
+        [
+            [
+                node_id,
+                cluster.address(node_id),
+                f"http://{cluster.admin_address(node_id)}/metrics",
+                *(cluster.kafka_address(node_id) for _ in kafka),
+            ]
+            for node_id in node_ids
+        ],
+    )
 
 
 def _groups_in(health: dict[str, NodeHealth | None]) -> list[str]:

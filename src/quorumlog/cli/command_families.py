@@ -1,4 +1,4 @@
-"""Finds words of Kafka's own tools on the command line, and says what to type in their place."""
+"""All commands: finds words of Kafka's own tools among theirs, and says what to type instead."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,14 @@ class _Asked(NamedTuple):
 
 
 class AllCommands(TyperGroup):
-    """Says what to type in place of words of Kafka's tools, a line for each."""
+    """Says what to type in place of words of Kafka's tools, a line for each.
+
+    The help of its commands has paragraphs, whose lines are as long as the terminal is wide.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        _join_lines(self)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click. Ends the command with its usage for words that are no words of it."""
@@ -30,6 +37,14 @@ class AllCommands(TyperGroup):
         if hints:
             asked.context.fail("\n".join(hints))
         return super().resolve_command(ctx, args)
+
+
+def _join_lines(command: Any) -> None:
+    """Make a line of each paragraph of the help of a command, and of those in it."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    for each in getattr(command, "commands", {}).values():
+        _join_lines(each)
 
 
 def _asked_for(context: Any, given: Sequence[str]) -> _Asked:

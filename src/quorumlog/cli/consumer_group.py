@@ -247,16 +247,19 @@ def _print_json(name: str, described: Mapping[str, Any], shares: Sequence[Share]
 
 
 def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> None:
-    state, members = described["group_state"], counted(len(described["members"]), "member")
-    assignor = f", assignor {described['protocol_data']}" if described["protocol_data"] else ""
-    if described["group_type"] == CONSUMER:
-        state = f"{state} (consumer protocol, epoch {described['group_epoch']})"
-    unknown = sum(one.lag is None for one in shares)
-    lag = f", lag {_lag(shares)}" if len(shares) > unknown else ""
-    if unknown:
-        without = f" without the {counted(unknown, 'partition')} where it is not known"
-        lag = f"{lag}{without}" if lag else ", lag not known"
-    print_line(f"consumer group {name}: {state}, {members}{assignor}{lag}")
+    lags = [one.lag for one in shares]
+    known = [one for one in lags if one is not None]
+    unknown = len(lags) - len(known)
+    parts = [f"{described['group_state']}, {counted(len(described['members']), 'member')}"]
+    if known and not unknown:
+        parts.append(f"lag {_lag(shares)}")
+    elif unknown and not known:
+        parts.append("lag not known")
+    print_line(f"consumer group {name}: {', '.join(parts)}")
+    print_line(f"  {_protocol_text(described)}")
+    if known and unknown:
+        where = f"without the {counted(unknown, 'partition')} where it is not known"
+        print_line(f"  lag {_lag(shares)} {where}")
     columns = [
         name for name in MEMBER_COLUMNS if any(_of(each, name) for each in described["members"])
     ]
@@ -274,6 +277,15 @@ def _print(name: str, described: Mapping[str, Any], shares: Sequence[Share]) -> 
         if member["member_id"] not in owners:  # it stands by
             rows.append([*"-----", *(_of(member, name) or "-" for name in columns)])
     print_table(["TOPIC", ">PARTITION", ">COMMITTED", ">LOG END OFFSET", ">LAG", *columns], rows)
+
+
+def _protocol_text(described: Mapping[str, Any]) -> str:
+    """Return by which protocol a group shares partitions, and which assignor."""
+    text = f"{described['group_type']} protocol"
+    if described["group_type"] == CONSUMER:
+        text += f", epoch {described['group_epoch']}"
+    assignor = described["protocol_data"]
+    return f"{text}, assignor {assignor}" if assignor else text
 
 
 def _of(member: Mapping[str, Any] | None, column: str) -> str:
@@ -308,9 +320,10 @@ ToDatetime = Annotated[
             "%Y-%m-%d",
             *(f"%Y-%m-%dT%H:%M:%S{part}{zone}" for part in ("", ".%f") for zone in ("", "%z")),
         ],
-        metavar="DATE[THH:MM:SS[.SSS][+ZZZZ]]",
-        help="To the first record that is as new, by its timestamp, such as 2026-01-31, "
-        "2026-01-31T08:00:00 (local time) or 2026-01-31T08:00:00+0100.",
+        metavar="DATE|DATETIME",
+        help="To the first record that is as new, by its timestamp: 2026-01-31, "
+        "2026-01-31T08:00:00 (local time), 2026-01-31T08:00:00Z; Z may be a zone such as +0100, "
+        "and seconds may have fractions.",
         show_default=False,
     ),
 ]

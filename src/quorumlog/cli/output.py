@@ -59,9 +59,9 @@ def flush_every_line() -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print columns under their names; a name that starts with `>` is a column of numbers.
 
-    In a terminal that is too narrow for that, values are continued on the next line, between two
-    words. If a column has no room for its longest word, each row is printed as a block of lines,
-    one for each value that is not empty.
+    In a terminal that is too narrow for that, values other than numbers, and names of columns, are
+    continued on the next line, between two words. If a column has no room for its longest word,
+    each row is printed as a block of lines, one for each value that is not empty.
     """
     cells = [
         [Text(printable_text(cell)) if isinstance(cell, str) else cell for cell in row]
@@ -77,9 +77,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
             _show(screen, _table(columns, cells, gap, natural))
             return
     least = [
-        width
-        if number == 0 or name.startswith(">")
-        else _longest_word(name, *(row[number].plain for row in cells))
+        width if number == 0 else _least_width(name, [row[number] for row in cells])
         for number, (name, width) in enumerate(zip(columns, natural, strict=True))
     ]
     spare = screen.width - sum(least) - (GAP_COLUMNS - 1) * (len(columns) - 1)
@@ -99,6 +97,13 @@ def _show(screen: Console, table: Table) -> None:
         screen.print(table)
     for line in captured.get().splitlines():
         screen.file.write(f"{line.rstrip()}\n")
+
+
+def _least_width(name: str, cells: Sequence[Text]) -> int:
+    """Return the columns that a column takes at least: numbers are not continued, its name is."""
+    if name.startswith(">"):
+        return max(_longest_word(name.lstrip(">")), *(cell.cell_len for cell in cells), 0)
+    return _longest_word(name, *(cell.plain for cell in cells))
 
 
 def _longest_word(*texts: str) -> int:

@@ -53,7 +53,11 @@ app = typer.Typer(
 
 Isolation = Annotated[
     Literal["read_committed", "read_uncommitted"],
-    typer.Option("--isolation", help="What is seen of transactions."),
+    typer.Option(
+        "--isolation",
+        metavar="LEVEL",
+        help="What is seen of transactions: read_committed or read_uncommitted.",
+    ),
 ]
 ReadFrom = Annotated[
     Literal["leader", "any"], typer.Option("--read-from", help="Which replicas are read.")
@@ -133,7 +137,8 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Write a group's log, or topics, to Parquet files, each entry exactly once.
 
     A later run goes on where the last one ended, however that was. With --iceberg-table, topics
-    become an Apache Iceberg table, which lies in ARCHIVE.
+    become an Apache Iceberg table, which lies in ARCHIVE; then --iceberg-catalog is needed, too,
+    and --iceberg-catalog-name unless that is `default`.
     """
     iceberg = iceberg_options(iceberg_table, iceberg_catalog, iceberg_catalog_name)
     options: dict[str, Any] = {

@@ -65,7 +65,7 @@ IcebergCatalog = Annotated[
     typer.Option(
         "--iceberg-catalog",
         metavar="URI",
-        help="The SQL catalog of the table, such as sqlite:////archive/catalog.db.",
+        help="The SQL catalog of the table, such as sqlite:///FILE.",
         show_default=False,
     ),
 ]

@@ -115,15 +115,23 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     topics: Names,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", min=1, help="How many.", show_default="num.partitions"),
+        typer.Option(
+            "--partitions",
+            metavar="NUMBER",
+            min=1,
+            help="How many. Default: the config num.partitions.",
+            show_default=False,
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
         typer.Option(
             "--replication-factor",
+            metavar="NUMBER",
             min=1,
-            help="Replicas at least; partitions have those of their partition group.",
-            show_default="default.replication.factor",
+            help="Replicas at least; partitions have those of their partition group. Default: the "
+            "config default.replication.factor.",
+            show_default=False,
         ),
     ] = None,
     config: Config = None,
