@@ -1,15 +1,26 @@
 """What has changed of a group by the consumer protocol is saved before members are told.
 
-While a save is under way, what changes meanwhile waits, and is saved together.
+While a save is under way, what changes meanwhile waits, and is saved together. Answers that wait
+for it have a bound, of all groups together (`group_saves.WAITING_BYTES_MAX`): a client may send one
+heartbeat after the other, or join under many ids, while `__cluster` is slow. Above it members are
+told to try again. What changes is of members, or of those that are saved, which are bounded, too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumers import Answered, Consumer, Consumers, HeartbeatAnswer
 from quorumlog.machine.cluster.commands import SaveConsumers
+
+ANSWER_BYTES: Final = 4_096
+"""More than an answer takes that waits, with the request, besides the partitions that it names."""
+PARTITION_BYTES: Final = 200
+"""More than a partition takes that an answer names."""
+
+
+_TRY_AGAIN: Final = HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class SavedAnswer(Protocol):
@@ -28,12 +39,20 @@ class SaveStore(Protocol):
         """The term of `__cluster` in which it coordinates."""
         ...
 
-    def saved_members(self, name: str) -> Iterable[str]:
+    def saved_members(self, name: str) -> Collection[str]:
         """Return the ids of the members of a group that are saved."""
         ...
 
     def order(self, command: SaveConsumers, ended: SavedAnswer) -> None:
         """Have something saved; call `ended` once."""
+        ...
+
+    def wait(self, size_bytes: int) -> bool:
+        """Count an answer that waits for a save; False: there is no room, and it shall not wait."""
+        ...
+
+    def waited(self, size_bytes: int) -> None:
+        """Answers that took so much together wait no more."""
         ...
 
     def unsaved(self, name: str) -> None:
@@ -52,6 +71,11 @@ class Waiting(NamedTuple):
     answer: HeartbeatAnswer
     done: Answered
     is_new: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it takes, rather more."""
+        return ANSWER_BYTES + PARTITION_BYTES * len(self.answer.assigned or ())
 
 
 class ConsumerSaves:
@@ -81,6 +105,8 @@ class ConsumerSaves:
         self._rise = rise
         self._saved_change = 0
         self._changed: dict[str, None] = {}
+        self._under_way: Collection[str] = ()
+        """Members that the save under way says something of."""
         self._removed: dict[str, None] = {}
         self._waiting: list[Waiting] = []
         self._is_unsaved = self._has_ended = False
@@ -97,24 +123,39 @@ class ConsumerSaves:
         self._changed[member.member_id] = None
 
     def note_removed(self, member_id: str) -> None:
-        """There is no member of this id any more."""
+        """There is no member of this id any more. One that was not saved need not be removed."""
         self.changes += 1
         self._changed.pop(member_id, None)
-        self._removed[member_id] = None
+        if member_id in self._under_way or member_id in self._store.saved_members(self._name):
+            self._removed[member_id] = None
 
     def answer(self, waiting: Waiting) -> None:
-        """Give an answer once all is saved that it tells."""
+        """Give an answer once all is saved that it tells; without room: have the member try again.
+
+        It is told then what it would have been told now.
+        """
         if waiting.change <= self._saved_change:
             waiting.done(waiting.answer)
             return
-        self._waiting.append(waiting)
+        if self._store.wait(waiting.size_bytes):
+            self._waiting.append(waiting)
+        else:
+            waiting.done(_TRY_AGAIN)
         self.save()
+
+    def _taken(self, change: int | None = None) -> list[Waiting]:
+        """Have those wait no more that wait for what has happened up to a change, or all."""
+        last = self.changes if change is None else change
+        taken = [one for one in self._waiting if one.change <= last]
+        self._waiting = [one for one in self._waiting if one.change > last]
+        self._store.waited(sum(one.size_bytes for one in taken))
+        return taken
 
     def save(self) -> None:
         """Save what has changed, unless a save is under way: then once that has ended."""
-        if self.is_saved or self.is_saving or self._has_ended:
+        if self.is_saving or self._has_ended:
             return
-        saved = set(self._store.saved_members(self._name))
+        saved = self._store.saved_members(self._name)
         changed, self._changed = self._changed, {}
         removed, self._removed = {one: None for one in self._removed if one in saved}, {}
         if not changed and not removed:  # who has gone was not saved yet
@@ -128,7 +169,7 @@ class ConsumerSaves:
             [self._members.by_id[one].saved() for one in changed],
             list(removed),
         )
-        self.is_saving = True
+        self.is_saving, self._under_way = True, changed
         self._store.order(command, partial(self._saved, self.changes, changed, removed))
 
     def _saved(
@@ -140,7 +181,7 @@ class ConsumerSaves:
         *,
         is_saved: bool,
     ) -> None:
-        self.is_saving = False
+        self.is_saving, self._under_way = False, ()
         if self._has_ended:
             return
         if error is not ErrorCode.NONE:
@@ -172,24 +213,19 @@ class ConsumerSaves:
         self._is_unsaved = True
         self._rise()
         self._saved_change = change
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.done(HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        for one in self._taken():
+            one.done(_TRY_AGAIN)
 
     def _release(self, change: int) -> None:
         """Answer those who wait for what has happened up to a change."""
         self._saved_change = change
-        waiting = self._waiting
-        self._waiting = [one for one in waiting if one.change > change]
-        for one in waiting:
-            if one.change <= change:
-                one.done(one.answer)
+        for one in self._taken(change):
+            one.done(one.answer)
 
     def end(self, error: ErrorCode) -> None:
         """Answer all who wait: nothing is saved any more."""
         self._has_ended = True
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
+        for one in self._taken():
             is_for_newcomers = error is ErrorCode.GROUP_MAX_SIZE_REACHED and not one.is_new
             passing = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_for_newcomers else error
             one.done(HeartbeatAnswer(passing))

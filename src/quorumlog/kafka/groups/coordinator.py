@@ -5,7 +5,7 @@ What it decides is carried out only in the term in which it leads.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -339,10 +339,18 @@ class GroupCoordinator:
         """See `ProtocolStore`."""
         return self._broker.version
 
-    def saved_members(self, name: str) -> Iterable[str]:
+    def saved_members(self, name: str) -> Collection[str]:
         """See `ProtocolStore`."""
         record = self._broker.consumer_groups.get(name)
         return () if record is None else record.consumers or ()
+
+    def wait(self, size_bytes: int) -> bool:
+        """See `ProtocolStore`."""
+        return self._saves.wait(size_bytes)
+
+    def waited(self, size_bytes: int) -> None:
+        """See `ProtocolStore`."""
+        self._saves.waited(size_bytes)
 
     def order(self, command: SaveConsumers, ended: SavedAnswer) -> None:
         """See `ProtocolStore`."""

@@ -24,7 +24,8 @@ from quorumlog.model.codes import ResponseCode
 SAVE_MS: Final = 5_000
 """How long saving may take, as in Kafka (offsets.commit.timeout.ms)."""
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of what waits to be saved of all groups, with `WAITER_BYTES` for each waiter.
+"""Bytes of what waits to be saved of all groups, with `WAITER_BYTES` for each waiter, and of
+answers that wait for a save of a group by the consumer protocol.
 
 What is under way is bounded elsewhere (`broker.commands.CALL_BYTES_MAX`), but not who waits for it.
 """
@@ -82,7 +83,8 @@ class GroupSaves:
         """Groups of which a save is under way, with what is to be saved after it."""
         self.waiting_bytes = 0
         """About how many bytes that takes, and those who wait for it or have waited for what is
-        under way now. The first save of a group does not count: there is one of each at most."""
+        under way now. The first save of a group does not count: there is one of each at most.
+        Answers to members by the consumer protocol that wait for a save count, too."""
 
     def is_saving(self, name: str) -> bool:
         """Whether a save of a group by the classic protocol is under way."""
@@ -112,6 +114,17 @@ class GroupSaves:
         else:
             before.group, before.group_bytes = group, group_bytes
             before.waiters.append(done)
+
+    def wait(self, size_bytes: int) -> bool:
+        """See `SaveStore`."""
+        if self.waiting_bytes + size_bytes > WAITING_BYTES_MAX:
+            return False
+        self.waiting_bytes += size_bytes
+        return True
+
+    def waited(self, size_bytes: int) -> None:
+        """See `SaveStore`."""
+        self.waiting_bytes -= size_bytes
 
     def _take(self, name: str) -> _Waiting | None:
         """Return what is to be saved next of a group; nothing is then."""
