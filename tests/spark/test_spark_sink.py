@@ -191,7 +191,7 @@ def test_named_batches_are_written_once_from_foreach_batch(spark, target, group)
         write(batch_id)
     with pytest.raises(PySparkException, match="batch 0 of app is not written"):
         write(0)
-    with pytest.raises(PySparkException, match="ended there before, with 10 rows and not 20"):
+    with pytest.raises(PySparkException, match="committed there before, with 10 rows and not 20"):
         write(1, frame.union(frame))
     write(1, frame.union(frame), failOnDataLoss="false")
     assert len(bodies(target, group)) == 20

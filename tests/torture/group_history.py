@@ -38,7 +38,7 @@ class Owned:
 class Commit:
     """What a member has consumed of a partition, from `begin` up to `end`, was to be committed.
 
-    `answered_s`: when that was acknowledged; None: nobody knows whether it was carried out.
+    `answered_s`: when that was acknowledged; None: nobody knows whether it was applied.
     """
 
     member: str

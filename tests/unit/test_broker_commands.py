@@ -130,7 +130,7 @@ def test_a_command_whose_result_was_not_kept_is_answered_as_carried_out(case):
     case.answer(data=encode(Forgotten()))
     ((code, text, result),) = case.results
     assert (code, result) == (ResponseCode.RESULTS_FORGOTTEN, None)
-    assert "carried out" in text
+    assert "applied" in text
     case.pass_time(ANSWER_MS)
     assert len(case.network.sent) == 2, "it is not sent again"
 

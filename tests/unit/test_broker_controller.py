@@ -37,7 +37,7 @@ OK = ResponseCode.SUCCESS
 
 
 class Case:
-    """A controller whose orders are carried out at once, or lost."""
+    """A controller whose orders are applied at once, or lost."""
 
     def __init__(self, brokers=3, alive=None, voters=3):
         self.time_ms, self.is_controller, self.loses = 0, True, False

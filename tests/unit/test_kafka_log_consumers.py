@@ -32,7 +32,7 @@ SESSION_MS = 45_000
 
 
 class World(Coordinated):
-    """A broker that coordinates, with a machine that carries out its commands at once."""
+    """A broker that coordinates, with a machine that applies its commands at once."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ class World(Coordinated):
             self.carry_out(command, done)
 
     def give_up(self):
-        """Have all commands take too long, and return them: they may be carried out yet."""
+        """Have all commands take too long, and return them: they may be applied yet."""
         held, self.held = self.held, []
         for _, done in held:
             done(ResponseCode.TIMEOUT, "", None)

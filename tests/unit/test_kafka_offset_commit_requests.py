@@ -54,7 +54,7 @@ class Coordinator:
 
 
 class Node:
-    """A coordinator whose commands are carried out when the test says so."""
+    """A coordinator whose commands are applied when the test says so."""
 
     def __init__(self):
         self.orders, self.noted, self.threads, self.answers = [], [], [], []

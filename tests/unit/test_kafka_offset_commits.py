@@ -18,7 +18,7 @@ OK = ResponseCode.SUCCESS
 
 
 class Case:
-    """A broker that carries commands out when it is told to, and the commits of a coordinator."""
+    """A broker that applies commands when it is told to, and the commits of a coordinator."""
 
     def __init__(self):
         self.time_ms, self.orders, self.told = 0, [], []

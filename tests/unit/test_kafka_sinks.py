@@ -21,7 +21,7 @@ OK = ErrorCode.NONE
 
 
 class World(Coordinated):
-    """A cluster whose commands are carried out at once, and its coordinator."""
+    """A cluster whose commands are applied at once, and its coordinator."""
 
     def __init__(self):
         super().__init__()

@@ -141,7 +141,7 @@ def test_b9_nothing_is_given_up_by_rules_of_which_nobody_says_that_they_are_the_
     group.set_rules({1: RetentionRule(None, 1 << 30)}, asked.append)
     answer(are_newest=True)
     group.pass_(1_000)
-    assert group.start_of(1) == 0, "it keeps more by the rules of now"
+    assert group.start_of(1) == 0, "it keeps more by the present rules"
     group.set_rules(rules, asked.append)
     answer(are_newest=True)
     group.wait(lambda: group.start_of(1) == 20)

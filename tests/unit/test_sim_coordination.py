@@ -58,7 +58,7 @@ def told(followed, member_id, assignment, *, has_filled):
     requests = SimpleNamespace(cluster=cluster, random=None)
     member = GroupMember(requests, member_id, GroupHistory("g"), None, None)
     member._member_id, member.generation = member_id, 1
-    return member._is_for_sure(assignment)
+    return member._is_confirmed(assignment)
 
 
 def test_of_a_group_that_may_be_unsaved_only_saved_assignments_are_judged():

@@ -168,7 +168,7 @@ def test_what_the_tasks_wrote_is_gathered_by_group():
 
 
 class Ended:
-    """A group in which batch 3 has ended, with some rows at index 70, as clients see it.
+    """A group in which batch 3 is committed, with some rows at index 70, as clients see it.
 
     `index` -1: its server does not say where; `rows` None: the entry was removed.
     """
@@ -207,8 +207,8 @@ def test_a_batch_that_has_ended_may_come_again_with_as_many_rows(monkeypatch):
 def test_another_batch_with_the_number_of_the_last_one_is_an_error(monkeypatch, caplog):
     Ended(monkeypatch, [30, 12])
     wanted = (
-        r"batch 3 of q is not written to group a, as a batch 3 ended there before, with 42 rows "
-        r"and not 1,041: .* failOnDataLoss=false .* checkpoint .* transactionalId"
+        r"batch 3 of q is not written to group a, as a batch 3 was committed there before, "
+        r"with 42 rows and not 1,041: .* failOnDataLoss=false .* checkpoint .* transactionalId"
     )
     with pytest.raises(UnexpectedArgumentError, match=wanted):
         comes_again(1_000, 41)

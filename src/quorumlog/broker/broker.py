@@ -131,7 +131,7 @@ class Broker:
     def controller_id(self) -> int:
         """The broker whose node leads `__cluster`; this one, if no live broker is known to.
 
-        Every broker has commands carried out by the leader. A client that is told of no controller
+        Every broker has commands applied by the leader. A client that is told of no controller
         waits until it asks for metadata again: librdkafka for five minutes.
         """
         leader = self._running.leader()
@@ -295,13 +295,13 @@ class Broker:
     # -- commands -----------------------------------------------------------------------------
 
     async def execute(self, command: AnyCommand, timeout_ms: int) -> AnyResult:
-        """Have `__cluster` carry out a command once; return its result once this is committed.
+        """Have `__cluster` apply a command once; return its result once this is committed.
 
         What the command has changed shows in this node's view once that has come so far, which it
         has when this returns.
 
         Raises:
-            RequestError: it could not be carried out; with TIMEOUT, it may be carried out later.
+            RequestError: it could not be applied; with TIMEOUT, it may be applied later.
         """
         answered: asyncio.Future[AnyResult] = asyncio.get_running_loop().create_future()
 

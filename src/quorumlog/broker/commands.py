@@ -1,7 +1,7 @@
 """Commands on their way to the leader of `__cluster`, wherever that is, until they are answered.
 
 A command goes to the node that leads as far as is known here. If that does not lead any more, or
-does not answer, the command is sent again until its time is over: it is carried out once, as it has
+does not answer, the command is sent again until its time is over: it is applied once, as it has
 an id.
 """
 
@@ -46,7 +46,7 @@ REPLY_MS: Final = 500
 """The leader gives a command up by so much earlier than its node does, and says why."""
 
 _LAST_NUMBER_BYTES: Final = 6
-_FORGOTTEN: Final = "it was carried out before; its result was too large to be kept"
+_FORGOTTEN: Final = "it was applied before; its result was too large to be kept"
 
 Answer: TypeAlias = Callable[[ResponseCode, str, bytes, int], None]
 """Called once: with SUCCESS, the encoded result and the index of the command's entry, or with a
@@ -144,7 +144,7 @@ class Commands:
         return len(self._calls) + len(self._carried_out)
 
     def execute(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
-        """Have a command carried out; `done` may be called at once."""
+        """Have a command applied; `done` may be called at once."""
         number = self._numbers + 1
         lowest = next(iter(self._calls), number)
         if len(self) >= CALLS_MAX or number - lowest >= CALLS_MAX:
@@ -288,7 +288,7 @@ class Commands:
         for number, call in list(self._calls.items()):
             if now_ms >= call.deadline_ms:
                 self._forget(number)
-                text = f"__cluster did not carry it out in time: {call.why}"
+                text = f"__cluster did not apply it in time: {call.why}"
                 call.done(ResponseCode.TIMEOUT, text, None)
             elif now_ms >= call.due_ms or (call.sent_to is not None and call.sent_to != leader):
                 self._send(number, call)

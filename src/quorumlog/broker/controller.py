@@ -1,4 +1,4 @@
-"""What the leader of `__cluster` does beyond carrying out commands: it has partition groups made.
+"""What the leader of `__cluster` does beyond applying commands: it has partition groups made.
 
 It decides which groups there shall be, and of which brokers; the brokers make them (`group_keeper`)
 as soon as their view of `__cluster` has them. Everything follows from the state and from who leads
@@ -64,7 +64,7 @@ class ControllerNode(Protocol):
         ...
 
     def ask_for(self, command: AnyCommand) -> None:
-        """Have `__cluster` carry out a command; what comes of it shows in the view."""
+        """Have `__cluster` apply a command; what comes of it shows in the view."""
         ...
 
     @property

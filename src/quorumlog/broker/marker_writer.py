@@ -59,7 +59,7 @@ class MarkingNode(Protocol):
 
     @property
     def order(self) -> Order:
-        """Has `__cluster` carry out a command."""
+        """Has `__cluster` apply a command."""
         ...
 
     def barrier(self, timeout_ms: int, done: Callable[[bool], None]) -> None:

@@ -34,7 +34,7 @@ RETRY_MS: Final = 200
 
 
 class Order(Protocol):
-    """Has `__cluster` carry out a command."""
+    """Has `__cluster` apply a command."""
 
     def __call__(
         self,

@@ -43,7 +43,7 @@ class Registrar(Protocol):
         ...
 
     def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
-        """Have `__cluster` carry out a command; `done` is called once."""
+        """Have `__cluster` apply a command; `done` is called once."""
         ...
 
 

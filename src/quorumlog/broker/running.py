@@ -302,7 +302,7 @@ class Running:
     # -- commands -----------------------------------------------------------------------------
 
     def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
-        """Have `__cluster` carry out a command; `done` is called once."""
+        """Have `__cluster` apply a command; `done` is called once."""
         self._pace.soon()
         self.commands.execute(command, timeout_ms, done)
 
@@ -341,7 +341,7 @@ class Running:
             if code is ResponseCode.SUCCESS and not results[0]:
                 # a snapshot was loaded meanwhile: the command's result is told when it comes again
                 code, text = ResponseCode.TERM_CHANGED, "the result is not known any more"
-            elif code is ResponseCode.TIMEOUT:  # committed, but not carried out yet: the same
+            elif code is ResponseCode.TIMEOUT:  # committed, but not applied yet: the same
                 code = ResponseCode.TERM_CHANGED
             result = results[0] if code is ResponseCode.SUCCESS else b""
             answer(code, text, result, response.first_index)

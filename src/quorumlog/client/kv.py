@@ -108,7 +108,7 @@ class TransactionOutcome:
     """The result of a transaction.
 
     `succeeded`: all compares were true. `index`: of the entry that holds it. `previous`: for each
-    operation that was carried out, the value before it (None: no such key).
+    operation that was applied, the value before it (None: no such key).
     """
 
     succeeded: bool

@@ -232,5 +232,5 @@ class BrokerView(Protocol):
         ...
 
     async def execute(self, command: Any, timeout_ms: int) -> Any:
-        """Have the leader of the cluster group carry out a command. Raises `RequestError`."""
+        """Have the leader of the cluster group apply a command. Raises `RequestError`."""
         ...

@@ -77,7 +77,7 @@ class ClientLines:
         )
 
     def _left_out(self, lines: _Lines, client: _Client) -> int | None:
-        """Return how many lines were left out before the one of now; None: it is left out, too."""
+        """Return how many lines were left out before this one; None: it is left out, too."""
         now = self._now()
         known = lines.get(client)
         if known is not None:

@@ -105,7 +105,7 @@ class StateMachine(ABC):
 
         It gets only entries that users appended. An exception stops the machine: this replica
         applies nothing more, reports the exception and does not lead. So a command that cannot be
-        carried out must lead to a result that says so, not to an exception.
+        applied must lead to a result that says so, not to an exception.
         """
 
     def apply_keeping(

@@ -1,7 +1,7 @@
 """Commands, queries and answers of the key-value machine, and their encoding.
 
-A command is always a transaction: compares, operations to carry out if all of them are true, and
-operations to carry out otherwise. A put, a delete and a compare-and-set are small transactions.
+A command is always a transaction: compares, operations to apply if all of them are true, and
+operations to apply otherwise. A put, a delete and a compare-and-set are small transactions.
 Everything is MessagePack (arrays that start with a number for the kind), checked on both sides: a
 client learns at once what is wrong with a command, and a replica does not trust what it decodes
 from the log, where any client may have written anything.
@@ -69,7 +69,7 @@ class Compare(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Transaction(_Message, frozen=True, tag=0):
-    """If all `compares` are true, carry out `then`, else `otherwise`; in order, all or nothing."""
+    """If all `compares` are true, apply `then`, else `otherwise`; in order, all or nothing."""
 
     compares: tuple[Compare, ...] = ()
     then: tuple[Operation, ...] = ()
@@ -80,7 +80,7 @@ class Outcome(_Message, frozen=True):
     """The result of a transaction.
 
     `succeeded`: all compares were true. `index` is that of its entry. `previous` has, for each
-    operation that was carried out, the value before (None: no such key). `error` is not empty if
+    operation that was applied, the value before (None: no such key). `error` is not empty if
     the command was malformed or too large; then it changed nothing.
     """
 

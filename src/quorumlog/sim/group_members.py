@@ -149,13 +149,13 @@ class GroupMember(BrokerClient):
             return False
         assignment = answer["assignment"]
         self.owned = dict.fromkeys(assignment, 0)
-        if self._is_for_sure(assignment):
+        if self._is_confirmed(assignment):
             owner = self._instance_id or self._member_id
             for number in self.owned:
                 self.history.owns(self.generation, number, owner)
         return True
 
-    def _is_for_sure(self, assignment: bytes) -> bool:
+    def _is_confirmed(self, assignment: bytes) -> bool:
         """Whether nobody else may be told of these partitions in this generation.
 
         Of a group that could not be saved, as disks were full, the next coordinator may make

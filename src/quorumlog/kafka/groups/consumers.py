@@ -143,7 +143,7 @@ class Consumer:
     def seen(self, session_ms: int, now_ms: int) -> bool:
         """Note that it is there; return whether this has to be saved before it is told.
 
-        It may have been told a longer time before, and may not get to know the one of now.
+        It may have been told a longer time before, and may not get to know the present one.
         """
         self.session_ends_ms = max(self.session_ends_ms, now_ms + session_ms)
         before, self.session_ms = self.session_ms, self.session_ends_ms - now_ms

@@ -1,7 +1,7 @@
 """The coordinator of all consumer groups: the broker whose node leads `__cluster`.
 
 It has groups in memory while it leads, and saves in `__cluster` what the next one needs to go on.
-What it decides is carried out only in the term in which it leads.
+What it decides is applied only in the term in which it leads.
 """
 
 import heapq

@@ -1,7 +1,7 @@
 """How the coordinator has groups saved in `__cluster`, and what it does if that fails.
 
 Saves of one group by the classic protocol are not under way at the same time, as an earlier one
-might be carried out after a later one. Each holds the whole group, so of those that are asked for
+might be applied after a later one. Each holds the whole group, so of those that are asked for
 meanwhile only the newest is kept, with the waiters of all of them. What waits has a bound: a static
 member that is started again and again has its group saved each time.
 """

@@ -55,9 +55,7 @@ _STALE: Final = (
     "that it has not committed"
 )
 _ELSEWHERE: Final = "another node leads __cluster, or is about to: ask that one"
-_BUSY: Final = (
-    "__cluster has not carried it out, or consumer group {!r} is being changed: try again"
-)
+_BUSY: Final = "__cluster has not applied it, or consumer group {!r} is being changed: try again"
 _DISK_FULL: Final = "the disks of __cluster are full: free space on its nodes"
 _CODES: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: (ResponseCode.CONSUMER_FENCED, _GONE),

@@ -92,7 +92,7 @@ class OffsetCommits:
             self._waiting.popleft()
             self._bytes -= one.size
             if is_late:
-                text = "__cluster did not carry out in time what was to be committed before"
+                text = "__cluster did not apply in time what was to be committed before"
                 one.done(ResponseCode.TIMEOUT, text, None)
             else:
                 some.append(one)

@@ -46,7 +46,7 @@ OFFSET_ERRORS: Final = {
 
 
 async def _execute(context: RequestContext, command: Any) -> GroupsChanged | ErrorCode:
-    """Have a command of the coordinator carried out; return the result, or why there is none."""
+    """Have a command of the coordinator applied; return the result, or why there is none."""
     try:
         result = await context.broker.execute(command, SAVE_MS)
     except RequestError:
@@ -55,7 +55,7 @@ async def _execute(context: RequestContext, command: Any) -> GroupsChanged | Err
 
 
 def changed(result: Any) -> GroupsChanged | ErrorCode:
-    """Return a result if the command was carried out, else its error."""
+    """Return a result if the command was applied, else its error."""
     if not isinstance(result, GroupsChanged):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if result.code is not ResponseCode.SUCCESS:

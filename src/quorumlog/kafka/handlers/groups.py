@@ -56,7 +56,7 @@ REASONS: Final = {
     "(group.consumer.assignors)",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "no regular expression of RE2",
     ErrorCode.UNSUPPORTED_VERSION: "members by the consumer protocol commit with OffsetCommit 9",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not carry it out: disks of its nodes are "
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "__cluster did not apply it: disks of its nodes are "
     "full, it has no majority (quorumlog status), or too much waits to be saved already",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "no broker coordinates consumer groups at the moment: "
     "__cluster has no leader, or the leader does not know yet all that is committed",

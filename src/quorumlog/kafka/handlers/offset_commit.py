@@ -189,7 +189,7 @@ class OffsetCommit:
         text: str,
         result: GroupsChanged | None,
     ) -> None:
-        """See `offset_commits.Committed`: one command was carried out, or will not be."""
+        """See `offset_commits.Committed`: one command was applied, or will not be."""
         try:
             found = changed(result)
             if isinstance(found, GroupsChanged):

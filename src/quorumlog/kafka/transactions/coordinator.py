@@ -330,7 +330,7 @@ class TransactionCoordinator:
         return record
 
     async def _proved(self, answer: Callable[[], Found | None]) -> Found | ErrorCode | None:
-        """Return the answer that the records lead to, or None: a command is to be carried out.
+        """Return the answer that the records lead to, or None: a command is to be applied.
 
         Another node may coordinate without this one knowing yet. Its commands would change nothing
         then, but what it answers without one must be proved.
@@ -349,7 +349,7 @@ class TransactionCoordinator:
         )
 
     async def _execute(self, command: Any) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Have a command carried out; return what came of it, and of each of its items."""
+        """Have a command applied; return what came of it, and of each of its items."""
         if command.term < 0:
             return ErrorCode.NOT_COORDINATOR, []  # it has ceased to be, while it waited
         try:

@@ -35,7 +35,7 @@ _FENCED: Final = "another run of the sink has begun, or the batch has ended"
 ABORTED_MAX: Final = SINKS_MAX
 """Sinks of which this node remembers the batch that was aborted last."""
 _ABORTED: Final = "the batch was aborted"
-_NOT_SAVED: Final = "__cluster has not carried it out in time"
+_NOT_SAVED: Final = "__cluster has not applied it in time"
 
 
 class SinkBatch(NamedTuple):
@@ -166,7 +166,7 @@ class SinkCoordinator:
             del self._aborted[next(iter(self._aborted))]
 
     async def _execute(self, command: Any) -> tuple[ErrorCode, str, Any]:
-        """Have a command carried out; return what came of it, in words and as it is."""
+        """Have a command applied; return what came of it, in words and as it is."""
         if command.term < 0:
             return ErrorCode.NOT_COORDINATOR, "", None  # it has ceased to be, while it waited
         try:

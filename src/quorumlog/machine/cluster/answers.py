@@ -1,8 +1,8 @@
-"""Results of commands that may come again, so that each command is carried out once.
+"""Results of commands that may come again, so that each command is applied once.
 
 The nodes that give commands number them, and say with each one which of the earlier ones they still
 wait for. So a result is kept for as long as its command may come again, however many others are
-carried out meanwhile.
+applied meanwhile.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ SESSIONS_MAX: Final = 256
 """Sessions that are remembered; the one whose last command is the longest ago is forgotten first.
 There are 50 brokers, and each start of a node makes two sessions."""
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of results. Above it the oldest are forgotten, but not that they were carried out."""
+"""Bytes of results. Above it the oldest are forgotten, but not that they were applied."""
 SESSION_BYTES: Final = 8
 """Bytes of a session's id."""
 NUMBER_BYTES: Final = 8
 """Bytes of a command's number."""
 NO_RESULT: Final = b""
-"""Instead of the result of a command that was carried out: it was too large to be kept."""
+"""Instead of the result of a command that was applied: it was too large to be kept."""
 OVER: Final = "the node that gave this command does not wait for it any more"
 AHEAD: Final = "a session has at most {} commands without an answer"
 
@@ -51,13 +51,13 @@ class Answers:
         self._bytes = 0
 
     def find(self, identity: bytes) -> bytes | None:
-        """Return the result of a command, or `NO_RESULT`; None: it was not carried out."""
+        """Return the result of a command, or `NO_RESULT`; None: it was not applied."""
         session, number = _parts(identity)
         known = self._sessions.get(session)
         return None if known is None else known.results.get(number)
 
     def refusal(self, identity: bytes, lowest: int | None) -> str:
-        """Return why a command is not carried out; empty: it is, as it was not before.
+        """Return why a command is not applied; empty: it is, as it was not before.
 
         `lowest`: the first command of its session that has no answer yet; None: it is not told.
         """

@@ -2,7 +2,7 @@
 
 Whatever depends on time, chance or the network is decided before a command is appended, and is part
 of it: identities of topics, members of groups, the time. Each command has an id, so that one that
-is sent again is carried out once (`answers`).
+is sent again is applied once (`answers`).
 """
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -269,7 +269,7 @@ MemberText: TypeAlias = Annotated[str, Meta(max_length=1_024)]
 class CoordinatorCommand(Command, frozen=True, array_like=True):
     """Base of what a coordinator of consumer groups decides.
 
-    It is carried out only if it is appended in this `term` of `__cluster`: whoever led it then has
+    It is applied only if it is appended in this `term` of `__cluster`: whoever led it then has
     been the only coordinator, and another one may have decided otherwise since.
     """
 
@@ -332,7 +332,7 @@ class SavedConsumer(msgspec.Struct, frozen=True, array_like=True):
 class SaveConsumers(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     """Members of a group by the consumer protocol have changed, or are members no more.
 
-    It is carried out only if the record of the group still has the `version` by which it was
+    It is applied only if the record of the group still has the `version` by which it was
     judged; 0: there is none. `epoch`: of the group.
     """
 
@@ -367,7 +367,7 @@ class CommitOffsets(CoordinatorCommand, frozen=True, array_like=True, tag=True, 
 
 
 class CommitTogether(CoordinatorCommand, frozen=True, array_like=True, tag=True, gc=False):
-    """Several commits of one coordinator, carried out one after the other.
+    """Several commits of one coordinator, applied one after the other.
 
     Each counts by itself, and has the term of the whole.
     """
@@ -432,7 +432,7 @@ TopicPartition: TypeAlias = tuple[Id, Annotated[int, Meta(ge=0)]]
 class TransactionCommand(CoordinatorCommand, frozen=True, array_like=True):
     """Base of what a coordinator of transactions decides.
 
-    It is carried out only if the record of the id still has the `version` by which it was judged;
+    It is applied only if the record of the id still has the `version` by which it was judged;
     0: there is none.
     """
 
@@ -527,7 +527,7 @@ AttemptName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, patte
 class BeginSinkRun(CoordinatorCommand, frozen=True, array_like=True, tag=True):
     """Another run of a sink begins: attempts of earlier ones can do nothing any more.
 
-    It is carried out only if the record of the sink still has the `version` by which it was judged;
+    It is applied only if the record of the sink still has the `version` by which it was judged;
     0: there is none.
     """
 
@@ -585,7 +585,7 @@ class Refused(Result, frozen=True, array_like=True, tag=True):
 
 
 class Forgotten(Result, frozen=True, array_like=True, tag=True):
-    """The command was carried out before; its result was too large to be kept."""
+    """The command was applied before; its result was too large to be kept."""
 
 
 AnyCommand: TypeAlias = (

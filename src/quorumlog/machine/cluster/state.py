@@ -178,7 +178,7 @@ class ClusterState:
     sinks: Sinks = field(default_factory=Sinks)
     time: CommandTime = field(default_factory=CommandTime)
     changes: int = 0
-    """Commands that were carried out here about anything but what coordinators decide."""
+    """Commands that were applied here about anything but what coordinators decide."""
 
     # -- topics -------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Coordinators keep their word: owners, committed offsets, and transactions with one outcome.
 
-The commands that are committed in `__cluster` are carried out here once more, by whoever has them
+The commands that are committed in `__cluster` are applied here once more, by whoever has them
 first, and each step is judged by rules that are simpler than those of the state machine.
 """
 

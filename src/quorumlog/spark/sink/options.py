@@ -27,8 +27,8 @@ KNOWN = {
     "group": "the group to write to (required unless there is a column group)",
     "channel": "the channel of all rows, unless there is a column channel (default: 0)",
     "deliveryGuarantee": (
-        "exactly-once (default): rows count when their batch has ended, once however often it is "
-        "written; or at-least-once: rows are there at once, and again when a task is run again"
+        "exactly-once (default): rows count when their batch is committed, once however often it "
+        "is written; or at-least-once: rows are there at once, and again when a task is run again"
     ),
     "transactionTimeoutMs": (
         "a batch to which no task adds anything for this long is aborted, at most 15m (default 5m)"

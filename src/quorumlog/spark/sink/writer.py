@@ -1,8 +1,8 @@
 """Writes rows to the log, each once, even if tasks or whole batches run again.
 
-Every task writes its rows as an attempt at its partition of the batch; the driver ends the batch by
-naming the attempts whose messages it was given (see `quorumlog.sessions.transaction_table`). A
-batch that has ended is not written again; it must have as many rows as then. A query that is
+Every task writes its rows as an attempt at its partition of the batch; the driver commits the batch
+by naming the attempts whose messages it was given (see `quorumlog.sessions.transaction_table`). A
+batch that is committed is not written again; it must have as many rows as then. A query that is
 started again fences the run before it.
 """
 
@@ -41,7 +41,7 @@ BUFFER_BYTES = 16 * 1024 * 1024
 GROUPS_PER_TASK_MAX = 64
 """Each has connections and a thread of its own."""
 NO_BATCH: Final = -1
-"""Instead of the last batch that ended in a group: none has."""
+"""Instead of the last batch that was committed in a group: none was."""
 UNKNOWN_ROWS: Final = -1
 """Instead of how many rows the last batch has: the group does not say it, or not any more."""
 QUERY_ID = "sql.streaming.queryId"
@@ -71,8 +71,8 @@ class WriteContext:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """What a task wrote to one group. `accepted` is None if the batch had ended there before;
-    `last_batch` is the last one that had. `rows`: how many it was given for the group.
+    """What a task wrote to one group. `accepted` is None if the batch was committed there before;
+    `last_batch` is the last one that was. `rows`: how many it was given for the group.
     """
 
     group: str
@@ -146,7 +146,7 @@ class TaskWriter:
         producer.send_batch(bodies.to_pylist(), _channels(rows))
 
     def _open(self, group: str) -> SyncProducer | None:
-        """Return a producer for a group; None: the batch has ended there, it is not written."""
+        """Return a producer for a group; None: the batch is committed there, and not written."""
         if len(self._producers) >= GROUPS_PER_TASK_MAX:
             raise UnexpectedArgumentError(
                 f"one task writes to more than {GROUPS_PER_TASK_MAX} groups; repartition the rows "
@@ -222,13 +222,13 @@ def _client_of(options: WriteOptions, group: str, timeout_ms: int) -> SyncClient
 
 
 def commit_batch(options: WriteOptions, messages: Sequence[TaskCommitMessage | None]) -> None:
-    """End a batch in every group that was written to, with what the tasks' messages say.
+    """Commit a batch in every group that was written to, with what the tasks' messages say.
 
-    Groups do not change in the same moment; each has every row once, because what has ended in one
-    is not written to it again. Raises `RequestError`; `UnexpectedArgumentError`, before anything
-    ends, if a later batch has ended in a group, or one of this number with another number of rows:
-    this one is not written there. The last one may come again with as many rows: Spark repeats it
-    after a failure.
+    Groups do not change in the same moment; each has every row once, because what is committed
+    in one is not written to it again. Raises `RequestError`; `UnexpectedArgumentError`, before
+    anything is committed, if a later batch was committed in a group, or one of this number with
+    another number of rows: this one is not written there. The last one may come again with as many
+    rows: Spark repeats it after a failure.
     """
     _check_is_last(messages)
     _check_is_same(options, messages)
@@ -247,27 +247,27 @@ def _check_is_last(messages: Sequence[TaskCommitMessage | None]) -> None:
             if part.last_batch > this:
                 raise UnexpectedArgumentError(
                     f"batch {this} of {name} is not written to group {part.group}, as batch "
-                    f"{part.last_batch} ended there before: {_ADVICE}"
+                    f"{part.last_batch} was committed there before: {_ADVICE}"
                 )
 
 
 def _check_is_same(options: WriteOptions, messages: Sequence[TaskCommitMessage | None]) -> None:
-    """Compare the rows of a batch with those of the one with its number that ended in a group.
+    """Compare the rows of a batch with those of the one of its number that a group has committed.
 
     Spark plans a batch anew if the checkpoint does not know it; such a one is not taken for written
     unless it has as many rows. `failOnDataLoss=false`: there is only a line in the log.
     """
-    for group, (context, rows) in _ended_before(messages).items():
+    for group, (context, rows) in _committed_before(messages).items():
         which, name = context.batch_id, context.transactional_id
         found = _transactions_of(options, context, group).init()
         if found.last_batch != which:
             continue
-        ended = _rows_of_last(_client_of(options, group, options.delivery_timeout_ms), found)
-        if ended in (UNKNOWN_ROWS, rows):
+        committed = _rows_of_last(_client_of(options, group, options.delivery_timeout_ms), found)
+        if committed in (UNKNOWN_ROWS, rows):
             continue
         text = (
-            f"batch {which} of {name} is not written to group {group}, as a batch {which} ended "
-            f"there before, with {counted(ended, 'row')} and not {rows:,}"
+            f"batch {which} of {name} is not written to group {group}, as a batch {which} was "
+            f"committed there before, with {counted(committed, 'row')} and not {rows:,}"
         )
         if options.fails_on_data_loss:
             raise UnexpectedArgumentError(
@@ -279,7 +279,7 @@ def _check_is_same(options: WriteOptions, messages: Sequence[TaskCommitMessage |
 
 
 def _rows_of_last(client: SyncClient, found: ProducerEpoch) -> int:
-    """Return how many rows the last batch has, by the entry that ended it: it names attempts."""
+    """Return how many rows the last batch has, by the attempts that the entry at its end names."""
     if found.end_index < 0:
         return UNKNOWN_ROWS
     try:  # of a leader that still leads: a former one may not have the entry
@@ -291,20 +291,20 @@ def _rows_of_last(client: SyncClient, found: ProducerEpoch) -> int:
     return sum(one.count for one in ended.accepted)
 
 
-def _ended_before(
+def _committed_before(
     messages: Sequence[TaskCommitMessage | None],
 ) -> dict[str, tuple[WriteContext, int]]:
-    """Return the groups in which the batch had ended, and how many rows it has for each now."""
+    """Return the groups in which the batch is committed, and how many rows it has for each now."""
     rows: dict[str, int] = defaultdict(int)
-    ended: dict[str, WriteContext] = {}
+    committed: dict[str, WriteContext] = {}
     for message in messages:
         if message is None or message.context is None:
             continue
         for part in message.parts:
             rows[part.group] += part.rows
             if part.accepted is None:
-                ended[part.group] = message.context
-    return {group: (context, rows[group]) for group, context in ended.items()}
+                committed[part.group] = message.context
+    return {group: (context, rows[group]) for group, context in committed.items()}
 
 
 def abort_batch(

@@ -100,7 +100,7 @@ def batches_there(
 ) -> Iterator[FetchedBatches]:
     """Yield the batches of a range as `Brokers.batches` does, for as long as it has some.
 
-    Raises `OffsetsLostError` if the leader of now does not have the first offset that is left,
+    Raises `OffsetsLostError` if the present leader does not have the first offset that is left,
     `UnknownTopicError`, and `NetworkError` if it only says that it has it.
     """
     tries = AGAIN_MAX
@@ -118,7 +118,7 @@ def batches_there(
                 yield found
                 one, tries = replace(one, first=found.next_offset), AGAIN_MAX
         except OffsetOutOfRangeError as error:
-            bounds = _bounds_of_now(brokers, one)
+            bounds = _present_bounds(brokers, one)
             if not bounds.begin <= one.first < bounds.beyond:
                 raise OffsetsLostError(one, bounds) from None
             if not tries:
@@ -130,8 +130,8 @@ def batches_there(
             time.sleep(AGAIN_S)
 
 
-def _bounds_of_now(brokers: Brokers, one: OffsetRange) -> Bounds:
-    """Return what the leader of now has. Raises `UnknownTopicError`."""
+def _present_bounds(brokers: Brokers, one: OffsetRange) -> Bounds:
+    """Return what the present leader has. Raises `UnknownTopicError`."""
     wanted = {one.part: one.first + 1}
     found = confirmed_bounds(brokers, [one.part], wanted, reads_committed=False)
     if one.part not in found:

@@ -155,7 +155,7 @@ class ArchiveRun(BaseRun[Manifest, ArchiveResult]):
                 if begin <= first:
                     raise PipelineError(
                         f"entry {first} of {self._source.group} was removed on one replica, but "
-                        "the leader of now still has it; run again"
+                        "the present leader still has it; run again"
                     )
 
     def _check_continues(self, last: int) -> None:

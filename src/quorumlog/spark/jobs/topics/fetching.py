@@ -101,15 +101,15 @@ class TopicFetch(Generic[Kept]):
             if self._fetch_round(left):
                 self._progress(total - sum(one.count for one in self._left(bounds)), total)
                 continue
-            bounds = self._with_begins_of_now(bounds)
+            bounds = self._with_present_begins(bounds)
             if not self._note_lost(bounds):
                 one = left[0]
                 raise PipelineError(
                     f"offset {one.first} of partition {one.part} was removed on one replica, but "
-                    "the leader of now still has it; run again"
+                    "the present leader still has it; run again"
                 )
 
-    def _with_begins_of_now(self, bounds: dict[Part, Bounds]) -> dict[Part, Bounds]:
+    def _with_present_begins(self, bounds: dict[Part, Bounds]) -> dict[Part, Bounds]:
         """Return what is left of what was to be read. Raises `UnknownTopicError`."""
         found = self._source.bounds(bounds)
         for part in bounds.keys() - found.keys():

@@ -61,8 +61,8 @@ KNOWN: Final = {
     SERVERS: "host:port,host:port: the Kafka port of some brokers (required)",
     "topic": "the topic of all rows, instead of a column topic (required unless there is one)",
     "deliveryGuarantee": (
-        "exactly-once (default): rows count when their batch has ended, once however often it is "
-        "written; or at-least-once: rows are there at once, and again when a task is run again"
+        "exactly-once (default): rows count when their batch is committed, once however often it "
+        "is written; or at-least-once: rows are there at once, and again when a task is run again"
     ),
     "transactionTimeoutMs": (
         "how long the tasks of a batch, and its end, may take (default 15m; to be set where the "
