@@ -1,5 +1,8 @@
 """Saves of a group by the consumer protocol: what waits for them is bounded, of all groups."""
 
+import asyncio
+import gc
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +17,7 @@ from quorumlog.kafka.groups.consumer_saves import (
 )
 from quorumlog.kafka.groups.consumers import Consumer, Consumers, HeartbeatAnswer
 from quorumlog.kafka.groups.group_saves import GroupSaves
+from quorumlog.kafka.handlers.groups import answered
 from quorumlog.machine.cluster.commands import GroupsChanged
 from quorumlog.model.codes import ResponseCode
 
@@ -114,6 +118,27 @@ def test_c4_all_groups_have_one_bound_and_partitions_count(coordinator):
     for group in groups:
         group.saves.end(ErrorCode.NOT_COORDINATOR)
     assert coordinator.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("count", [0, 1_000])
+def test_c4_answers_that_wait_take_no_more_memory_than_is_counted(count):
+    coordinator = Coordinator()
+    group = Group(coordinator)
+    group.beat("m" * 200)  # its save is the one that hangs
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        counted = coordinator.waiting_bytes
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(50):
+                group._tell = answered(loop.create_future())
+                group.beat("m" * 200, [(number.to_bytes(16), each) for each in range(count)])
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert held < coordinator.waiting_bytes - counted
 
 
 def test_c4_what_a_member_changes_is_saved_also_if_its_answer_may_not_wait(coordinator):

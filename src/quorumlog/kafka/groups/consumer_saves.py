@@ -15,7 +15,8 @@ from quorumlog.kafka.groups.consumers import Answered, Consumer, Consumers, Hear
 from quorumlog.machine.cluster.commands import SaveConsumers
 
 ANSWER_BYTES: Final = 4_096
-"""More than an answer takes that waits, with the request, besides the partitions that it names."""
+"""More than an answer takes that waits, besides the partitions that it names. Its request counts
+for the connection, which bounds them."""
 PARTITION_BYTES: Final = 200
 """More than a partition takes that an answer names."""
 
