@@ -59,7 +59,7 @@ def test_a_request_is_read_as_by_its_schema(version, data):
     assert found == outcome(decode_request, raw)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(requests, st.data())
 def test_a_damaged_request_is_refused_if_it_is_so_by_its_schema(asked, data):
     version, values = asked

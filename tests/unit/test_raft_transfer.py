@@ -11,6 +11,8 @@ from raft_members import Group, no_message, started_group
 from raft_messages import Contents, log_of, vote_request
 
 APPEND = PushType.APPEND
+PROPOSALS = 1_200
+"""That somebody appends, one after the other, while no transfer succeeds."""
 
 
 def is_append_to(node_id):
@@ -398,12 +400,12 @@ def test_a_preferred_leader_that_cannot_take_over_does_not_keep_stopping_appends
     leader = group.elect()
     group.run_for(1_000)
     refused = 0
-    for _ in range(2_400):
+    for _ in range(PROPOSALS):
         number = group.propose(leader)
         group.run_for(50)
         refused += group.finished[number] is ResponseCode.LEADER_TRANSFERRING
 
-    assert 0 < refused <= 0.04 * 2_400
+    assert 0 < refused <= 0.04 * PROPOSALS
     assert group.leader == leader
     group.sent.clear()
     group.drop = no_message

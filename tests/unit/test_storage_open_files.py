@@ -41,7 +41,8 @@ class CountingFiles(OsFileSystem):
 
     def open(self, path, **options):
         opened = super().open(path, **options)
-        self.most = max(self.most, self.more_than_before())
+        if len(os.listdir("/proc/self/fd")) - self.before > self.most:  # some may be garbage
+            self.most = max(self.most, self.more_than_before())
         return opened
 
 
