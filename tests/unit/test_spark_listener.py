@@ -79,12 +79,19 @@ def test_it_is_printed_and_kept_as_a_metric_until_the_query_ends():
     output, registry = io.StringIO(), CollectorRegistry()
     listener = LagListener(output=output, registry=registry)
     listener.onQueryProgress(progress(offset(g=10), offset(g=25)))
-    assert output.getvalue() == "q: batch 3, g read up to 9, 15 entries behind\n"
+    assert output.getvalue() == "q: batch 3, g read up to 9, lag 15\n"
     labels = {"query": "q", "group": "g"}
     assert registry.get_sample_value("quorumlog_query_entries_behind", labels) == 15
     assert registry.get_sample_value("quorumlog_query_position", labels) == 10
     listener.onQueryTerminated(SimpleNamespace(runId="run"))
     assert registry.get_sample_value("quorumlog_query_entries_behind", labels) is None
+
+
+def test_a_query_that_has_read_nothing_yet_says_so():
+    output = io.StringIO()
+    listener = LagListener(output=output, registry=CollectorRegistry())
+    listener.onQueryProgress(progress(offset(g=0), offset(g=1081)))
+    assert output.getvalue() == "q: batch 3, nothing of g read yet, lag 1,081\n"
 
 
 def test_a_query_without_a_name_goes_by_its_id():

@@ -12,7 +12,6 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from quorumlog.model.errors import QuorumlogError
-from quorumlog.model.wording import entries_text
 from quorumlog.spark.source.clusters import Connect, RemoteCluster
 from quorumlog.spark.source.offsets import READER, SERVERS, parse_offset
 from quorumlog.spark.source.options import NAME_LENGTH_MAX
@@ -114,10 +113,11 @@ class LagListener(PositionListener):
 
     spark.streams.addListener(LagListener())
 
-    It prints a line for each progress event to `output` (None: nothing), keeps the gauges
-    `quorumlog_query_position` and `quorumlog_query_entries_behind` (labels query and group) in
-    `registry`, which `prometheus_client.start_http_server` serves, and reports the position to the
-    cluster, where `quorumlog status` shows it (see `PositionListener`, also for `servers`).
+    It prints a line for each progress event to `output` (None: nothing). The lag is in entries, or
+    of a topic in offsets. It keeps the gauges `quorumlog_query_position` and
+    `quorumlog_query_entries_behind` (labels query and group) in `registry`, which
+    `prometheus_client.start_http_server` serves, and reports the position to the cluster, where
+    `quorumlog status` shows it (see `PositionListener`, also for `servers`).
     """
 
     def __init__(
@@ -154,9 +154,11 @@ class LagListener(PositionListener):
         self._position.labels(*labels).set(lag.index)
         self._behind.labels(*labels).set(lag.entries_behind)
         if self._output is not None:
+            read = f"{lag.group} read up to {lag.index - 1}"
+            if not lag.index:
+                read = f"nothing of {lag.group} read yet"
             print(
-                f"{lag.query}: batch {batch_id}, {lag.group} read up to {lag.index - 1}, "
-                f"{entries_text(lag.entries_behind)} behind",
+                f"{lag.query}: batch {batch_id}, {read}, lag {lag.entries_behind:,}",
                 file=self._output,
                 flush=True,
             )
