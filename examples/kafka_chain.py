@@ -2,6 +2,11 @@
 
     python examples/kafka_chain.py 127.0.0.1:9092,127.0.0.1:9093 orders invoices [NAME]
 
+The topic orders must exist. Its values are JSON such as {"id": 1, "count": 2, "price": 5}; kcat
+produces some, and creates the topic with them:
+
+    seq 100 | sed 's/.*/{"id": &, "count": 2, "price": 5}/' | kcat -b 127.0.0.1:9092 -P -t orders
+
 What is consumed, what is produced from it, and the offsets that say so are in one transaction. Kill
 it at any time and start it again: each order has one invoice for whoever reads committed records. A
 later one of the same NAME fences an earlier one. It ends when the orders that there were are done.
@@ -38,6 +43,8 @@ while not ended or len(ended) < len(consumer.assignment()):
             ended.discard(message.partition())
         elif message.error().code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
+        elif message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise SystemExit(f"there is no topic {orders}: create it, and produce orders to it")
         else:
             raise KafkaException(message.error())
     if not records:
