@@ -16,7 +16,7 @@ if len(sys.argv) != 4:
     raise SystemExit(__doc__)
 servers, group, directory = sys.argv[1:]
 spark = session("stream")
-spark.streams.addListener(LagListener())  # prints how many entries the query is behind
+spark.streams.addListener(LagListener())  # prints the lag of the query, in entries
 
 query = (
     spark.readStream.format("quorumlog")
