@@ -144,3 +144,20 @@ def test_what_hints_say_to_type_exists():
         for option in re.findall(r"--[a-z-]+", text):
             known = options_of(command_at(path)[0]) if path in HINTS and path else every
             assert option in known, f"{path}: {text}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["consumer-group", "reset", "g", "--topic", "--all-topics"],
+        ["topic", "create", "t", "--config", "--topic"],
+    ],
+)
+def test_the_value_of_an_option_is_no_word_of_kafkas_tools(arguments, told):
+    assert "type" not in told(*arguments, "--bootstrap-server", "127.0.0.1")
+
+
+@pytest.mark.parametrize("words", [["topic", "--list"], ["topic", "create", "--topic", "x"]])
+def test_completion_goes_on_after_a_word_of_kafkas_tools(words):
+    context = ROOT.make_context("quorumlog", list(words), resilient_parsing=True)
+    assert ROOT.resolve_command(context, list(words))[0] == "topic"

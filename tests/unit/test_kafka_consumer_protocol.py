@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
-from quorumlog.kafka.groups import consumer_protocol, memory_use
+from quorumlog.kafka.groups import consumer_protocol, group_saves, memory_use
 from quorumlog.kafka.groups.consumer_protocol import PATTERNS_MAX, ProtocolGroup, ProtocolGroupState
 from quorumlog.kafka.groups.consumers import AWAY, JOINING, LEAVING, ConsumerHeartbeat
 from quorumlog.kafka.groups.coordinator import SAVE_AGAIN_MS, GroupCoordinator
@@ -524,6 +524,26 @@ def test_b4_nobody_is_told_anything_before_it_is_saved(world):
     assert [len(one.changed) for one in world.saves] == [1]
     world.end_held()
     assert [len(one.changed) for one in world.saves] == [1, 2], "what came meanwhile comes together"
+
+
+def test_c4_without_room_for_an_answer_nobody_is_fenced(world, monkeypatch):
+    world.join("m1")
+    world.join("m2")
+    world.settle("m1", "m2")
+    world.outcome = None
+    monkeypatch.setattr(group_saves, "WAITING_BYTES_MAX", 0)
+    for name in ("m3", "m4", "m5"):  # each time there would be another epoch
+        assert world.join(name).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        answer = world.beat("m1", 2, of(0, 1))
+        assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    monkeypatch.undo()
+    world.outcome = ResponseCode.SUCCESS
+    world.end_held()
+    assert world.beat("m1", 2, of(0, 1)).error is ErrorCode.NONE
+    for name in ("m3", "m4", "m5"):
+        world.join(name)
+    world.settle("m1", "m2", "m3", "m4", "m5")
+    assert world.group.state is ProtocolGroupState.STABLE
 
 
 def test_b4_a_heartbeat_that_changes_nothing_is_not_saved(world):

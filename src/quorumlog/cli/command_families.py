@@ -1,10 +1,10 @@
 """All commands: finds words of Kafka's own tools among theirs, and says what to type instead."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from quorumlog.cli.kafka_words import COMMANDS, FAMILIES, TOOLS, hints_for
 
@@ -31,11 +31,14 @@ class AllCommands(TyperGroup):
         _join_lines(self)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See click. Ends the command with its usage for words that are no words of it."""
-        asked = _asked_for(ctx, args)
-        hints = [*asked.hints, *_hints_on_options(asked)]
-        if hints:
-            asked.context.fail("\n".join(hints))
+        """See click. Ends the command with its usage for words that are no words of it.
+
+        Not when a shell asks how the words may go on.
+        """
+        if not ctx.resilient_parsing:
+            asked = _asked_for(ctx, args)
+            if hints := [*asked.hints, *_hints_on_options(asked)]:
+                asked.context.fail("\n".join(hints))
         return super().resolve_command(ctx, args)
 
 
@@ -94,10 +97,10 @@ def _hints_on_options(asked: _Asked) -> Iterator[str]:
     if isinstance(asked.context.command, TyperGroup):
         return  # no command of it was named
     path = _path_of(asked.context)
-    known = {
-        name for one in asked.context.command.params for name in (*one.opts, *one.secondary_opts)
-    }
-    for option in dict.fromkeys(_words_in(asked.given)):
+    options = [one for one in asked.context.command.params if isinstance(one, TyperOption)]
+    known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+    taking = {name for one in options if not (one.is_flag or one.count) for name in one.opts}
+    for option in dict.fromkeys(_words_in(asked.given, taking)):
         if option in known:
             continue
         for hint in hints_for(path):
@@ -112,9 +115,16 @@ def _path_of(context: Any) -> str:
     return str(context.command_path).partition(" ")[2]
 
 
-def _words_in(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield arguments before one that ends the options, and options without their values."""
-    for one in arguments:
+def _words_in(arguments: Iterable[str], taking: Container[str] = ()) -> Iterator[str]:
+    """Yield arguments before one that ends the options, and options without their values.
+
+    `taking`: options whose value may be the next argument.
+    """
+    left = iter(arguments)
+    for one in left:
         if one == "--":
             return
-        yield one.partition("=")[0]
+        name, equals, _ = one.partition("=")
+        yield name
+        if name in taking and not equals:
+            next(left, None)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.assignors import NOTHING, Partitions
-from quorumlog.kafka.groups.consumer_saves import ConsumerSaves, SaveStore, Waiting
+from quorumlog.kafka.groups.consumer_saves import TRY_AGAIN, ConsumerSaves, SaveStore, Waiting
 from quorumlog.kafka.groups.consumers import (
     AWAY,
     JOINING,
@@ -223,7 +223,10 @@ class ProtocolGroup:
         is_news = member.is_news(asked.number)
         owned = asked.owned if is_news and asked.epoch == before.epoch else None
         gives_up_all = is_news and asked.epoch == JOINING
-        self._reconcile(member, NOTHING if gives_up_all else owned, now_ms)
+        if not self._reconcile(member, NOTHING if gives_up_all else owned, now_ms):
+            self.saves.save()
+            done(TRY_AGAIN)
+            return
         held = member.held
         if owned is not None:
             member.has_confirmed = owned == held.assigned
@@ -246,9 +249,10 @@ class ProtocolGroup:
             self.saves.note(member)
         self._due_at(member.session_ends_ms)
 
-    def _reconcile(self, member: Consumer, owned: Partitions | None, now_ms: int) -> None:
+    def _reconcile(self, member: Consumer, owned: Partitions | None, now_ms: int) -> bool:
+        """Have a member come nearer to its target; False: there is no room for it to be told so."""
         if member.is_away:
-            return
+            return True
         before, member_id = member.held, member.member_id
         target = self.target.of(member_id)
         held = next_held(
@@ -259,7 +263,9 @@ class ProtocolGroup:
             lambda one: self.members.is_free(one, member_id),
         )
         if held is before:
-            return
+            return True
+        if not self.saves.may_wait(len(held.assigned)):
+            return False
         if held.epoch != before.epoch:
             member.previous_epoch = before.epoch
         self.members.hold(member, held)
@@ -267,6 +273,7 @@ class ProtocolGroup:
         if member.revoke_by_ms is not None:
             self._due_at(member.revoke_by_ms)
         self.saves.note(member)
+        return True
 
     def _leave(self, asked: ConsumerHeartbeat, now_ms: int, done: Answered) -> None:
         """Remove a member, or note that a static one comes back."""

@@ -20,8 +20,7 @@ for the connection, which bounds them."""
 PARTITION_BYTES: Final = 200
 """More than a partition takes that an answer names."""
 
-
-_TRY_AGAIN: Final = HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+TRY_AGAIN: Final = HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class SavedAnswer(Protocol):
@@ -76,7 +75,11 @@ class Waiting(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """About how many bytes it takes, rather more."""
-        return ANSWER_BYTES + PARTITION_BYTES * len(self.answer.assigned or ())
+        return _size_bytes(len(self.answer.assigned or ()))
+
+
+def _size_bytes(partitions: int) -> int:
+    return ANSWER_BYTES + PARTITION_BYTES * partitions
 
 
 class ConsumerSaves:
@@ -130,10 +133,19 @@ class ConsumerSaves:
         if member_id in self._under_way or member_id in self._store.saved_members(self._name):
             self._removed[member_id] = None
 
+    def may_wait(self, partitions: int) -> bool:
+        """Whether there is room for an answer to wait that names so many partitions."""
+        size_bytes = _size_bytes(partitions)
+        has_room = self._store.wait(size_bytes)
+        if has_room:
+            self._store.waited(size_bytes)
+        return has_room
+
     def answer(self, waiting: Waiting) -> None:
         """Give an answer once all is saved that it tells; without room: have the member try again.
 
-        It is told then what it would have been told now.
+        Who has a member come nearer to its target asks `may_wait` before: one that comes nearer
+        twice and is told neither has an epoch that nobody knows any more.
         """
         if waiting.change <= self._saved_change:
             waiting.done(waiting.answer)
@@ -141,7 +153,7 @@ class ConsumerSaves:
         if self._store.wait(waiting.size_bytes):
             self._waiting.append(waiting)
         else:
-            waiting.done(_TRY_AGAIN)
+            waiting.done(TRY_AGAIN)
         self.save()
 
     def _taken(self, change: int | None = None) -> list[Waiting]:
@@ -215,7 +227,7 @@ class ConsumerSaves:
         self._rise()
         self._saved_change = change
         for one in self._taken():
-            one.done(_TRY_AGAIN)
+            one.done(TRY_AGAIN)
 
     def _release(self, change: int) -> None:
         """Answer those who wait for what has happened up to a change."""
