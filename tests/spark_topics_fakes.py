@@ -62,6 +62,8 @@ class FakeBrokers:
             for topic, partitions in topics.items()
             for number, partition in enumerate(partitions)
         }
+        self.ids = {}
+        """Ids of topics that have others than by default; empty: the brokers tell none."""
         self.calls = Counter()
         self.timeouts = []
         self.is_down = False
@@ -98,6 +100,20 @@ class FakeBrokers:
     def partitions(self, topics, *, unconfirmed=False):
         found = self.topics(unconfirmed=unconfirmed)
         return {name: parts for name, parts in found.items() if name in topics}
+
+    def topic_ids(self, topics):
+        self._called("topic ids")
+        there = {part.topic for part in self.content} & set(topics)
+        found = {topic: self.ids.get(topic, f"id-of-{topic}") for topic in there}
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id}
+
+    def make_again(self, **topics):
+        """Delete topics and make them again with these partitions."""
+        for topic, partitions in topics.items():
+            self.ids[topic] = self.ids.get(topic, "") + "again"
+            for part in [part for part in self.content if part.topic == topic]:
+                del self.content[part]
+            self.content |= {Part(topic, number): one for number, one in enumerate(partitions)}
 
     def existing(self, parts):
         self._called("existing")

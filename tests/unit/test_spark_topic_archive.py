@@ -1,5 +1,7 @@
 """An archive of topics without Spark: brokers in memory, files on disk, tasks run on the spot."""
 
+import json
+
 import pytest
 
 from pipeline_access import run_here
@@ -189,6 +191,86 @@ def test_a_topic_that_was_made_again_is_refused(tmp_path):
         archived(source, tmp_path)
     brokers.content[A0] = filled(30)
     assert archived(source, tmp_path).new_rows == 10
+
+
+def aborted_only():
+    """Return a partition with ten records of an aborted transaction, and its marker."""
+    options = {"is_transactional": True, "producer_id": PRODUCER, "epoch": 0, "sequence": 0}
+    return FakePartition().append(*range(10), **options).mark(commits=False, first=0)
+
+
+@pytest.mark.parametrize("count", [0, 5, 30])
+def test_a_topic_that_was_made_again_is_refused_also_if_no_record_is_known(tmp_path, count):
+    brokers = FakeBrokers(a=[aborted_only()], b=[filled(3)])
+    archived(source_of(brokers), tmp_path)
+    assert manifest_of(tmp_path).coverage[A0].beyond == 11
+    assert manifest_of(tmp_path).topic_ids == {"a": "id-of-a", "b": "id-of-b"}
+    before = (tmp_path / "_manifest.json").read_bytes()
+    brokers.make_again(a=[filled(count)])
+    for lossy in (False, True):
+        with pytest.raises(PipelineError, match=r"topic 'a' have different histories.*made again"):
+            archived(source_of(brokers), tmp_path, fail_on_data_loss=not lossy)
+    assert (tmp_path / "_manifest.json").read_bytes() == before
+    brokers.content[B0].append(5_000)
+    assert archived(source_of(brokers, "b"), tmp_path).new_rows == 1, "others go on"
+
+
+def without_ids(directory):
+    """Make an archive one of an earlier version."""
+    path = directory / "_manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["topic_ids"]
+    path.write_text(json.dumps(manifest))
+
+
+def test_an_archive_without_ids_goes_on_and_gets_them(tmp_path):
+    brokers = FakeBrokers(a=[filled(20), aborted_only()])
+    archived(source_of(brokers), tmp_path)
+    without_ids(tmp_path)
+    refused = FakeBrokers(a=[filled(30, value=b"of another topic"), aborted_only()])
+    with pytest.raises(PipelineError, match="records at offset 19 differ"):
+        archived(source_of(refused), tmp_path)
+    assert manifest_of(tmp_path).topic_ids == {}, "it is not known which topic it was"
+    assert archived(source_of(brokers), tmp_path).new_rows == 0
+    assert manifest_of(tmp_path).topic_ids == {"a": "id-of-a"}
+    brokers.ids["a"] = ""  # a broker that tells none
+    brokers.content[A0].append(5_000)
+    assert archived(source_of(brokers), tmp_path).new_rows == 1
+    assert manifest_of(tmp_path).topic_ids == {"a": "id-of-a"}
+
+
+@pytest.mark.parametrize("when", ["before bounds", "after bounds", "before tasks", "after tasks"])
+def test_a_topic_that_is_made_again_during_a_run_is_not_mixed_with_the_former_one(tmp_path, when):
+    """The new one has as many records, so that nothing else could tell them apart."""
+    brokers = FakeBrokers(a=[filled(20)])
+    new = filled(20, value=b"of another topic")
+    left = [lambda: brokers.make_again(a=[new])]
+
+    def act(at):
+        if at == when and left:
+            left.pop()()
+
+    source = source_of(brokers)
+    offsets = brokers.offsets
+
+    def told(*given, **options):
+        act("before bounds")
+        found = offsets(*given, **options)
+        act("after bounds")
+        return found
+
+    def run(tasks):
+        act("before tasks")
+        found = run_here(tasks)
+        act("after tasks")
+        return found
+
+    brokers.offsets = told
+    with pytest.raises(PipelineError, match="'a' was deleted and made again while it was archived"):
+        archived(source, tmp_path, run=run)
+    assert rows_in(tmp_path).get(A0, []) == []
+    archived(source, tmp_path / "new")
+    assert rows_in(tmp_path / "new") == rows_at(source)
 
 
 def test_an_archive_goes_on_as_it_was_started(tmp_path):

@@ -153,6 +153,16 @@ def test_a_topic_that_is_made_again_during_an_audit_lacks_what_is_archived(tmp_p
     assert found(audit(brokers, tmp_path)) == [("archive-extra", "a-0", 0, 39)]
 
 
+def test_a_topic_that_was_made_again_is_said_so_instead_of_all_its_records(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)], b=[filled(5)])
+    archived(source_of(brokers), tmp_path)
+    brokers.make_again(a=[filled(40, value=b"of another topic")])
+    report = audit(brokers, tmp_path)
+    assert found(report) == [("made-again", "a-0", 0, 39)]
+    assert (report.counts, report.records) == ({"made-again": 40}, 5)
+    assert "of id id-of-a was deleted, and another one of its name made" in report.text()
+
+
 def test_an_archive_of_another_cluster_is_not_compared(tmp_path):
     archived(source_of(FakeBrokers(a=[filled(5)])), tmp_path)
     brokers = FakeBrokers(a=[filled(5)])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
@@ -16,6 +17,8 @@ from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 T0, T1 = Part("t", 0), Part("t", 1)
 
 
+ID, FORMER = UUID(int=1 << 64), UUID(int=2 << 64)
+ID_TEXT = "AAAAAAAAAAEAAAAAAAAAAA"
 OTHER = "a server that does not speak Kafka's protocol"
 
 
@@ -26,12 +29,14 @@ class Cluster:
 
     `replicas` of each partition are on all of them unless named; `named`: the brokers that one
     names, unless all. Each broker leads in the epoch that it knows, if it says that it leads.
+    `former`: the brokers that know the topics by former ids.
     """
 
-    def __init__(self, monkeypatch, *views, replicas=None, named=None):
+    def __init__(self, monkeypatch, *views, replicas=None, named=None, former=()):
         self.views = dict(enumerate(views, start=1))
         self.replicas = replicas or list(self.views)
         self.named = named or {}
+        self.former = former
         self.asked = Counter()
         monkeypatch.setattr(remote_brokers, "BrokerConnection", self._connect)
         monkeypatch.setattr(remote_brokers, "RETRY_S", 0)
@@ -71,7 +76,11 @@ class Cluster:
             code = 0 if rows else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(
                 SimpleNamespace(
-                    name=name, error_code=code, is_internal=name.startswith("_"), partitions=rows
+                    name=name,
+                    error_code=code,
+                    is_internal=name.startswith("_"),
+                    partitions=rows,
+                    topic_id=FORMER if number in self.former else ID,
                 )
             )
         brokers = [one for one, view in self.views.items() if view is not OTHER]
@@ -264,3 +273,44 @@ def test_one_broker_that_is_down_is_asked_last(monkeypatch):
         assert brokers.offsets({T0: LATEST}, reads_committed=True) == {T0: 100}
     assert brokers._silent <= {"h:1"}
     assert brokers.offsets({}, reads_committed=True) == {}
+
+
+def test_a_topic_is_the_one_that_a_majority_names(monkeypatch):
+    view = {T0: (4, 2)}
+    for _ in range(5):
+        cluster = Cluster(monkeypatch, {T0: (9, 1)}, view, view, former=[1])
+        assert cluster.brokers().topic_ids(["t", "nope"]) == {"t": ID_TEXT}
+        assert cluster.end() == 400, "what is said of the former topic does not count"
+    assert Cluster(monkeypatch, view, view, None).brokers().topic_ids(["t"]) == {"t": ID_TEXT}
+    assert cluster.brokers().topic_ids([]) == {}
+
+
+def test_brokers_that_do_not_agree_which_topic_it_is_are_asked_again(monkeypatch):
+    view = {T0: (4, 2)}
+    cluster = Cluster(monkeypatch, {T0: (9, 1)}, view, None, former=[1])
+    for ask in (
+        lambda: cluster.brokers(timeout_ms=0).topic_ids(["t"]),
+        lambda: cluster.end(timeout_ms=0),
+    ):
+        with pytest.raises(NetworkError, match=r"agree which topic 't' is|too few replicas"):
+            ask()
+    cluster.former = []
+    assert cluster.brokers().topic_ids(["t"]) == {"t": ID_TEXT}
+
+
+def test_a_broker_that_knows_the_former_topic_only_is_not_read(monkeypatch):
+    view = {T0: (4, 2)}
+    for _ in range(10):
+        cluster = Cluster(monkeypatch, {T0: (9, 1)}, view, view, former=[1], named={1: [1]})
+        brokers = cluster.brokers(servers="h:1,h:2,h:3")
+        assert brokers.topic_ids(["t"]) == {"t": ID_TEXT}
+        brokers._leaders.clear()  # as after an outage
+        assert brokers.lend(T0).address == "h:2"
+
+
+def test_brokers_that_name_no_ids_are_believed_without(monkeypatch):
+    monkeypatch.setattr("test_spark_topic_brokers.ID", UUID(int=0))
+    view = {T0: (4, 2)}
+    cluster = Cluster(monkeypatch, view, view, view)
+    assert cluster.brokers().topic_ids(["t"]) == {}
+    assert cluster.end() == 400

@@ -400,6 +400,33 @@ def test_a_table_that_was_rolled_back_is_refused_when_the_last_snapshot_expired(
         lake.archive(source_of(brokers))
 
 
+def test_a_topic_that_was_made_again_is_refused_also_if_no_record_is_known(lake):
+    options = {"is_transactional": True, "producer_id": 7, "epoch": 0, "sequence": 0}
+    partition = FakePartition().append(*range(10), **options).mark(commits=False, first=0)
+    brokers = FakeBrokers(a=[partition])
+    lake.archive(source_of(brokers))
+    brokers.make_again(a=[filled(30)])
+    with pytest.raises(
+        PipelineError, match=r"table lake\.a and topic 'a' have different histories"
+    ):
+        lake.archive(source_of(brokers))
+
+
+def test_a_table_without_ids_of_topics_gets_them_though_there_is_nothing_new(lake):
+    brokers = FakeBrokers(a=[filled(5)])
+    brokers.ids["a"] = ""
+    lake.archive(source_of(brokers))
+    assert "topic_ids" not in lake.table().properties[PROPERTY]
+    del brokers.ids["a"]
+    assert (
+        lake.archive(source_of(brokers)).snapshots,
+        lake.archive(source_of(brokers)).snapshots,
+    ) == (1, 0)
+    brokers.make_again(a=[filled(5)])
+    with pytest.raises(PipelineError, match="made again"):
+        lake.archive(source_of(brokers))
+
+
 def test_what_retention_removes_of_a_topic_that_was_empty_is_missed(lake):
     brokers = FakeBrokers(a=[FakePartition()])
     assert lake.archive(source_of(brokers)).snapshots == 1, "it keeps where the partition begins"

@@ -2,9 +2,12 @@
 
 A broker that stood still, or is cut off from the others, may name leaders that were, not know a
 partition that was made, and take itself for the only broker. Raft elects a leader by a majority of
-a partition's replicas: of any other majority of them one at least knows of that election.
+a partition's replicas: of any other majority of them one at least knows of that election. It may
+not know either that a topic was deleted and made again, and name leaders of the former one: the
+topic is the one whose id a majority of the brokers name.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,12 +18,14 @@ from quorumlog.spark.topics.part import Part
 class NamedLeader(NamedTuple):
     """Who leads a partition, as a broker says: epoch, leader (-1: none), and the replicas' brokers.
 
-    Of two the one with the higher epoch is greater.
+    Of two the one with the higher epoch is greater. `topic_id` is the topic's id (KIP-516) as text;
+    empty: the broker names none.
     """
 
     epoch: int
     broker_id: int
     replicas: tuple[int, ...] = ()
+    topic_id: str = ""
 
 
 @dataclass(slots=True)
@@ -66,13 +71,33 @@ class Census:
         counted, majority = self._counted, len(self._known) // 2 + 1
         return {part for part in self.parts if sum(part not in one for one in counted) < majority}
 
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of topics that a majority of the brokers name; the others are left out."""
+        topics = {part.topic for part in self.parts}
+        votes: dict[str, Counter[str]] = {topic: Counter() for topic in topics}
+        for answer in self._counted:
+            named = {part.topic: one.topic_id for part, one in answer.items()}
+            for topic in topics & named.keys():
+                votes[topic][named[topic]] += 1
+        majority, found = len(self._known) // 2 + 1, {}
+        for topic, count in votes.items():
+            for topic_id, most in count.most_common(1):
+                if most >= majority:
+                    found[topic] = topic_id
+        return found
+
     def leaders(self) -> dict[Part, NamedLeader]:
-        """Return who leads partitions, as those say who know of the last elections."""
+        """Return who leads partitions, as those say who know of the last elections.
+
+        If brokers name topics of several ids, only what is said of the majority's counts.
+        """
         found: dict[Part, NamedLeader] = {}
-        parts = self.parts
+        parts, topic_ids = self.parts, self.topic_ids()
         for one in self._counted:
             for part in parts & one.keys():
-                found[part] = max(found.get(part, one[part]), one[part])
+                leader = one[part]
+                if leader.topic_id == topic_ids.get(part.topic, leader.topic_id):
+                    found[part] = max(found.get(part, leader), leader)
         return found
 
     def unsure(self) -> set[Part]:
@@ -86,7 +111,8 @@ class Census:
 
     def _is_sure(self, part: Part, leader: NamedLeader) -> bool:
         asked = (self._answers.get(self.addresses.get(one, ""), {}) for one in leader.replicas)
-        return 2 * sum(part in one for one in asked) > len(leader.replicas)
+        named = [one[part].topic_id for one in asked if part in one]
+        return 2 * named.count(leader.topic_id) > len(leader.replicas)
 
     def is_enough(self, others: int, *, of_leaders: bool) -> bool:
         """Whether no further answer is needed; `of_leaders`: to know who leads, too.
@@ -97,7 +123,7 @@ class Census:
         if len(counted) < majority:  # they may not know of a partition that was made
             return False
         for part in self.parts:
-            votes = sum(part in one for one in counted)
-            if max(votes, len(counted) - votes) < majority:
+            votes = Counter(one[part].topic_id if part in one else None for one in counted)
+            if max(votes.values()) < majority:
                 return False
         return not (of_leaders and self.unsure())

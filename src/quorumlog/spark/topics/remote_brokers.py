@@ -10,12 +10,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from quorumlog.kafka.codec import Message
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
 from quorumlog.model.messages.client import StoreLocation
+from quorumlog.model.wording import topic_id_text
 from quorumlog.records.batch import BatchHeader
 from quorumlog.records.columns import whole_batches
 from quorumlog.spark.topics.brokers import FetchedBatches
@@ -38,7 +40,8 @@ ASKED_MAX: Final = 10_000
 """Partitions whose offsets are asked for in one request: brokers take 50,000 elements in all."""
 BROKERS_MAX: Final = 64
 """Clusters to which a process keeps connections."""
-_METADATA_VERSION: Final = 9
+_METADATA_VERSION: Final = 10
+"""The first one with the ids of topics."""
 _LIST_OFFSETS_VERSION: Final = 5
 _LOCATE_VERSION: Final = 1
 _ANY_EPOCH: Final = -1
@@ -83,6 +86,8 @@ class RemoteBrokers:
         self._connections: dict[str, BrokerConnection] = {}
         self._addresses: dict[int, str] = {}
         self._leaders: dict[Part, NamedLeader] = {}
+        self._topic_ids: dict[str, str] = {}
+        """By which a majority knew topics when it was asked last."""
         self._silent: set[str] = set()
         """Brokers that did not answer when they were asked last, by address."""
         self._other_names: set[str] = set()
@@ -134,9 +139,22 @@ class RemoteBrokers:
         self._addresses = _addresses_in(answer)
         self._cluster_id = answer.cluster_id or ""
         leaders = _leaders_in(answer, of_all=topics is None)
-        for part, leader in leaders.items():  # one broker may name a former leader
-            self._leaders[part] = max(leader, self._leaders.get(part, leader))
+        for part, leader in leaders.items():  # one broker may name a former leader, or topic
+            if leader.topic_id == self._topic_ids.get(part.topic, leader.topic_id):
+                self._leaders[part] = max(leader, self._leaders.get(part, leader))
         return set(leaders)
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """See `Brokers`."""
+        return self._riding_out(lambda: self._agreed_ids(topics)) if topics else {}
+
+    def _agreed_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for topic in sorted({part.topic for part in self._census(topics)}):
+            if topic not in self._topic_ids:
+                raise PassingError(f"no majority of the brokers agree which topic {topic!r} is")
+            found[topic] = self._topic_ids[topic]
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id}
 
     def existing(self, parts: Iterable[Part]) -> set[Part]:
         """See `Brokers`."""
@@ -194,6 +212,9 @@ class RemoteBrokers:
             )
         self._addresses = census.addresses
         self._leaders |= census.leaders()
+        for part in census.parts:
+            self._topic_ids.pop(part.topic, None)
+        self._topic_ids |= census.topic_ids()
         return census.there()
 
     def _next_of(self, left: set[str], known: set[str]) -> str:
@@ -576,9 +597,11 @@ def _leaders_in(answer: Message, *, of_all: bool) -> dict[Part, NamedLeader]:
             continue
         if topic.error_code:
             raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
+        raw_id = UUID(str(topic.topic_id)).bytes
+        topic_id = topic_id_text(raw_id) if any(raw_id) else ""
         for one in topic.partitions:
             found[Part(topic.name, one.partition_index)] = NamedLeader(
-                one.leader_epoch, one.leader_id, tuple(one.replica_nodes)
+                one.leader_epoch, one.leader_id, tuple(one.replica_nodes), topic_id
             )
     return found
 

@@ -27,6 +27,7 @@ from quorumlog.spark.jobs.topics.compare import (
     within,
 )
 from quorumlog.spark.jobs.topics.files import RecordsInOrder
+from quorumlog.spark.jobs.topics.identity import made_again
 from quorumlog.spark.jobs.topics.manifest import Coverage, TopicFile, load_topic_manifest
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
 from quorumlog.spark.topics.confirm import OffsetsLostError
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAMAGED: Final = "damaged"
+MADE_AGAIN: Final = "made-again"
 KINDS: Final = {
     MISSING: "in the topic, and not in the archive",
     EXTRA: "in the archive, and not in the topic",
     DIFFERING: "in the archive otherwise than in the topic",
+    MADE_AGAIN: "of a topic that was deleted and made again since; it is not compared",
     DAMAGED: "in files of the archive that are not as its manifest says",
 }
 SHOWN: Final = 20
@@ -165,13 +168,18 @@ def audit_archive(
         raise PipelineError(
             f"{directory} is an archive of topics of cluster {manifest.cluster}, not of {cluster}"
         )
-    archived = {part: one.beyond for part, one in manifest.coverage.items()}
+    again = set(made_again(manifest.topic_ids, source.topic_ids(manifest.topic_ids)))
+    archived = {
+        part: one.beyond for part, one in manifest.coverage.items() if part.topic not in again
+    }
     bounds = source.bounds(archived, archived)
     facts = {one.part: _facts(one, bounds.get(one.part)) for one in manifest.partitions}
     findings = Findings(FINDINGS_KEPT)
     tasks: list[Task] = []
     for part, one in facts.items():
-        if one.end is not None and max(one.end, one.archived_first) <= one.archived_last:
+        if part.topic in again:
+            findings.add(_made_again(part, one, manifest.topic_ids[part.topic]))
+        elif one.end is not None and max(one.end, one.archived_first) <= one.archived_last:
             findings.add(_beyond_the_end(part, one))
         if one.first is not None and one.last is not None:
             whole = OffsetRange(part, one.first, one.last + 1)
@@ -207,6 +215,11 @@ def _facts(known: Coverage, bounds: Bounds | None) -> PartitionFacts:
         if first < beyond:
             found.first, found.last = first, beyond - 1
     return found
+
+
+def _made_again(part: Part, one: PartitionFacts, topic_id: str) -> Finding:
+    reason = f"the topic of id {topic_id} was deleted, and another one of its name made"
+    return Finding(MADE_AGAIN, one.archived_first, one.archived_last, str(part), reason)
 
 
 def _beyond_the_end(part: Part, one: PartitionFacts) -> Finding:

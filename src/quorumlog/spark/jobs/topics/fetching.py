@@ -1,6 +1,6 @@
 """What all archives of topics do alike: they fetch what they lack, round by round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -9,6 +9,7 @@ import msgspec
 from quorumlog.spark.jobs.archive.state import RunOptions
 from quorumlog.spark.jobs.tasks import ROUND_TASKS_PER_CORE, PipelineError, Progress, RunTasks
 from quorumlog.spark.jobs.topics.files import TOPIC_LAYOUT, TopicLayout, last_record
+from quorumlog.spark.jobs.topics.identity import check_archived, check_same
 from quorumlog.spark.jobs.topics.manifest import (
     Coverage,
     LastRecord,
@@ -83,6 +84,8 @@ class TopicFetch(Generic[Kept]):
         self._options = options
         self._run_tasks = run_tasks
         self._progress = progress
+        self._topic_ids: dict[str, str] = {}
+        """The topics from which this run reads."""
         self.new: list[TopicFile] = []
 
     def run(self) -> None:
@@ -90,11 +93,16 @@ class TopicFetch(Generic[Kept]):
 
         Raises `PipelineError`, or what fetching and writing raise; what was saved stays.
         """
-        read_to = {part: one.beyond for part, one in self._state.manifest.coverage.items()}
-        bounds = self._source.bounds(self._source.parts(), read_to)
+        manifest, parts = self._state.manifest, self._source.parts()
+        self._topic_ids = self._source.topic_ids({part.topic for part in parts})
+        check_archived(self._where, manifest.topic_ids, self._topic_ids)
+        read_to = {part: one.beyond for part, one in manifest.coverage.items()}
+        bounds = self._source.bounds(parts, read_to)
+        check_same(self._source, self._topic_ids, self._topic_ids)
         self._begin(bounds)
         for part, there in bounds.items():
             self._check_continues(part, there)
+        self._keep_ids(bounds)
         self._note_lost(bounds)
         total = sum(one.count for one in self._left(bounds))
         while left := self._left(bounds):
@@ -112,6 +120,7 @@ class TopicFetch(Generic[Kept]):
     def _with_present_begins(self, bounds: dict[Part, Bounds]) -> dict[Part, Bounds]:
         """Return what is left of what was to be read. Raises `UnknownTopicError`."""
         found = self._source.bounds(bounds)
+        check_same(self._source, self._topic_ids, self._topic_ids)
         for part in bounds.keys() - found.keys():
             raise UnknownTopicError(f"there is no partition {part} any more", part.topic)
         return {part: Bounds(found[part].begin, one.beyond) for part, one in bounds.items()}
@@ -127,7 +136,24 @@ class TopicFetch(Generic[Kept]):
         ]
         if new:
             partitions = tuple(sorted([*manifest.partitions, *new], key=lambda one: one.part))
-            self._state.save(msgspec.structs.replace(manifest, partitions=partitions))
+            topics = {part.topic for part in bounds} - {part.topic for part in known}
+            self._state.save(
+                msgspec.structs.replace(
+                    manifest, partitions=partitions, topic_ids=self._ids_with(topics)
+                )
+            )
+
+    def _keep_ids(self, bounds: Iterable[Part]) -> None:
+        """Keep the ids of topics that were archived without, now that they are known again."""
+        manifest = self._state.manifest
+        topic_ids = self._ids_with({part.topic for part in bounds})
+        if topic_ids != manifest.topic_ids:
+            self._state.save(msgspec.structs.replace(manifest, topic_ids=topic_ids))
+
+    def _ids_with(self, topics: Set[str]) -> dict[str, str]:
+        """Return the ids in the manifest with those of some topics, in the order of their names."""
+        new = {topic: one for topic, one in self._topic_ids.items() if topic in topics}
+        return dict(sorted((self._state.manifest.topic_ids | new).items()))
 
     def _left(self, bounds: dict[Part, Bounds]) -> list[OffsetRange]:
         """Return what is to be fetched."""
@@ -210,11 +236,13 @@ class TopicFetch(Generic[Kept]):
                 place.directory,
                 one.ranges,
                 options.file_bytes,
+                self._topic_ids,
                 place.layout,
             )
             for one in cut
         ]
         fetched = [one for raw in self._run_tasks(tasks) for one in FETCHED.decode(raw)]
+        check_same(self._source, self._topic_ids, {one.part.topic for one in fetched})
         manifest = self._state.manifest
         coverage = manifest.coverage
         new: list[TopicFile] = []

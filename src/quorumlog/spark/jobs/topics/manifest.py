@@ -89,13 +89,18 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicManifest(BaseManifest, frozen=True, kw_only=True):
-    """An archive of topics of one cluster; each run may add others."""
+    """An archive of topics of one cluster; each run may add others.
+
+    `topic_ids` are Kafka's ids of the topics, by name. Those that only versions without them have
+    archived from lack.
+    """
 
     OF: ClassVar[ArchiveOf] = "topics"
     of: ArchiveOf = "topics"
     partitions: tuple[Coverage, ...] = ()
     files: tuple[TopicFile, ...] = ()
     gaps: tuple[OffsetGap, ...] = ()
+    topic_ids: dict[str, str] = msgspec.field(default_factory=dict)
 
     def parts_named(self) -> tuple[TopicFile, ...]:
         """See `BaseManifest`."""

@@ -70,6 +70,14 @@ class TopicSource:
             self.brokers(), parts, read_to, reads_committed=self.options.reads_committed
         )
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of topics; those that are gone, or have none, are left out.
+
+        A majority of the brokers names them. What this process reads then is of these topics, or
+        of such as were made later.
+        """
+        return self.brokers().topic_ids(sorted(set(topics)))
+
     def records(
         self, one: OffsetRange, columns: tuple[str, ...] = RECORD_COLUMNS
     ) -> Iterator[tuple[list[pa.RecordBatch], int]]:

@@ -1,5 +1,6 @@
 """What tasks do for an archive of topics: fetch ranges into files, merge small files into one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from quorumlog.spark.jobs.topics.files import (
     last_record,
     topic_stem,
 )
+from quorumlog.spark.jobs.topics.identity import check_same
 from quorumlog.spark.jobs.topics.manifest import LastRecord, TopicFile
 from quorumlog.spark.jobs.topics.source import TopicSource
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError
@@ -49,17 +51,22 @@ MERGED: Final = msgspec.json.Decoder(TopicFile)
 
 @dataclass(frozen=True, slots=True)
 class FetchRanges:
-    """Fetch ranges of offsets and write their records as files below `directory`."""
+    """Fetch ranges of offsets and write their records as files below `directory`.
+
+    `topic_ids` are those of the topics to read, by name.
+    """
 
     source: TopicSource
     files: FileSystem
     directory: str
     ranges: tuple[OffsetRange, ...]
     file_bytes: int
+    topic_ids: Mapping[str, str]
     layout: TopicLayout = TOPIC_LAYOUT
 
     def __call__(self) -> bytes:
         """Return `FetchedRange`s. Raises what fetching and writing raise."""
+        check_same(self.source, self.topic_ids, {one.part.topic for one in self.ranges})
         return msgspec.json.encode([self._fetched(one) for one in self.ranges])
 
     def _fetched(self, one: OffsetRange) -> FetchedRange:

@@ -89,12 +89,16 @@ class TableState:
     def commit(self) -> None:
         """Append what was fetched to the table.
 
-        Without records, it keeps where partitions begin that are new, and gaps: retention could
-        move both before a later run. Markers are read again.
+        Without records, it keeps where partitions begin that are new, gaps, and ids of topics:
+        retention, or whoever makes topics again, could change them before a later run. Markers are
+        read again.
         """
         now, before = self.manifest, self._committed
-        if now.files or now.gaps != before.gaps or now.coverage.keys() != before.coverage.keys():
+        if now.files or self._known(now) != self._known(before):
             self.commit_anew()
+
+    def _known(self, progress: TableProgress) -> tuple[object, ...]:
+        return progress.gaps, progress.coverage.keys(), progress.topic_ids
 
     def commit_anew(self) -> None:
         """Commit even if there is nothing new: what other runs commit from now on is refused."""
