@@ -10,6 +10,7 @@ from quorumlog.spark.jobs.topics.files import RecordsInOrder
 from quorumlog.spark.jobs.topics.manifest import load_topic_manifest
 from quorumlog.spark.jobs.topics.run import TopicArchiveRun
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
+from quorumlog.spark.jobs.topics.target import RecordTooLargeError
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import OffsetRange
@@ -79,6 +80,7 @@ class TargetInMemory:
         self.committed = {}
         self.taken_over = 0
         self.number = 0
+        self.bytes_max = 1 << 20
         self.before = self.after = lambda number: None
 
     def take_over(self):
@@ -97,6 +99,10 @@ class TargetInMemory:
         self.committed |= positions
 
     def produce(self, part, records, position):
+        records = list(records)
+        for record in records:
+            if record.size > self.bytes_max:
+                raise RecordTooLargeError(part, record)
         number, self.number = self.number, self.number + 1
         partition = self.brokers.content[part]
         first = partition.end

@@ -1,18 +1,31 @@
 """Spark's readers of topics against brokers that live: all that needs no Spark."""
 
 import itertools
+import os
 import socket
 import threading
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from kafka_nodes import SECONDS, kafka_nodes
+from pipeline_access import run_here
 from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.spark.jobs.tasks import PipelineError
+from quorumlog.spark.jobs.topics.audit import audit_archive
+from quorumlog.spark.jobs.topics.replay import replay_topics
+from quorumlog.spark.jobs.topics.source import topic_source
 from quorumlog.spark.source.offsets import DataLossError
 from quorumlog.spark.topics.batch import TopicReader
 from quorumlog.spark.topics.errors import UnknownTopicError
@@ -21,6 +34,7 @@ from quorumlog.spark.topics.part import LATEST, Part
 from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 from quorumlog.storage.files.os_files import boot_id
 from spark_topics_fakes import rows_of
+from topic_archives import FILES, archived
 
 NUMBERS = itertools.count()
 PARTITIONS = 3
@@ -234,3 +248,49 @@ def test_whoever_is_no_broker_is_told_from_one_that_is_down(said, error, text):
         with pytest.raises(error, match=text):
             reads.topics()
         thread.join()
+
+
+def test_an_archived_topic_that_is_made_again_is_refused(cluster, topic, tmp_path):
+    """All that was archived was aborted, so no record is known by which it could be known again."""
+    aborting = produce(cluster, topic, range(9), **{"transactional.id": f"aborts-{topic}"})
+    aborting.abort_transaction(SECONDS)
+    source = topic_source(cluster.servers, topic)
+    assert archived(source, tmp_path).rows == 0
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+    admin.delete_topics([topic], operation_timeout=SECONDS)[topic].result(SECONDS)
+    cluster.settle()
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(SECONDS)
+    cluster.settle()
+    produce(cluster, topic, range(30))
+    with pytest.raises(PipelineError, match=f"topic '{topic}' have different histories"):
+        archived(source, tmp_path)
+    assert audit_archive(source, FILES, str(tmp_path), run_here).counts.keys() == {"made-again"}
+
+
+def test_a_replay_keeps_large_records_and_times_before_1970(cluster, topic, tmp_path):
+    large, times = os.urandom(2_000_000), [-62_135_596_800_000, -1_000, -1, 1]
+    admin = AdminClient({"bootstrap.servers": cluster.servers})
+
+    def allow_large(name):
+        entry = ConfigEntry(
+            "max.message.bytes", "4194256", incremental_operation=AlterConfigOpType.SET
+        )
+        changed = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        admin.incremental_alter_configs([changed])[changed].result(SECONDS)
+        cluster.settle()
+
+    allow_large(topic)
+    settings = {"bootstrap.servers": cluster.servers, "message.max.bytes": 4_194_256}
+    producer = confluent_kafka.Producer(settings | {"compression.type": "none"})
+    for value, time in zip([b"", large, b"", b"v"], times, strict=True):
+        producer.produce(topic, value, partition=0, timestamp=time)
+    assert producer.flush(SECONDS) == 0
+    archived(topic_source(cluster.servers, topic), tmp_path)
+    again = {"names": {topic: f"{topic}-again"}, "timeout_ms": 30_000}
+    with pytest.raises(
+        PipelineError, match=f"partition {topic}-again-0 refuses a batch .* 2,000,000 b"
+    ):
+        replay_topics(tmp_path, cluster.servers, **again)
+    allow_large(f"{topic}-again")
+    result = replay_topics(tmp_path, cluster.servers, **again)
+    assert (result.records, result.changed_timestamps) == (4, 0)

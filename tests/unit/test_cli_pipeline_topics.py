@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,18 @@ def test_archive_asks_for_a_table_of_iceberg(run):
     assert out.endswith("; 7 new files\n")
     named = run("archive", "/a", *AT, "-t", "a", *table, "--iceberg-catalog-name", "c", "--json")
     assert (json.loads(named[1])["table"], named[3][1][1]["catalog_name"]) == ("lake.a", "c")
+
+
+def test_replay_says_which_timestamps_differ(run, monkeypatch):
+    changed = replace(REPLAYED, changed_timestamps=7, first_changed=("a", 2, 17))
+    monkeypatch.setitem(globals(), "REPLAYED", changed)
+    status, out, _, _ = run("replay", "/a", *AT)
+    assert status == 0
+    assert "topic b has what /a holds of a, except for timestamps, as was read back" in out
+    assert (
+        "7 records got another timestamp than in the archive, the first of which is at offset 17 "
+        "of partition 2 of a"
+    ) in out
 
 
 def test_replay_stats_and_audit_ask_for_what_the_options_say(run):

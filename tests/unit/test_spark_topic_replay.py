@@ -6,6 +6,7 @@ from quorumlog.spark.jobs.tasks import PipelineError, no_progress
 from quorumlog.spark.jobs.topics import replay as module
 from quorumlog.spark.jobs.topics.replay import TopicReplay, replay_topics
 from quorumlog.spark.topics.part import Part
+from quorumlog.spark.topics.planning import OffsetRange
 from spark_topics_fakes import FakeBrokers, FakePartition, filled
 from topic_archives import (
     DAY_MS,
@@ -145,14 +146,51 @@ def test_a_topic_that_another_one_was_replayed_into_is_refused(source, tmp_path)
     assert replay(tmp_path, target, {"b": "again"}).found_records == 3, "begun by an older version"
 
 
-def test_times_at_the_beginning_of_1970_are_kept_but_for_a_millisecond(tmp_path):
-    partition = FakePartition()
-    partition.append(0, 1, 2_000)
-    archived(source_of(FakeBrokers(a=[partition])), tmp_path)
+def test_times_are_kept_but_for_0_and_what_no_calendar_has(tmp_path):
+    """librdkafka takes 0 for the present, but not what is below."""
+    times = [-62_135_596_800_000, 1, -1_000, -1, NOON_MS, 0, 1 << 62]
+    archived(source_of(FakeBrokers(a=[FakePartition().append(*times)])), tmp_path)
+    target = TargetInMemory(FakeBrokers())
+    for _ in range(2):  # also what an earlier run produced counts
+        result = replay(tmp_path, target, {"a": "again"})
+        assert (result.changed_timestamps, result.first_changed) == (2, ("a", 0, 5))
+    produced = target.brokers.content[Part("again", 0)]
+    found = source_of(target.brokers).records(OffsetRange(Part("again", 0), 0, produced.end))
+    there = [rows.column("timestamp").cast("int64") for batches, _ in found for rows in batches]
+    assert [time // 1_000 for one in there for time in one.to_pylist()] == [*times[:5], 1, NOON_MS]
+
+
+def test_a_time_that_another_wrote_is_a_difference(tmp_path):
+    archived(source_of(FakeBrokers(a=[FakePartition().append(-1_000)])), tmp_path)
     target = TargetInMemory(FakeBrokers())
     replay(tmp_path, target, {"a": "again"})
-    ((there,),) = [list(rows_at(source_of(target.brokers)).values())]
-    assert [int(row["timestamp"].timestamp() * 1_000) for row in there] == [1, 1, 2_000]
+    target.brokers.content[Part("again", 0)].batches.clear()
+    target.brokers.content[Part("again", 0)].end = 0
+    target.brokers.content[Part("again", 0)].append(NOON_MS)
+    with pytest.raises(PipelineError, match="record 0 since the replay began, another timestamp"):
+        replay(tmp_path, target, {"a": "again"})
+
+
+def test_a_record_that_is_too_large_stops_a_replay_that_can_go_on(source, tmp_path):
+    source.content[Part("b", 0)].append(9, value=b"x" * 90)
+    source.content |= {Part("c", 0): filled(2)}
+    archived(source_of(source), tmp_path)
+    names = {"a": "a", "b": "again", "c": "c"}
+    target = TargetInMemory(FakeBrokers())
+    target.bytes_max = 80
+    reason = (
+        rf"offset 3 of partition b-0 in {tmp_path} cannot be replayed: partition again-0 refuses "
+        r"a batch .* has 93 bytes.*goes on from there \(whole, but not compared: a\); without b: "
+        "--topic a,c$"
+    )
+    with pytest.raises(PipelineError, match=reason):
+        replay(tmp_path, target, names)
+    assert replay(tmp_path, target, {"a": "a", "c": "c"}).records == 27
+    with pytest.raises(PipelineError, match=r"there \(no topic is whole\)$"):
+        replay(tmp_path, target, {"b": "again"})
+    target.bytes_max = 100
+    assert replay(tmp_path, target, names).produced_records == 1
+    check_same(source, target, names)
 
 
 def test_what_cannot_be_replayed_is_refused_before_anything_is_asked(source, tmp_path):

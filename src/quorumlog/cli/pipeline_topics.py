@@ -265,8 +265,17 @@ def _print_replayed(result: "TopicReplayResult", as_json: bool) -> None:
         f"{counted(result.produced_records, 'record')} produced, {result.found_records:,} {were} "
         "there already"
     )
+    but = ", except for timestamps" if result.changed_timestamps else ""
     for topic, name in result.topics.items():
-        print_line(f"topic {name} has what {result.directory} holds of {topic}, as was read back")
+        print_line(
+            f"topic {name} has what {result.directory} holds of {topic}{but}, as was read back"
+        )
+    if result.first_changed is not None:
+        topic, partition, offset = result.first_changed
+        print_line(
+            f"{counted(result.changed_timestamps, 'record')} got another timestamp than in the "
+            f"archive, the first of which is at offset {offset} of partition {partition} of {topic}"
+        )
 
 
 def stats_of_wanted_topics(

@@ -28,7 +28,13 @@ from quorumlog.spark.jobs.topics.compare import differing
 from quorumlog.spark.jobs.topics.files import FILE_COLUMNS, TOPIC_LAYOUT, RecordsInOrder, offsets_in
 from quorumlog.spark.jobs.topics.manifest import TopicManifest, load_topic_manifest
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
-from quorumlog.spark.jobs.topics.target import ConfluentTarget, Outgoing, Position, TopicTarget
+from quorumlog.spark.jobs.topics.target import (
+    ConfluentTarget,
+    Outgoing,
+    Position,
+    RecordTooLargeError,
+    TopicTarget,
+)
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError
 from quorumlog.spark.topics.part import LATEST, Part
 from quorumlog.spark.topics.planning import OffsetRange
@@ -45,7 +51,7 @@ STABLE_S: Final = 0.05
 _LEADERS_TIME: Final = 1
 """The timestampType of a topic in which leaders give the timestamps."""
 _FIRST_TIME_US: Final = 1_000
-"""librdkafka takes 0 for the present, so what is of the first millisecond of 1970 gets this."""
+"""librdkafka takes 0 for the present, so records of the first millisecond of 1970 get this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,9 @@ class TopicReplayResult:
     """The result of a replay. The topics now have the `records` of the archive.
 
     `found_records` of them were replayed by an earlier run, and the others were produced.
-    `topics` are their names in the archive and in the cluster.
+    `topics` are their names in the archive and in the cluster. `changed_timestamps` records have
+    another timestamp than in the archive, the first of which is `first_changed`: topic, partition
+    and offset there.
     """
 
     directory: str
@@ -62,6 +70,8 @@ class TopicReplayResult:
     records: int
     found_records: int
     produced_records: int
+    changed_timestamps: int = 0
+    first_changed: tuple[str, int, int] | None = None
 
 
 def replay_topics(  # noqa: PLR0913  (named options of a public entry point)
@@ -83,8 +93,9 @@ def replay_topics(  # noqa: PLR0913  (named options of a public entry point)
     meanwhile. With `allow_gaps` records may be missing from the archive. `progress` is called with
     the number of records that the topics have and that they will have.
 
-    Raises `PipelineError` when a partition holds something else, the archive is damaged, or what is
-    read back differs; `NetworkError` after an outage longer than `timeout_ms`;
+    Raises `PipelineError` when a partition holds something else, the archive is damaged, a topic
+    refuses a record for its size, or what is read back differs (timestamps may, see
+    `TopicReplayResult`); `NetworkError` after an outage longer than `timeout_ms`;
     `ModuleNotFoundError` without confluent-kafka.
     """
     files, root = OutputFileSystem(), os.path.abspath(directory)
@@ -162,6 +173,8 @@ class TopicReplay:
         }
         self._total = sum(file.rows for file in self._manifest.files if file.part in self._parts)
         self._done = 0
+        self._changed_timestamps = 0
+        self._first_changed: tuple[str, int, int] | None = None
 
     def run(self) -> TopicReplayResult:
         """Produce, read back; see `replay_topics`."""
@@ -181,7 +194,13 @@ class TopicReplay:
         before = sum(self._rows_below(part, one.offset) for part, one in begins.items())
         self._done = before
         for part, one in begins.items():
-            self._replay(part, one)
+            try:
+                self._replay(part, one)
+            except RecordTooLargeError as error:
+                raise PipelineError(
+                    f"offset {error.offset} of partition {part} in {self._directory} cannot be "
+                    f"replayed: {error}. {self._how_to_go_on(part)}"
+                ) from error
         for part, one in begins.items():
             self._read_back(part, one)
         return TopicReplayResult(
@@ -191,7 +210,19 @@ class TopicReplay:
             records=self._done,
             found_records=before,
             produced_records=self._done - before,
+            changed_timestamps=self._changed_timestamps,
+            first_changed=self._first_changed,
         )
+
+    def _how_to_go_on(self, stopped: Part) -> str:
+        """Return what is done, and what to do, if a partition cannot be replayed further."""
+        topics = list(dict.fromkeys(part.topic for part in self._parts))
+        number = topics.index(stopped.topic)
+        done, left = topics[:number], topics[number + 1 :]
+        whole = f"whole, but not compared: {', '.join(done)}" if done else "no topic is whole"
+        text = f"Then run the replay again: it goes on from there ({whole})"
+        others = ",".join([*done, *left])
+        return f"{text}; without {stopped.topic}: --topic {others}" if others else text
 
     def _position(self, part: Part, found: Position | None) -> Position:
         """Return where to go on. Raises `PipelineError` if others have written to a partition."""
@@ -276,6 +307,7 @@ class TopicReplay:
                     if found := differing(*_comparable(*pair), REPLAYED):
                         row, columns = found[0]
                         raise self._different(there, compared + start + row, f"another {columns}")
+                    self._note_changed(part, *pair)
                     rest = rest.slice(count)
                     start += count
                 compared += ours.num_rows
@@ -286,6 +318,15 @@ class TopicReplay:
                 f"retention of partition {there} removed records before they were read back, so "
                 f"nothing is proved: {error}"
             ) from error
+
+    def _note_changed(self, part: Part, ours: pa.Table, theirs: pa.Table) -> None:
+        """Count records whose timestamps differ."""
+        one, other = (rows.column("timestamp").cast(pa.int64()) for rows in (ours, theirs))
+        is_same = pc.fill_null(pc.equal(one, other), False)
+        changed = ours.filter(pc.invert(is_same))
+        self._changed_timestamps += changed.num_rows
+        if changed.num_rows and self._first_changed is None:
+            self._first_changed = (*part, int(offsets_in(changed)[0]))
 
     def _stable_end(self, there: Part) -> int:
         """Return the end of a partition once no transaction is open: markers may come late.
@@ -320,15 +361,15 @@ class TopicReplay:
 
 
 def _comparable(ours: pa.Table, theirs: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return records without the timestamps that need not be equal.
+    """Return records without the timestamps that cannot be equal.
 
-    Those are the ones that leaders gave, and those in the place of none (see `Outgoing`).
+    Those are the ones that leaders gave, and those of no time for Spark (see `arrow_batch`).
     """
     times, number = ours.column("timestamp"), ours.schema.get_field_index("timestamp")
-    is_known = pc.fill_null(pc.greater_equal(times.cast(pa.int64()), 0), False)
-    given = pc.max_element_wise(times.cast(pa.int64()), _FIRST_TIME_US, skip_nulls=False)
+    numbers = times.cast(pa.int64())
+    given = pc.if_else(pc.equal(numbers, 0), _FIRST_TIME_US, numbers)
     ours = ours.set_column(number, "timestamp", given.cast(times.type))
-    is_kept = pc.and_(is_known, pc.not_equal(theirs.column("timestampType"), _LEADERS_TIME))
+    is_kept = pc.and_(times.is_valid(), pc.not_equal(theirs.column("timestampType"), _LEADERS_TIME))
     none = pa.scalar(None, times.type)
     ours, theirs = (
         rows.set_column(number, "timestamp", pc.if_else(is_kept, rows.column("timestamp"), none))
@@ -355,11 +396,14 @@ def _transactions(table: pa.Table) -> Iterator[pa.Table]:
 def _outgoing(rows: pa.Table) -> Iterator[Outgoing]:
     keys, values, headers = (rows.column(name).to_pylist() for name in ("key", "value", "headers"))
     times = rows.column("timestamp").cast(pa.int64()).to_pylist()
-    for key, value, time_us, pairs in zip(keys, values, times, headers, strict=True):
-        is_none = time_us is None or time_us < 0
+    offsets = offsets_in(rows).tolist()
+    for key, value, time_us, pairs, offset in zip(
+        keys, values, times, headers, offsets, strict=True
+    ):
         yield Outgoing(
             key,
             value,
-            None if is_none else max(time_us, _FIRST_TIME_US) // 1_000,
+            None if time_us is None else (time_us or _FIRST_TIME_US) // 1_000,
             [(pair["key"], pair["value"]) for pair in pairs or ()],
+            offset,
         )

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
+from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX, FRAME_BYTES_MAX
 from quorumlog.model.errors import NetworkError
+from quorumlog.model.topic_configs import MESSAGE_BYTES_MAX
 from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.topics.part import Part
@@ -19,6 +21,14 @@ RETRY_S: Final = 0.1
 POLL_S: Final = 0.1
 BUFFERED_KIB: Final = 64 * 1024
 """What waits in the producer at most, in KiB."""
+BATCH_BYTES: Final = 1_000_000
+"""Bytes of a batch before compression, unless one record has more."""
+RECORD_BYTES_MAX: Final = FRAME_BYTES_MAX - FIRST_FRAME_BYTES_MAX
+"""Bytes of a record before compression, so that a request has no more than brokers read."""
+ROOM_BYTES: Final = 1_024
+"""What a batch of one record has besides, generously."""
+TOPIC_BYTES: Final = 1_048_588
+"""What a batch may have if `max.message.bytes` of a topic is not set."""
 TRANSACTION_MS_MAX: Final = 15 * 60_000
 """What clusters allow unless `transaction.max.timeout.ms` says otherwise."""
 _LIBRDKAFKA: Final = {"log_level": 0}
@@ -40,12 +50,39 @@ class Position(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A record to produce; `time_ms` None: it gets the time at which it is produced."""
+    """A record to produce; `time_ms` None: it gets the time at which it is produced.
+
+    librdkafka takes 0 for that, too. `offset` is the one in the archive.
+    """
 
     key: bytes | None
     value: bytes | None
     time_ms: int | None
     headers: Sequence[tuple[str, bytes | None]]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        headers = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
+
+class RecordTooLargeError(PipelineError):
+    """A topic takes no record of that size; no record of its transaction counts.
+
+    `offset` is the one in the archive.
+    """
+
+    def __init__(self, part: Part, record: Outgoing) -> None:
+        needed = min(max(TOPIC_BYTES, record.size + ROOM_BYTES), MESSAGE_BYTES_MAX)
+        super().__init__(
+            f"partition {part} refuses a batch for its size, the largest record of which has "
+            f"{counted(record.size, 'byte')}: let its topic take larger ones ('quorumlog topic "
+            f"alter {part.topic} --config max.message.bytes={needed}'; {MESSAGE_BYTES_MAX} at "
+            "most, after compression)"
+        )
+        self.offset = record.offset
 
 
 class TopicTarget(Protocol):
@@ -71,7 +108,10 @@ class TopicTarget(Protocol):
         ...
 
     def produce(self, part: Part, records: Iterable[Outgoing], position: Position) -> None:
-        """Produce records in their order and move the position, both at once or not at all."""
+        """Produce records in their order and move the position, both at once or not at all.
+
+        Raises `RecordTooLargeError` for a record that the topic refuses.
+        """
         ...
 
     def close(self) -> None:
@@ -92,12 +132,18 @@ class ConfluentTarget:
         self._servers = servers
         self._name = name
         self._timeout_s = timeout_ms / 1_000
+        self._refused: list[Any] = []
+        """Why records of the transaction were not delivered, each with the message."""
         common: dict[str, Any] = {"bootstrap.servers": servers, **_LIBRDKAFKA}
         settings = {
             "transactional.id": name,
             "transaction.timeout.ms": min(timeout_ms, TRANSACTION_MS_MAX),
             "linger.ms": 20,
             "compression.type": "zstd",
+            "batch.size": BATCH_BYTES,
+            "message.max.bytes": RECORD_BYTES_MAX,
+            "delivery.report.only.error": True,
+            "on_delivery": self._note_refused,
             "queue.buffering.max.kbytes": BUFFERED_KIB,
         }
         self._producer = Producer(common | settings)
@@ -162,6 +208,7 @@ class ConfluentTarget:
             if time.monotonic() > ends_at:
                 raise NetworkError(
                     f"{self._servers}: no transaction could be committed for {self._timeout_s:g} s"
+                    + "".join(f": {error.str()}" for error, _ in self._refused[:1])
                 )
 
     def _is_committed(
@@ -184,23 +231,50 @@ class ConfluentTarget:
             for part, one in positions.items()
         ]
         group = self._consumer.consumer_group_metadata()
+        self._refused.clear()
+
+        def send_offsets() -> None:
+            self._repeated(
+                lambda: producer.send_offsets_to_transaction(at, group, REQUEST_S), ends_at
+            )
+
         try:
             producer.begin_transaction()
             for part, record in records:
                 self._send(producer, part, record, ends_at)
-            self._repeated(
-                lambda: producer.send_offsets_to_transaction(at, group, REQUEST_S), ends_at
-            )
-            self._repeated(lambda: producer.commit_transaction(REQUEST_S), ends_at)
+            send_offsets()
+            while producer.flush(POLL_S) and not self._refused and time.monotonic() < ends_at:
+                send_offsets()  # says so if the transaction failed for another reason
+            if not self._refused:  # else it is never delivered whole, and a commit does not end
+                self._repeated(lambda: producer.commit_transaction(REQUEST_S), ends_at)
+                return True
         except KafkaException as failed:
             error = failed.args[0]
             is_consequence = error.code() in (KafkaError._STATE, KafkaError._FATAL)
             is_over = error.fatal() or not error.txn_requires_abort()
             if is_over and not is_consequence:
                 raise self._failed(error) from failed
-            self._abort(ends_at)
-            return False
-        return True
+        producer.poll(0)  # so that it has said which records were refused
+        self._abort(ends_at)
+        self._check_sizes(records)
+        return False
+
+    def _note_refused(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._refused.append((error, message))
+
+    def _check_sizes(self, records: Sequence[tuple[Part, Outgoing]]) -> None:
+        """Raise `RecordTooLargeError` for the largest record of batches that were too large."""
+        from confluent_kafka import KafkaError  # noqa: PLC0415
+
+        refused = {
+            (message.topic(), message.partition(), message.key(), message.value())
+            for error, message in self._refused
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        }
+        found = [(part, one) for part, one in records if (*part, one.key, one.value) in refused]
+        if found:
+            raise RecordTooLargeError(*max(found, key=lambda one: one[1].size))
 
     def _abort(self, ends_at: float) -> None:
         from confluent_kafka import KafkaException  # noqa: PLC0415
@@ -211,6 +285,8 @@ class ConfluentTarget:
             raise self._failed(failed.args[0]) from failed
 
     def _send(self, producer: "Producer", part: Part, record: Outgoing, ends_at: float) -> None:
+        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
+
         while True:
             try:
                 producer.produce(
@@ -221,6 +297,13 @@ class ConfluentTarget:
                     timestamp=record.time_ms or 0,
                     headers=list(record.headers),
                 )
+            except KafkaException as failed:
+                error = failed.args[0]
+                is_sent = error.txn_requires_abort()
+                if is_sent or error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise
+                self._abort(ends_at)
+                raise RecordTooLargeError(part, record) from failed
             except BufferError:  # until some are acknowledged
                 producer.poll(POLL_S)
                 if time.monotonic() > ends_at:
