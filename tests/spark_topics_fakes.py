@@ -104,8 +104,7 @@ class FakeBrokers:
     def topic_ids(self, topics):
         self._called("topic ids")
         there = {part.topic for part in self.content} & set(topics)
-        found = {topic: self.ids.get(topic, f"id-of-{topic}") for topic in there}
-        return {topic: topic_id for topic, topic_id in found.items() if topic_id}
+        return {topic: self.ids.get(topic, f"id-of-{topic}") for topic in there}
 
     def make_again(self, **topics):
         """Delete topics and make them again with these partitions."""

@@ -1,6 +1,7 @@
 """An archive of topics without Spark: brokers in memory, files on disk, tasks run on the spot."""
 
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -213,6 +214,38 @@ def test_a_topic_that_was_made_again_is_refused_also_if_no_record_is_known(tmp_p
     assert (tmp_path / "_manifest.json").read_bytes() == before
     brokers.content[B0].append(5_000)
     assert archived(source_of(brokers, "b"), tmp_path).new_rows == 1, "others go on"
+
+
+def test_a_topic_that_was_made_again_before_anything_was_archived_is_archived(tmp_path):
+    brokers = FakeBrokers(a=[filled(3)], b=[FakePartition()])
+    archived(source_of(brokers), tmp_path)
+    brokers.make_again(b=[filled(5), filled(7)])
+    assert archived(source_of(brokers), tmp_path).new_rows == 12
+    assert manifest_of(tmp_path).topic_ids == {"a": "id-of-a", "b": brokers.ids["b"]}
+    assert rows_in(tmp_path) == rows_at(source_of(brokers))
+
+
+@pytest.mark.parametrize("calls", range(1, 7))
+def test_a_topic_that_is_gone_when_ids_are_looked_up_is_not_taken_for_another_one(tmp_path, calls):
+    """It is made again right after, with as many records as the archive has offsets, and more."""
+    brokers = FakeBrokers(a=[aborted_only()])
+    archived(source_of(brokers), tmp_path)
+    topic_ids, left = brokers.topic_ids, [calls]
+
+    def gone(topics):
+        left[0] -= 1
+        if left[0]:
+            return topic_ids(topics)
+        brokers.make_again(a=[filled(30, value=b"of another topic")])
+        return {}
+
+    brokers.topic_ids = gone
+    brokers.content[A0].append(*range(11, 15))
+    with suppress(UnknownTopicError, PipelineError):
+        archived(source_of(brokers), tmp_path)
+    values = {row["value"] for row in rows_in(tmp_path)[A0]}
+    assert b"of another topic" not in values
+    assert values or left[0] <= 0, "nothing kept it from being archived"
 
 
 def without_ids(directory):

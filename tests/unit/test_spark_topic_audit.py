@@ -146,7 +146,15 @@ def test_a_partition_that_one_broker_does_not_know_is_compared(tmp_path):
     assert audit(brokers, tmp_path).records == 40
 
 
-def test_a_topic_that_is_made_again_during_an_audit_lacks_what_is_archived(tmp_path):
+def test_a_topic_that_is_made_again_during_an_audit_is_not_compared(tmp_path):
+    brokers = FakeBrokers(a=[filled(40)])
+    archived(source_of(brokers), tmp_path)
+    brokers.before_fetch = once(lambda: brokers.make_again(a=[filled(3)]))
+    with pytest.raises(PipelineError, match="made again while it was compared"):
+        audit(brokers, tmp_path)
+
+
+def test_a_topic_that_ends_sooner_during_an_audit_lacks_what_is_archived(tmp_path):
     brokers = FakeBrokers(a=[filled(40)])
     archived(source_of(brokers), tmp_path)
     brokers.before_fetch = once(lambda: brokers.content.update({A0: FakePartition()}))

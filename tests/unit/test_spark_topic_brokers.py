@@ -312,5 +312,5 @@ def test_brokers_that_name_no_ids_are_believed_without(monkeypatch):
     monkeypatch.setattr("test_spark_topic_brokers.ID", UUID(int=0))
     view = {T0: (4, 2)}
     cluster = Cluster(monkeypatch, view, view, view)
-    assert cluster.brokers().topic_ids(["t"]) == {}
+    assert cluster.brokers().topic_ids(["t"]) == {"t": ""}
     assert cluster.end() == 400

@@ -55,7 +55,7 @@ class Brokers(Protocol):
         ...
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics, as text; a topic that is not there is left out.
+        """Return the ids of topics, as text, "" for none; a topic that is not there is left out.
 
         A topic that is deleted and made again has another id. What is read from now on is of the
         topics with these ids, as a majority of the brokers name them, or of later ones.

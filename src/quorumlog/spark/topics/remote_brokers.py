@@ -154,7 +154,7 @@ class RemoteBrokers:
             if topic not in self._topic_ids:
                 raise PassingError(f"no majority of the brokers agree which topic {topic!r} is")
             found[topic] = self._topic_ids[topic]
-        return {topic: topic_id for topic, topic_id in found.items() if topic_id}
+        return found
 
     def existing(self, parts: Iterable[Part]) -> set[Part]:
         """See `Brokers`."""

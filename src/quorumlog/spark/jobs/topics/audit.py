@@ -177,7 +177,7 @@ def audit_archive(
     findings = Findings(FINDINGS_KEPT)
     tasks: list[Task] = []
     for part, one in facts.items():
-        if part.topic in again:
+        if part.topic in again and one.archived_first <= one.archived_last:
             findings.add(_made_again(part, one, manifest.topic_ids[part.topic]))
         elif one.end is not None and max(one.end, one.archived_first) <= one.archived_last:
             findings.add(_beyond_the_end(part, one))
@@ -191,6 +191,10 @@ def audit_archive(
         total += found.dropped
         for finding in found.findings:
             findings.add(finding)
+    for topic in set(made_again(manifest.topic_ids, source.topic_ids(manifest.topic_ids))) - again:
+        raise PipelineError(
+            f"topic {topic!r} was deleted and made again while it was compared; run again"
+        )
     kept = findings.sorted()
     return TopicAudit(
         directory=directory,

@@ -9,7 +9,7 @@ import msgspec
 from quorumlog.spark.jobs.archive.state import RunOptions
 from quorumlog.spark.jobs.tasks import ROUND_TASKS_PER_CORE, PipelineError, Progress, RunTasks
 from quorumlog.spark.jobs.topics.files import TOPIC_LAYOUT, TopicLayout, last_record
-from quorumlog.spark.jobs.topics.identity import check_archived, check_same
+from quorumlog.spark.jobs.topics.identity import check_archived, check_same, check_there, made_again
 from quorumlog.spark.jobs.topics.manifest import (
     Coverage,
     LastRecord,
@@ -93,8 +93,12 @@ class TopicFetch(Generic[Kept]):
 
         Raises `PipelineError`, or what fetching and writing raise; what was saved stays.
         """
-        manifest, parts = self._state.manifest, self._source.parts()
-        self._topic_ids = self._source.topic_ids({part.topic for part in parts})
+        parts = self._source.parts()
+        topics = {part.topic for part in parts}
+        self._topic_ids = self._source.topic_ids(topics)
+        check_there(topics, self._topic_ids)
+        self._forget_empty()
+        manifest = self._state.manifest
         check_archived(self._where, manifest.topic_ids, self._topic_ids)
         read_to = {part: one.beyond for part, one in manifest.coverage.items()}
         bounds = self._source.bounds(parts, read_to)
@@ -125,6 +129,18 @@ class TopicFetch(Generic[Kept]):
             raise UnknownTopicError(f"there is no partition {part} any more", part.topic)
         return {part: Bounds(found[part].begin, one.beyond) for part, one in bounds.items()}
 
+    def _forget_empty(self) -> None:
+        """Forget topics that were made again before the archive had anything of them."""
+        manifest = self._state.manifest
+        kept = {one.topic for one in (*manifest.partitions, *manifest.gaps) if not _is_empty(one)}
+        forgotten = set(made_again(manifest.topic_ids, self._topic_ids)) - kept
+        if forgotten:
+            partitions = tuple(one for one in manifest.partitions if one.topic not in forgotten)
+            ids = {name: one for name, one in manifest.topic_ids.items() if name not in forgotten}
+            self._state.save(
+                msgspec.structs.replace(manifest, partitions=partitions, topic_ids=ids)
+            )
+
     def _begin(self, bounds: dict[Part, Bounds]) -> None:
         """Add the partitions that the archive does not know to the manifest."""
         manifest = self._state.manifest
@@ -152,7 +168,7 @@ class TopicFetch(Generic[Kept]):
 
     def _ids_with(self, topics: Set[str]) -> dict[str, str]:
         """Return the ids in the manifest with those of some topics, in the order of their names."""
-        new = {topic: one for topic, one in self._topic_ids.items() if topic in topics}
+        new = {topic: one for topic, one in self._topic_ids.items() if one and topic in topics}
         return dict(sorted((self._state.manifest.topic_ids | new).items()))
 
     def _left(self, bounds: dict[Part, Bounds]) -> list[OffsetRange]:
@@ -261,6 +277,10 @@ class TopicFetch(Generic[Kept]):
         )
         self.new += new
         return all(one.is_whole for one in fetched)
+
+
+def _is_empty(one: Coverage | OffsetGap) -> bool:
+    return isinstance(one, Coverage) and one.beyond == one.first
 
 
 def _extended(known: Coverage, one: FetchedRange) -> Coverage:

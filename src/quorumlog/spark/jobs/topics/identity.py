@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.source import TopicSource
+from quorumlog.spark.topics.errors import UnknownTopicError
 
 
 def made_again(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     """Return the topics that have another id than is known; one without an id may be any."""
-    return sorted(topic for topic in known.keys() & found.keys() if known[topic] != found[topic])
+    both = known.keys() & found.keys()
+    return sorted(one for one in both if "" != known[one] != found[one] != "")
 
 
 def check_archived(where: str, known: Mapping[str, str], found: Mapping[str, str]) -> None:
@@ -25,13 +27,28 @@ def check_archived(where: str, known: Mapping[str, str], found: Mapping[str, str
         )
 
 
-def check_same(source: TopicSource, known: Mapping[str, str], topics: Iterable[str]) -> None:
-    """Raise `PipelineError` if one of some topics was made again since its id was looked up.
+def check_there(topics: Iterable[str], found: Mapping[str, str]) -> None:
+    """Raise `UnknownTopicError` if one of some topics has gone since it was named.
 
-    From then on this process reads of no broker that only knows the former topic.
+    It might be made again before anything else is asked of it, and would pass for the one before.
     """
-    for topic in made_again(known, source.topic_ids(topics)):
+    for topic in sorted(set(topics) - found.keys()):
+        raise UnknownTopicError(f"there is no topic {topic!r} any more; run again", topic)
+
+
+def check_same(source: TopicSource, known: Mapping[str, str], topics: Iterable[str]) -> None:
+    """Raise unless some topics are those whose ids were looked up before.
+
+    `PipelineError`: one was made again since; `UnknownTopicError`: one is gone, and might be made
+    again, and deleted, unseen. From then on this process reads of no broker that only knows the
+    former topic.
+    """
+    asked = known.keys() & set(topics)
+    found = source.topic_ids(asked)
+    for topic in made_again(known, found):
         raise PipelineError(
             f"topic {topic!r} was deleted and made again while it was archived, and what was read "
-            "last was left out; run again"
+            "last was left out. Run again; if the archive has records of it, archive it into a new "
+            "directory"
         )
+    check_there(asked, found)

@@ -71,7 +71,7 @@ class TopicSource:
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of topics; those that are gone, or have none, are left out.
+        """Return the ids of topics, "" for one that has none; those that are gone are left out.
 
         A majority of the brokers names them. What this process reads then is of these topics, or
         of such as were made later.

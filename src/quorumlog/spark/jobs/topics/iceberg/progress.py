@@ -10,8 +10,8 @@ from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.manifest import TopicManifest
 
 PROPERTY: Final = "quorumlog.archive"
-PROGRESS_BYTES_MAX: Final = 4 << 20
-"""Every commit writes the table's properties anew: room for about 18,000 partitions of topics."""
+PROGRESS_BYTES_MAX: Final = 8 << 20
+"""Every commit writes the table's properties anew: room for some 30,000 partitions of topics."""
 
 
 class TableProgress(TopicManifest, frozen=True, kw_only=True, omit_defaults=True):
