@@ -1,11 +1,12 @@
 """An archive without Spark: a log in memory, files on disk, pieces carried out on the spot."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from pipeline_access import LogInMemory, run_here
-from quorumlog.model.errors import CorruptionError, StoreLockedError
+from quorumlog.model.errors import CorruptionError, StoreLockedError, UnexpectedArgumentError
 from quorumlog.spark.jobs.archive.manifest import (
     ArchivedFile,
     Gap,
@@ -17,7 +18,7 @@ from quorumlog.spark.jobs.archive.parquet import row_groups
 from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveRun
 from quorumlog.spark.jobs.archive.tasks import FetchRange, groups_to_merge
 from quorumlog.spark.jobs.log_source import ClusterSource, plan_ranges
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.tasks import PipelineError, no_progress
 
 FILES = OutputFileSystem()
@@ -440,3 +441,15 @@ def test_tasks_of_an_archive_can_be_pickled():
     source = ClusterSource("h:1", "g")
     piece = FetchRange(source, FILES, "/a", "", "2026-03-01", 0, 9)
     assert pickle.loads(pickle.dumps(piece)).source == source
+
+
+@pytest.mark.parametrize("uri", ["s3a://bucket/x", "hdfs:///x", Path("s3a://bucket/x")])
+def test_a_uri_is_not_taken_for_a_directory(uri):
+    with pytest.raises(UnexpectedArgumentError, match="is a URI: give the path"):
+        local_path(uri)
+
+
+def test_a_path_may_have_a_colon(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert local_path("a:b/c") == f"{tmp_path}/a:b/c"
+    assert local_path("./s3a:/x") == f"{tmp_path}/s3a:/x"

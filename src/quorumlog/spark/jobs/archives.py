@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.spark.jobs.archive.archive import read_archive as read_group_archive
 from quorumlog.spark.jobs.archive.manifest_file import archive_kind
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.topics.archive import read_topic_archive
 
 
@@ -31,7 +31,7 @@ def read_archive(
     Raises `PipelineError` when there is no archive, `UnexpectedArgumentError` for an argument that
     is for archives of the other kind.
     """
-    if archive_kind(OutputFileSystem(), os.path.abspath(directory)) == "group":
+    if archive_kind(OutputFileSystem(), local_path(directory)) == "group":
         if topics is not None:
             raise UnexpectedArgumentError(f"{directory} is an archive of a group: it has no topics")
         return read_group_archive(spark, directory, first=first, last=last)

@@ -2,15 +2,30 @@
 
 import hashlib
 import os
+import re
 from contextlib import suppress
 from types import TracebackType
+from typing import Final
 
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import StorageError
+from quorumlog.model.errors import StorageError, UnexpectedArgumentError
 from quorumlog.storage.files.os_files import FileSystem, OsFile, OsFileSystem, storage_error
 
 TOKEN_BYTES = 4
 """Chance in a name, so that two attempts at one file never meet."""
+
+_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """Return an absolute path on this machine. Raises `UnexpectedArgumentError` for a URI."""
+    text = os.fspath(path)
+    if _SCHEME.match(text):
+        raise UnexpectedArgumentError(
+            f"{text} is a URI: give the path of a directory that driver and executors see (a local "
+            "disk, or NFS); object stores and HDFS are not known"
+        )
+    return os.path.abspath(text)
 
 
 class OutputFileSystem(OsFileSystem):

@@ -22,7 +22,7 @@ from quorumlog.spark.jobs.archive.parquet import COLUMNS
 from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveResult, ArchiveRun
 from quorumlog.spark.jobs.archive.state import FILE_BYTES, FILE_BYTES_MIN, KEEP_REPLACED_S
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS, ClusterSource
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.tasks import Progress, cores_of, no_progress, run_tasks
 from quorumlog.spark.source.schema import default_schema
 
@@ -77,7 +77,7 @@ def archive(  # noqa: PLR0913  (named options of a public entry point)
     return ArchiveRun(
         source,
         OutputFileSystem(),
-        os.path.abspath(directory),
+        local_path(directory),
         options,
         partial(run_tasks, spark),
         progress,
@@ -97,7 +97,7 @@ def read_archive(
     Columns: index, term, channel, body, body_crc, chain_crc; with archives by day also `day`.
     Rows come in no particular order. Raises `PipelineError` when there is no archive.
     """
-    root = os.path.abspath(directory)
+    root = local_path(directory)
     manifest = load_manifest(OutputFileSystem(), root)
     paths = [
         file.path

@@ -41,6 +41,7 @@ from quorumlog.spark.jobs.audit.report import (
     Finding,
     Findings,
 )
+from quorumlog.spark.jobs.output_files import local_path
 from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.tasks import Progress, RunTasks, no_progress
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
@@ -75,7 +76,7 @@ def audit(  # noqa: PLR0913  (named options of a public entry point)
     Raises `StorageError` when a directory is no store, `PipelineError` when the directories are not
     of one group, there is no archive, or a task fails.
     """
-    directory = None if archive is None else os.path.abspath(archive)
+    directory = None if archive is None else local_path(archive)
     request = AuditRequest(directory, first_index, last_index, range_bytes)
     report, findings = compare_stores(
         OsFileSystem(), stores, request, lambda tasks: run_with_progress(spark, tasks, progress)

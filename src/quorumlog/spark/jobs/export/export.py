@@ -30,6 +30,7 @@ from quorumlog.spark.jobs.export.rows import (
 )
 from quorumlog.spark.jobs.history_check import HistoryCheck
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS, ClusterSource, LogSource, plan_ranges
+from quorumlog.spark.jobs.output_files import local_path
 from quorumlog.spark.jobs.tasks import (
     ROUND_TASKS_PER_CORE,
     Progress,
@@ -145,7 +146,7 @@ def export_with(
     """Export from any source, with any function that runs tasks; see `export`."""
     options.check()
     first, last = _range(source, options)
-    target = Path(os.path.abspath(path))
+    target = Path(local_path(path))
     with ExportOutput(
         target, single_file=options.single_file, overwrite=options.overwrite
     ) as output:

@@ -29,7 +29,7 @@ from quorumlog.sessions.entries import SessionEntry, crc_of
 from quorumlog.spark.jobs.archive.manifest import Manifest, load_manifest
 from quorumlog.spark.jobs.archive.parquet import row_groups
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.packing import EntryDigest, packed_entries, sizes_of
 from quorumlog.spark.jobs.replay.target import (
     ClusterTarget,
@@ -82,7 +82,7 @@ def replay(
     """
     target = ClusterTarget(servers, group, "read_uncommitted", timeout_ms=timeout_ms)
     target.check()
-    root = os.path.abspath(directory)
+    root = local_path(directory)
     return Replay(OutputFileSystem(), root, target, progress, allow_gaps=allow_gaps).run()
 
 

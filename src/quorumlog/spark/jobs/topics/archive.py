@@ -24,7 +24,7 @@ from quorumlog.spark.jobs.archive.state import (
     RunOptions,
 )
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.tasks import PipelineError, Progress, cores_of, no_progress, run_tasks
 from quorumlog.spark.jobs.topics.manifest import load_topic_manifest
 from quorumlog.spark.jobs.topics.run import TopicArchiveResult, TopicArchiveRun
@@ -77,7 +77,7 @@ def archive_topics(  # noqa: PLR0913  (named options of a public entry point)
     return TopicArchiveRun(
         source,
         OutputFileSystem(),
-        os.path.abspath(directory),
+        local_path(directory),
         options,
         partial(run_tasks, spark),
         progress,
@@ -90,7 +90,7 @@ def read_topic_archive(
     topics: str | Sequence[str] | None = None,
 ) -> DataFrame:
     """Return the records of an archive, of some topics if they are named; see `read_archive`."""
-    root = os.path.abspath(directory)
+    root = local_path(directory)
     manifest = load_topic_manifest(OutputFileSystem(), root)
     names = topics.split(",") if isinstance(topics, str) else topics
     known = {one.topic for one in manifest.partitions}

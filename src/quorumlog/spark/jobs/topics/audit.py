@@ -16,7 +16,7 @@ import msgspec
 from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.audit.report import FINDINGS_KEPT, Finding, Findings, table
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.tasks import PipelineError, Progress, RunTasks, Task, no_progress
 from quorumlog.spark.jobs.topics.compare import (
@@ -148,7 +148,7 @@ def audit_topics(
     Raises `PipelineError` when there is no archive, it is of another cluster, or a task fails,
     `NetworkError`.
     """
-    files, root = OutputFileSystem(), os.path.abspath(directory)
+    files, root = OutputFileSystem(), local_path(directory)
     isolation = load_topic_manifest(files, root).isolation
     source = topic_source(servers, None, isolation=isolation, timeout_ms=timeout_ms)
 

@@ -132,7 +132,8 @@ class TopicFetch(Generic[Kept]):
     def _forget_empty(self) -> None:
         """Forget topics that were made again before the archive had anything of them."""
         manifest = self._state.manifest
-        kept = {one.topic for one in (*manifest.partitions, *manifest.gaps) if not _is_empty(one)}
+        read = {one.topic for one in manifest.partitions if one.beyond > one.first}
+        kept = read | {one.topic for one in manifest.gaps}
         forgotten = set(made_again(manifest.topic_ids, self._topic_ids)) - kept
         if forgotten:
             partitions = tuple(one for one in manifest.partitions if one.topic not in forgotten)
@@ -277,10 +278,6 @@ class TopicFetch(Generic[Kept]):
         )
         self.new += new
         return all(one.is_whole for one in fetched)
-
-
-def _is_empty(one: Coverage | OffsetGap) -> bool:
-    return isinstance(one, Coverage) and one.beyond == one.first
 
 
 def _extended(known: Coverage, one: FetchedRange) -> Coverage:

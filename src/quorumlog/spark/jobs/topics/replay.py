@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from quorumlog.client.results import Isolation
 from quorumlog.model.wording import counted
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.tasks import PipelineError, Progress, no_progress, read_ahead
 from quorumlog.spark.jobs.topics.compare import differing
 from quorumlog.spark.jobs.topics.files import FILE_COLUMNS, TOPIC_LAYOUT, RecordsInOrder, offsets_in
@@ -98,7 +98,7 @@ def replay_topics(  # noqa: PLR0913  (named options of a public entry point)
     `TopicReplayResult`); `NetworkError` after an outage longer than `timeout_ms`;
     `ModuleNotFoundError` without confluent-kafka.
     """
-    files, root = OutputFileSystem(), os.path.abspath(directory)
+    files, root = OutputFileSystem(), local_path(directory)
     manifest = load_topic_manifest(files, root)
     chosen = _chosen(root, manifest, topics, names or {})
     if not allow_gaps:

@@ -17,7 +17,7 @@ from quorumlog.client.results import Isolation
 from quorumlog.model.errors import ConfigError
 from quorumlog.spark.jobs.archive.state import FILE_BYTES, FILE_BYTES_MIN, RunOptions
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
-from quorumlog.spark.jobs.output_files import OutputFileSystem
+from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.tasks import Progress, cores_of, no_progress, run_tasks
 from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveResult, IcebergArchiveRun
 from quorumlog.spark.jobs.topics.iceberg.table import ArchiveTable, TableName
@@ -66,7 +66,7 @@ def archive_topics_to_iceberg(  # noqa: PLR0913  (named options of a public entr
         fail_on_data_loss=fail_on_data_loss, file_bytes=file_bytes, cores=cores_of(spark)
     )
     name = TableName(catalog, table, catalog_name)
-    with ArchiveTable(name, os.path.abspath(directory)) as opened:
+    with ArchiveTable(name, local_path(directory)) as opened:
         return IcebergArchiveRun(
             source, OutputFileSystem(), opened, options, partial(run_tasks, spark), progress
         ).run()
