@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.cli import pipeline
 from quorumlog.cli.main import main
+from quorumlog.spark.jobs.archive.manifest_file import MANIFEST_NAME
 from quorumlog.spark.jobs.archive.run import ArchiveResult
 from quorumlog.spark.jobs.export.export import ExportResult
 from quorumlog.spark.jobs.replay.replay import ReplayResult
@@ -132,6 +133,16 @@ def test_servers_that_do_not_answer_are_reported_before_spark_is_started(
     message = capsys.readouterr().err
     assert "none of the servers 127.0.0.1:1,127.0.0.1:2 answered within 0.2 s" in message
     assert not any(tmp_path.iterdir())
+
+
+def test_an_archive_of_something_else_is_reported_before_spark_is_started(run, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / MANIFEST_NAME).write_text('{"format_version": 1, "of": "topics"}')
+    for arguments in (("archive", tmp_path, *TARGET), ("audit", tmp_path, "--archive", tmp_path)):
+        status, out, err, calls = run(*arguments)
+        assert (status, out, calls) == (1, "", [])
+        assert "is an archive of topics, not a group" in err
+    assert "holds no archive" in run("audit", tmp_path, "--archive", tmp_path / "none")[2]
 
 
 def test_replay_and_export_ask_for_what_the_options_say(run):

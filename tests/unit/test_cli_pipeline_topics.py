@@ -3,18 +3,23 @@
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from quorumlog.cli import pipeline_topics
 from quorumlog.cli.kafka_reach import Found, Reach
 from quorumlog.cli.main import main
+from quorumlog.spark.jobs.archive.manifest_file import MANIFEST_NAME
 from quorumlog.spark.jobs.audit.report import Finding
 from quorumlog.spark.jobs.topics.audit import PartitionFacts, TopicAudit
 from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveResult
 from quorumlog.spark.jobs.topics.replay import TopicReplayResult
 from quorumlog.spark.jobs.topics.run import TopicArchiveResult
+from quorumlog.spark.jobs.topics.source import topic_source
 from quorumlog.spark.jobs.topics.stats import PartitionStats, TopicPeriod, TopicStats
+from spark_topics_fakes import FakeBrokers, FakePartition
+from topic_archives import archived, source_of
 
 AT = ("--bootstrap-server", "h:9092")
 ARCHIVED = TopicArchiveResult("/a", 2, 5, 90, 7, 10, 55, 5_000, 900, 10, 8)
@@ -34,7 +39,7 @@ COUNTED = TopicStats(
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, tmp_path):
     """Run a command; return status, output, error and what its job was called with."""
     calls = []
 
@@ -60,6 +65,12 @@ def run(monkeypatch, capsys):
         ],
     )
 
+    brokers = FakeBrokers(a=[FakePartition()], b=[FakePartition()])
+    monkeypatch.setattr(
+        "quorumlog.spark.jobs.topics.source.topic_source",
+        partial(topic_source, connect=brokers.connect),
+    )
+
     def run(*arguments, audit=CLEAN):
         monkeypatch.setattr("quorumlog.spark.archive_topics", recorder(ARCHIVED))
         monkeypatch.setattr("quorumlog.spark.archive_topics_to_iceberg", recorder(APPENDED))
@@ -72,6 +83,14 @@ def run(monkeypatch, capsys):
         return status, captured.out, captured.err, calls
 
     return run
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Return the directory of an archive of topics."""
+    directory = tmp_path / "archive"
+    archived(source_of(FakeBrokers(a=[FakePartition()])), directory)
+    return directory
 
 
 def test_archive_asks_for_what_the_options_say(run):
@@ -95,13 +114,14 @@ def test_archive_asks_for_what_the_options_say(run):
     assert "/a holds 90 records of 2 topics, 5 partitions, in 7 files, 10 offsets missing" in out
 
 
-def test_archive_asks_for_a_table_of_iceberg(run):
-    table = ("--iceberg-table", "lake.a", "--iceberg-catalog", "sqlite:////c.db")
+def test_archive_asks_for_a_table_of_iceberg(run, tmp_path):
+    catalog = f"sqlite:///{tmp_path}/c.db"
+    table = ("--iceberg-table", "lake.a", "--iceberg-catalog", catalog)
     status, out, err, calls = run("archive", "/a", *AT, "-t", "a", *table)
     assert (status, err) == (0, "")
     (_, servers, topics, directory), options = calls[1]
     assert (servers, topics, str(directory)) == ("h:9092", "a", "/a")
-    assert (options["table"], options["catalog"]) == ("lake.a", "sqlite:////c.db")
+    assert (options["table"], options["catalog"]) == ("lake.a", catalog)
     assert not {"catalog_name", "compact"} & options.keys()
     assert "55 records added (5000 bytes, as Parquet 900)\n1 offset removed by retention" in out
     assert "table lake.a was given 90 records of 2 topics, 5 partitions, 1 offset missing" in out
@@ -122,7 +142,7 @@ def test_replay_says_which_timestamps_differ(run, monkeypatch):
     ) in out
 
 
-def test_replay_stats_and_audit_ask_for_what_the_options_say(run):
+def test_replay_stats_and_audit_ask_for_what_the_options_say(run, archive):
     status, out, _, calls = run("replay", "/a", *AT, "--rename", "a=b", "--append")
     ((arguments, options),) = calls
     assert (status, *map(str, arguments)) == (0, "/a", "h:9092", "None")
@@ -137,16 +157,16 @@ def test_replay_stats_and_audit_ask_for_what_the_options_say(run):
     status, out, _, calls = run("stats", *AT, "--topic-pattern", "a.*")
     assert (status, calls[1][0], calls[1][1]["pattern"]) == (0, ("spark", "h:9092", None), "a.*")
     assert "a: at most 9 records in 2 s, from 1970-01-01 00:00:00 on" in out
-    status, out, _, calls = run("audit", "--archive", "/a", *AT)
+    status, out, _, calls = run("audit", "--archive", archive, *AT)
     assert (status, calls[1][0][2]) == (0, "h:9092")
     assert "85 records compared: no difference" in out
 
 
-def test_an_audit_that_finds_something_ends_with_1(run):
-    status, out, _, _ = run("audit", "--archive", "/a", *AT, audit=FOUND)
+def test_an_audit_that_finds_something_ends_with_1(run, archive):
+    status, out, _, _ = run("audit", "--archive", archive, *AT, audit=FOUND)
     assert status == 1
     assert "archive-missing: 2 records (in the topic, and not in the archive)" in out
-    status, out, _, _ = run("audit", "--archive", "/a", *AT, "--json", audit=FOUND)
+    status, out, _, _ = run("audit", "--archive", archive, *AT, "--json", audit=FOUND)
     assert (status, json.loads(out)["findings"][0]["first"]) == (1, 7)
 
 
@@ -184,6 +204,48 @@ def test_brokers_that_cannot_be_reached_are_reported_before_spark_is_started(run
         status, _, err, calls = run(name, "/a", "--bootstrap-server", "nobody:1", "-t", "a")
         assert (status, calls) == (1, [])
         assert "no broker answers at nobody:1" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("archive", "/a", "-t", "a,c"), "there is no topic 'c' ('quorumlog topic list' shows"),
+        (("stats", "-t", "none"), "there is no topic 'none' ("),
+        (("stats", "--topic-pattern", "x.*"), "matches none of the topics of the cluster: a, b"),
+        (("audit", "--archive", "/none"), "/none holds no archive: there is no _manifest.json"),
+        (("archive", "{group}", "-t", "a"), "is an archive of a group, not topics"),
+        (
+            ("archive", "/a", "-t", "a", "--iceberg-table", "lake.a", "--iceberg-catalog", "here"),
+            "the catalog is not a database URI like sqlite:",
+        ),
+        (
+            ("archive", "/a", "-t", "a", "--iceberg-table", "b", "--iceberg-catalog", "sqlite://"),
+            "table 'b' is not NAMESPACE.NAME",
+        ),
+    ],
+)
+def test_what_is_not_there_is_reported_before_spark_is_started(run, arguments, said, tmp_path):
+    (tmp_path / MANIFEST_NAME).write_text('{"format_version": 1, "of": "group"}')
+    status, out, err, calls = run(*(one.format(group=tmp_path) for one in arguments), *AT)
+    assert (status, out, calls) == (1, "", [])
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("archive", "/a", "-t", "a", "--to", 5), "--to is for groups, not for topics: leave it"),
+        (("archive", "/a", "-t", "a", "--partition-by", "day"), "--partition-by is for groups, no"),
+        (("archive", "/a", "-t", "a", "--read-from", "any"), "--read-from any is for groups, not"),
+        (("archive", "/a", "-t", "a", "--servers", "h:1"), "for topics give --bootstrap-server"),
+        (("replay", "/a", "--append", "--servers", "h:1"), "for topics give --bootstrap-server"),
+        (("stats", "-t", "a", "--data", "d=e"), "--data is for groups, not for topics"),
+    ],
+)
+def test_an_option_of_groups_is_named_if_topics_are_meant(run, arguments, said):
+    status, _, err, _ = run(*arguments)
+    assert status == 2
+    assert said in " ".join(err.replace("│", " ").split())
 
 
 def test_json_is_one_object(run):

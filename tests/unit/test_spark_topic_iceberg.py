@@ -14,7 +14,7 @@ from pyiceberg.expressions import And, EqualTo
 from pyiceberg.types import StringType
 
 from pipeline_access import run_here
-from quorumlog.model.errors import ConfigError, StoreLockedError
+from quorumlog.model.errors import ConfigError, StorageError, StoreLockedError
 from quorumlog.spark.jobs.archive.state import RunOptions, locked
 from quorumlog.spark.jobs.tasks import PipelineError, no_progress
 from quorumlog.spark.jobs.topics.iceberg.progress import PROPERTY
@@ -635,7 +635,7 @@ def test_a_file_of_the_table_that_is_lost_is_named(lake):
     ("uri", "message"),
     [
         ("nonsense", "not a database URI like sqlite:"),
-        ("sqlite:////no/such/directory/catalog.db", "catalog sqlite:////no/such.* failed: "),
+        ("sqlite:////dev", "catalog sqlite:////dev failed: "),
         ("postgresql+pg8000://me:secret@h/d", "needs pg8000, which is not installed"),
     ],
 )
@@ -643,6 +643,15 @@ def test_a_catalog_that_cannot_be_opened_is_named(lake, uri, message):
     with pytest.raises(PipelineError, match=message) as caught:
         lake.archive(source_of(FakeBrokers(a=[filled(5)])), uri=uri)
     assert "secret" not in str(caught.value)
+
+
+def test_the_directory_of_an_sqlite_catalog_is_made(lake, tmp_path):
+    uri = f"sqlite:///{tmp_path}/new/lake/catalog.db"
+    lake.archive(source_of(FakeBrokers(a=[filled(5)])), uri=uri)
+    assert (tmp_path / "new" / "lake" / "catalog.db").is_file()
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"mkdir|file"):
+        lake.opened(f"sqlite:///{tmp_path}/file/catalog.db")
 
 
 def test_names_that_cannot_be_are_refused(tmp_path):

@@ -164,9 +164,18 @@ def test_b13_a_batch_reads_what_the_options_say(options, expected):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"subscribe": "t,nope"}, UnknownTopicError, "the cluster has no topic 'nope'"),
+        (
+            {"subscribe": "t,nope"},
+            UnknownTopicError,
+            "there is no topic 'nope' .'quorumlog topic l",
+        ),
+        (
+            {"subscribe": "flight,landing,t"},
+            UnknownTopicError,
+            "there is no topic 'flight', 'landing'; did you mean 'flights'?",
+        ),
         ({"assign": '{"t": [0, 2]}'}, UnknownTopicError, "no partition t-2: topic 't' has 2"),
-        ({"subscribePattern": "x.*"}, UnexpectedArgumentError, "matches none of .*: e, t"),
+        ({"subscribePattern": "x.*"}, UnexpectedArgumentError, "matches none of .*: flights, t"),
         (
             {"startingOffsets": '{"t": {"0": 5}}'},
             UnexpectedArgumentError,
@@ -204,7 +213,7 @@ def test_what_is_not_there_is_an_error_before_the_job_starts(options, error, tex
     first = partition.batches[0]
     partition.purge_before(3)
     partition.batches[0] = first
-    brokers = FakeBrokers(t=[partition, filled(20)], e=[FakePartition()])
+    brokers = FakeBrokers(t=[partition, filled(20)], flights=[FakePartition()])
     with pytest.raises(error, match=text):
         reader_of(brokers, **options).partitions()
     assert brokers.timeouts == [10_000]

@@ -11,6 +11,7 @@ from quorumlog.cli.kafka_admin import Bootstrap
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
+from quorumlog.cli.pipeline_checks import check_archive_of_group
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
     Master,
@@ -73,6 +74,12 @@ PartitionBy = Annotated[
         show_default="as the archive is, a new one by range",
     ),
 ]
+Until = Annotated[
+    int | None,
+    typer.Option(
+        "--to", metavar="INDEX", min=0, help="Last index to archive.", show_default="the end"
+    ),
+]
 AllowDataLoss = Annotated[
     bool,
     typer.Option(
@@ -112,12 +119,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     topic_pattern: TopicPattern = None,
     bootstrap_server: Bootstrap = None,
     partition_by: PartitionBy = None,
-    until: Annotated[
-        int | None,
-        typer.Option(
-            "--to", metavar="INDEX", min=0, help="Last index to archive.", show_default="the end"
-        ),
-    ] = None,
+    until: Until = None,
     follow: Follow = None,
     isolation: Isolation = "read_committed",
     read_from: ReadFrom = "leader",
@@ -148,7 +150,13 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         "file_bytes": file_mib * MIB,
         "timeout_ms": round(timeout * 1000),
     }
-    of_group = (servers, group, partition_by, until, read_from == "any")
+    of_group = {
+        "--servers": servers,
+        "--group": group,
+        "--partition-by": partition_by,
+        "--to": until,
+        "--read-from any": read_from == "any",
+    }
     if are_meant(topic, topic_pattern, bootstrap_server, of_group):
         wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
         session = (master, remote)
@@ -162,6 +170,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     with spark_needed():
         from quorumlog.spark import archive  # noqa: F401, PLC0415  (slow to load)
     target = pipeline_target(directory, servers, group, timeout)
+    check_archive_of_group(archive_directory, may_be_new=True)
     options |= {"partition_by": partition_by, "until": until, "leader_only": read_from == "leader"}
     with spark_session("quorumlog archive", master, remote) as spark:
         _archive_group(spark, target, archive_directory, follow, as_json, **options)
@@ -249,8 +258,9 @@ def replay_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     with spark_needed():
         from quorumlog.spark import replay  # noqa: PLC0415  (slow to load)
-    named = topic or (",".join(rename) if rename else None)
-    if are_meant(named, None, bootstrap_server, (servers, group)) or append:
+    of_group = {"--servers": servers, "--group": group}
+    named = topic or (",".join(rename) if rename else None) or ("--append" if append else None)
+    if are_meant(named, None, bootstrap_server, of_group):
         wanted = wanted_topics(directory, bootstrap_server, topic)
         options = {"append": append, "allow_gaps": allow_gaps}
         replay_wanted_topics(wanted, archive_directory, rename, timeout, as_json, **options)

@@ -1,6 +1,6 @@
 """`quorumlog pipeline audit` and `quorumlog pipeline stats`: read whole logs, or topics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ import typer
 from quorumlog.cli.kafka_admin import Bootstrap
 from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.pipeline_checks import check_archive_of_group
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
     Master,
@@ -41,6 +42,16 @@ DataPaths = Annotated[
     ),
 ]
 
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="PATH",
+        help="Write all findings there as Parquet.",
+        show_default=False,
+    ),
+]
+
 
 def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directories: Annotated[
@@ -57,15 +68,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="PATH",
-            help="Write all findings there as Parquet.",
-            show_default=False,
-        ),
-    ] = None,
+    output: Output = None,
     first: Annotated[int, typer.Option("--from", metavar="INDEX", min=0, help="First index.")] = 0,
     last: Annotated[
         int | None,
@@ -83,7 +86,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     there is any. Needs no server; nodes may run meanwhile.
     """
     if not directories:
-        of_group = (output, data, first or None, last)
+        of_group = {"--output": output, "--data": data, "--from": first or None, "--to": last}
         _audit_topics(archive, directory, bootstrap_server, of_group, (master, remote), as_json)
         return
     if directory is not None or bootstrap_server is not None:
@@ -94,6 +97,8 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     stores = [StoreDirectory(*_files_of(path, elsewhere)) for path in directories]
     for unknown in elsewhere:
         raise typer.BadParameter(f"--data names {unknown}, which is none of the directories")
+    if archive is not None:
+        check_archive_of_group(archive)
     with (
         spark_session("quorumlog audit", master, remote) as spark,
         progress_bar("comparing") as progress,
@@ -129,7 +134,7 @@ def _audit_topics(
     archive: Path | None,
     directory: Path | None,
     bootstrap_server: str | None,
-    of_group: Sequence[Any],
+    of_group: Mapping[str, Any],
     session: tuple[str, str | None],
     as_json: bool,
 ) -> None:
@@ -179,7 +184,8 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     Entries carry no time: rates over time are known only of a store whose data files tell when they
     were written, and of topics.
     """
-    if are_meant(topic, topic_pattern, bootstrap_server, (store, servers, group, quick, data)):
+    of_group = {"--servers": servers, "--group": group, "--quick": quick, "--data": data}
+    if are_meant(topic, topic_pattern, bootstrap_server, {**of_group, "STORE": store}):
         wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
         stats_of_wanted_topics(wanted, (master, remote), plot, timeout, as_json)
         return

@@ -1,7 +1,7 @@
 """`quorumlog pipeline` on topics: archive, replay, stats and audit by Kafka's protocol."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,6 +13,7 @@ from quorumlog.cli.kafka_admin import broker_addresses
 from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
 from quorumlog.cli.options import pairs_of
 from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.pipeline_checks import check_archive_of_topics, check_table, check_topics
 from quorumlog.cli.pipeline_session import spark_needed, spark_session
 from quorumlog.cli.progress import progress_bar
 from quorumlog.model.wording import counted
@@ -94,19 +95,26 @@ class Wanted(NamedTuple):
 
 
 def are_meant(
-    topics: str | None, pattern: str | None, bootstrap_server: str | None, of_group: Sequence[Any]
+    topics: str | None,
+    pattern: str | None,
+    bootstrap_server: str | None,
+    of_group: Mapping[str, Any],
 ) -> bool:
-    """Whether options are about topics; `of_group` are values of options that only groups have.
+    """Whether options are about topics; `of_group` are those that only groups have, by name.
 
-    Raises `typer.BadParameter` if they are about both.
+    Raises `typer.BadParameter` naming the first one that was given with topics.
     """
     if topics is None and pattern is None and bootstrap_server is None:
         return False
-    if any(value not in {None, False} for value in of_group):
-        raise typer.BadParameter(
-            "--topic, --topic-pattern and --bootstrap-server are for topics, and other options "
-            "that were given are for groups (--servers, --group) only"
-        )
+    for name, value in of_group.items():
+        if value is None or value is False or value == []:
+            continue
+        if name == "--servers":
+            raise typer.BadParameter(
+                "--servers names nodes; for topics give --bootstrap-server (kafkaListen of nodes), "
+                "or --dir"
+            )
+        raise typer.BadParameter(f"{name} is for groups, not for topics: leave it out")
     return True
 
 
@@ -167,6 +175,11 @@ def archive_wanted_topics(
         archive_into: Callable[..., Any] = (
             jobs.archive_topics_to_iceberg if is_table else jobs.archive_topics
         )
+    check_topics(*wanted, options["timeout_ms"])
+    if is_table:
+        check_table(archive, options["table"], options["catalog"], options.get("catalog_name"))
+    else:
+        check_archive_of_topics(archive, may_be_new=True)
     with spark_session("quorumlog archive", *session) as spark:
         while True:
             with progress_bar(f"archiving {wanted.text}") as progress:
@@ -289,6 +302,8 @@ def stats_of_wanted_topics(
     with spark_needed():
         from quorumlog.spark import topic_stats  # noqa: PLC0415  (slow to load)
         from quorumlog.spark.jobs.topics.plot import draw_topics  # noqa: PLC0415
+    timeout_ms = round(timeout * 1000)
+    check_topics(*wanted, timeout_ms)
     with (
         spark_session("quorumlog stats", *session) as spark,
         progress_bar("counting") as progress,
@@ -298,7 +313,7 @@ def stats_of_wanted_topics(
             wanted.servers,
             wanted.names,
             pattern=wanted.pattern,
-            timeout_ms=round(timeout * 1000),
+            timeout_ms=timeout_ms,
             progress=progress,
         )
     if as_json:
@@ -315,6 +330,7 @@ def audit_archived_topics(
     """Compare an archive with its topics, print and return what was found."""
     with spark_needed():
         from quorumlog.spark import audit_topics  # noqa: PLC0415  (slow to load)
+    check_archive_of_topics(archive)
     with (
         spark_session("quorumlog audit", *session) as spark,
         progress_bar("comparing") as progress,

@@ -1,11 +1,10 @@
 """What is said if there is nothing of a name: which one may be meant, and what shows all."""
 
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from quorumlog.cli.kafka_admin import KafkaAdmin
-from quorumlog.model.config_keys import ALIKE
+from quorumlog.model.wording import there_is_no
 
 
 class Kind(NamedTuple):
@@ -33,20 +32,13 @@ TRANSACTIONAL_ID: Final = Kind(
 
 def none_of(admin: KafkaAdmin, kind: Kind, names: Sequence[str]) -> str:
     """Return that there is nothing of these names, which others may be meant, what shows all."""
-    return _none_of(kind, names, _known(admin, kind))
+    return there_is_no(kind.noun, names, _known(admin, kind), kind.shown_by)
 
 
 def none_of_each(admin: KafkaAdmin, kind: Kind, names: Sequence[str]) -> dict[str, str]:
     """Return what `none_of` says, of each name for itself."""
     known = _known(admin, kind) if names else []
-    return {name: _none_of(kind, [name], known) for name in names}
-
-
-def _none_of(kind: Kind, names: Sequence[str], known: Sequence[str]) -> str:
-    given = ", ".join(map(repr, names))
-    near = [match for name in names for match in get_close_matches(name, known, 1, ALIKE)]
-    meant = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
-    return f"there is no {kind.noun} {given}{meant} ('{kind.shown_by}' shows those there are)"
+    return {name: there_is_no(kind.noun, [name], known, kind.shown_by) for name in names}
 
 
 def _known(admin: KafkaAdmin, kind: Kind) -> Sequence[str]:

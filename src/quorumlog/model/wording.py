@@ -1,7 +1,11 @@
 """Sentences for people: numbers with what they count, and texts of a bounded length."""
 
 import base64
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from typing import Final
+
+from quorumlog.model.config_keys import ALIKE
 
 TEXT_LENGTH_MAX: Final = 1_000
 """Characters of a text that may have in it what somebody else has sent, such as a name."""
@@ -22,6 +26,16 @@ def entries_text(count: int) -> str:
 def topic_id_text(topic_id: bytes) -> str:
     """Return the id of a topic as Kafka's tools spell it: base64 for URLs, 22 characters."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def there_is_no(noun: str, names: Sequence[str], known: Collection[str], shown_by: str) -> str:
+    """Return that there is nothing of these names, which of the `known` ones may be meant instead,
+    and the command that shows all.
+    """
+    given = ", ".join(map(repr, names))
+    near = [match for name in names for match in get_close_matches(name, known, 1, ALIKE)]
+    meant = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
+    return f"there is no {noun} {given}{meant} ('{shown_by}' shows those there are)"
 
 
 def shortened(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:

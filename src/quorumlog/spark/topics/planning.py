@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from quorumlog.model.errors import IndexOutOfRangeError, UnexpectedArgumentError
-from quorumlog.model.wording import shortened
+from quorumlog.model.wording import shortened, there_is_no
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.topics.brokers import Brokers
 from quorumlog.spark.topics.errors import UnknownTopicError
@@ -66,9 +66,10 @@ def parts_to_read(brokers: Brokers, options: TopicOptions) -> list[Part]:
             )
         return found
     topics = brokers.partitions(options.topics)
-    for topic in options.topics:
-        if topic not in topics:
-            raise UnknownTopicError(f"the cluster has no topic {topic!r}", topic)
+    if unknown := [topic for topic in options.topics if topic not in topics]:
+        known = brokers.topics(unconfirmed=True)
+        text = there_is_no("topic", unknown, known, "quorumlog topic list")
+        raise UnknownTopicError(text, unknown[0])
     if options.assigned is None:
         return _parts_of(topics)
     for part in options.assigned:

@@ -4,6 +4,7 @@ Data files and the archive's progress change in one commit, which the catalog ca
 the table's snapshot is the one that was seen before. So each record is appended once.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from quorumlog.model.errors import ConfigError
+from quorumlog.spark.jobs.output_files import OutputFileSystem
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.iceberg.claim import DATA
 from quorumlog.spark.jobs.topics.iceberg.layout import (
@@ -67,6 +69,9 @@ COMMIT_ATTEMPTS_MAX: Final = 10
 DAY_MS: Final = 86_400_000
 FORMAT: Final = 2
 """The version of Iceberg's format: with 3, data files need more than pyiceberg writes."""
+_SQLITE: Final = "sqlite"
+_IN_MEMORY: Final = ":memory:"
+"""The path of a database of SQLite that is no file."""
 _NOT_IN_URIS: Final = "#?%"
 _SCHEMA: Final = pyarrow_to_schema(ICEBERG_LAYOUT.schema)
 _SPEC: Final = PartitionSpec(
@@ -133,6 +138,17 @@ def _explained(name: TableName) -> Iterator[None]:
         raise PipelineError(f"table {name.name} cannot be used: {reason}") from error
 
 
+def _make_parents(uri: str) -> None:
+    """Make the directory in which an SQLite database is to lie, as that of an archive is made.
+
+    Raises `StorageError`.
+    """
+    url = make_url(uri)
+    path = url.database or _IN_MEMORY
+    if url.get_backend_name() == _SQLITE and path != _IN_MEMORY and not path.startswith("file:"):
+        OutputFileSystem().make_directory(os.path.dirname(os.path.abspath(path)))
+
+
 class ArchiveTable:
     """The table of an archive, whose files lie in `directory`; within it the catalog is open."""
 
@@ -147,6 +163,7 @@ class ArchiveTable:
         self._name = name
         self._location = SCHEME + directory
         with _explained(name):
+            _make_parents(name.uri)
             self._catalog = SqlCatalog(name.catalog, uri=name.uri, **_DURABLE)
         self._table: Table | None = None
 
