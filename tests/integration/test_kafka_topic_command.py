@@ -83,6 +83,17 @@ def test_programs_read_what_was_altered_and_deleted(topic):
     assert "there is no topic 'none'" in error
 
 
+def test_a_policy_of_compaction_is_taken_with_a_word_of_warning(topic):
+    warned = "quorumlog: cleanup.policy: topics are not compacted here: nothing is removed\n"
+    policy = "cleanup.policy=compact"
+    status, out, error = topic("create", "c", "--config", policy, "--json")
+    assert (status, json.loads(out)["name"], error) == (0, "c", warned)
+    status, _, error = topic("alter", "c", "--config", f"{policy},delete")
+    assert (status, "only retention removes records" in error) == (0, True)
+    assert topic("alter", "c", "--config", "cleanup.policy=delete")[2] == ""
+    assert topic("delete", "c")[0] == 0
+
+
 def test_what_cannot_be_done_is_said_in_words(topic):
     assert json.loads(topic("create", "b", "--json")[1])["num_partitions"] == 4
     status, _, error = topic("create", "b")
@@ -152,7 +163,10 @@ def test_ports_that_are_taken_for_each_other_are_told_apart(cluster, capsys):
     assert f"{node} is a node's port for quorumlog's own clients" in capsys.readouterr().err
     assert main(["group", "list", "--servers", cluster.servers]) == 1
     error = capsys.readouterr().err
-    assert "is it the port of a node, and not its kafkaListen?" in error
+    closed = "closed during the handshake: this may be its kafkaListen; --servers needs the node's"
+    assert closed in error
+    assert main(["status", "--servers", cluster.servers, "--group", "g"]) == 1
+    assert capsys.readouterr().err.count(f"{cluster.servers}: ") == 1
 
 
 def test_groups_of_brokers_are_listed_if_there_are_no_others(topic, cluster, capsys):

@@ -1,7 +1,7 @@
 """Configs of topics and brokers on the command line: how they are given, altered and refused."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
@@ -10,6 +10,7 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import KafkaAdmin, resource_of
 from quorumlog.cli.options import check_once, pairs_of
+from quorumlog.cli.output import print_note
 from quorumlog.cli.unknown_names import TOPIC, none_of
 
 _KAFKA_CODE: Final = re.compile(r"\[Error ([0-9]+)\] \w+: ")
@@ -58,6 +59,17 @@ def alter(
             raise CommandError(none_of(admin, TOPIC, [name]))
         text = _KAFKA_CODE.sub("", outcome) + near_miss(changes, known)
         raise CommandError(of_topic(name, text) if kind == "TOPIC" else text)
+
+
+def note_no_compaction(configs: Mapping[str, Any]) -> None:
+    """Say on standard error that nothing is compacted, if a topic was given that policy.
+
+    `configs`: values that were set, by name.
+    """
+    policies = {one.strip() for one in str(configs.get("cleanup.policy") or "").split(",")}
+    if "compact" in policies:
+        removed = "only retention removes records" if "delete" in policies else "nothing is removed"
+        print_note(f"cleanup.policy: topics are not compacted here: {removed}")
 
 
 def of_topic(name: str, text: str) -> str:

@@ -63,7 +63,7 @@ def status_command(
     _print_replicas(replicas, lags)
     for status in replicas:
         if not answered(status):
-            print_line(f"{status.node_id or status.address}: {status.text}")
+            print_line(_said_by(status.node_id or status.address, status.text))
         elif status.role == Role.LEADER.value:
             _print_uses(status)
         if answered(status) and status.address_text:
@@ -95,7 +95,7 @@ def _print_histories(target: Target, *, as_json: bool) -> None:
     with target.client() as client:
         histories = sorted(client.admin.history(), key=lambda one: one.node_id)
     if all(one.error for one in histories):
-        raise _no_answer(target, [f"{one.address}: {one.error}" for one in histories])
+        raise _no_answer(target, [_said_by(one.address, one.error) for one in histories])
     for one in histories:
         if as_json:
             lines = [{"seconds_ago": ago / 1_000, "text": text} for ago, text in one.lines]
@@ -112,8 +112,13 @@ def answering(target: Target, replicas: list[StatusResponse]) -> list[StatusResp
     """Return the replicas that reported their status. Raises `CommandError` when none did."""
     known = [status for status in replicas if answered(status)]
     if not known:
-        raise _no_answer(target, [f"{status.address}: {status.text}" for status in replicas])
+        raise _no_answer(target, [_said_by(one.address, one.text) for one in replicas])
     return known
+
+
+def _said_by(name: str, text: str) -> str:
+    """Return what is known of a node after its name, with which the text may begin already."""
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 def _no_answer(target: Target, reasons: list[str]) -> CommandError:

@@ -25,6 +25,7 @@ from quorumlog.cli.kafka_configs import (
     changes_of,
     config_pairs,
     near_miss,
+    note_no_compaction,
     of_topic,
 )
 from quorumlog.cli.options import AsJson, FromDir
@@ -162,6 +163,8 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         _finish(answer["topics"], "created", allowed, fields, hint)
     finally:
         _note_replicas(answer["topics"], replication_factor)
+        if any(one["error_code"] == _NONE for one in answer["topics"]):
+            note_no_compaction(new["configs"])
 
 
 def _note_replicas(topics: Iterable[Mapping[str, Any]], wanted: int | None) -> None:
@@ -304,6 +307,7 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
                 print_json({"name": topic, "configs": altered})
             else:
                 print_line(f"topic {topic} is altered")
+            note_no_compaction(config_pairs(config))
         if partitions is not None:
             wanted = {topic: partitions}
             answer = admin.order(

@@ -30,7 +30,9 @@ from quorumlog.wire.joined import split
 NAME_SHARE = 2
 """A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
 
-_CLOSED_AT_ONCE = "closed during the handshake; is it the port of a node, and not its kafkaListen?"
+_CLOSED_AT_ONCE = (
+    "closed during the handshake: this may be its kafkaListen; --servers needs the node's own port"
+)
 _LONG_POLLS = (FetchRequest, QueryRequest)
 """Requests that wait at the server if their `wait_ms` is above 0; all others are prompt."""
 
