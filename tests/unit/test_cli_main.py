@@ -201,5 +201,4 @@ def test_help_fits_a_terminal_of_80_columns_and_loses_nothing(run, path, monkeyp
     status, out, _ = run(*path, "--help")
     assert status == 0
     assert max(map(len, out.splitlines())) <= 80
-    for cut in re.findall(r"([^\s│]+)…", out):
-        assert re.search(rf"{re.escape(cut)}[\w-]", out), f"{cut}… is nowhere written out"
+    assert re.findall(r"[^\s│]+…", out) == []

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from quorumlog.cli.kafka_admin import Bootstrap
-from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.options import FromDir, Group, Servers
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
 from quorumlog.cli.pipeline_checks import check_archive_of_group
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
+    OUTAGE_SECONDS,
     Master,
+    OutageTimeout,
     Remote,
+    ResultAsJson,
     pipeline_target,
     spark_needed,
     spark_session,
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from quorumlog.spark.jobs.export.export import ExportResult
     from quorumlog.spark.jobs.replay.replay import ReplayResult
 
-OUTAGE_SECONDS = 120.0
 MIB = 1024 * 1024
 
 app = typer.Typer(
@@ -57,11 +59,16 @@ Isolation = Annotated[
     typer.Option(
         "--isolation",
         metavar="LEVEL",
-        help="What is seen of transactions: read_committed or read_uncommitted.",
+        help="read_committed: only records of committed transactions; read_uncommitted: all.",
     ),
 ]
 ReadFrom = Annotated[
-    Literal["leader", "any"], typer.Option("--read-from", help="Which replicas are read.")
+    Literal["leader", "any"],
+    typer.Option("--read-from", help="Which replicas are read."),
+]
+GroupReadFrom = Annotated[
+    Literal["leader", "any"],
+    typer.Option("--read-from", help="Groups only: which replicas are read."),
 ]
 FileMib = Annotated[
     int, typer.Option("--file-mib", min=1, help="About how much of the log goes into one file.")
@@ -70,14 +77,19 @@ PartitionBy = Annotated[
     Literal["range", "day"] | None,
     typer.Option(
         "--partition-by",
-        help="Files by index range, or in directories by the day they were archived (UTC).",
-        show_default="as the archive is, a new one by range",
+        help="Groups only: files by index range, or in directories by the day they were archived "
+        "(UTC). Default: as the archive is, a new one by range.",
+        show_default=False,
     ),
 ]
 Until = Annotated[
     int | None,
     typer.Option(
-        "--to", metavar="INDEX", min=0, help="Last index to archive.", show_default="the end"
+        "--to",
+        metavar="INDEX",
+        min=0,
+        help="Groups only: last index to archive.",
+        show_default="the end",
     ),
 ]
 AllowDataLoss = Annotated[
@@ -122,19 +134,19 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     until: Until = None,
     follow: Follow = None,
     isolation: Isolation = "read_committed",
-    read_from: ReadFrom = "leader",
+    read_from: GroupReadFrom = "leader",
     allow_data_loss: AllowDataLoss = False,
-    compact: Annotated[
-        bool, typer.Option("--compact/--no-compact", help="Merge small files.")
-    ] = True,
+    no_compact: Annotated[
+        bool, typer.Option("--no-compact", help="Leave small files as they are; else merge them.")
+    ] = False,
     file_mib: FileMib = 128,
     iceberg_table: IcebergTable = None,
     iceberg_catalog: IcebergCatalog = None,
     iceberg_catalog_name: IcebergCatalogName = None,
     master: Master = LOCAL_MASTER,
     remote: Remote = None,
-    timeout: Timeout = OUTAGE_SECONDS,
-    as_json: AsJson = False,
+    timeout: OutageTimeout = OUTAGE_SECONDS,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Write a group's log, or topics, to Parquet files, each entry exactly once.
 
@@ -146,7 +158,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     options: dict[str, Any] = {
         "isolation": isolation,
         "fail_on_data_loss": not allow_data_loss,
-        "compact": compact,
+        "compact": not no_compact,
         "file_bytes": file_mib * MIB,
         "timeout_ms": round(timeout * 1000),
     }
@@ -243,18 +255,22 @@ def replay_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     bootstrap_server: Bootstrap = None,
     rename: Renames = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Also into topics that others have written to.")
+        bool,
+        typer.Option(
+            "--append",
+            help="Write after records that others wrote; without it such topics are refused.",
+        ),
     ] = False,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Also an archive in which entries are missing.")
     ] = False,
-    timeout: Timeout = OUTAGE_SECONDS,
-    as_json: AsJson = False,
+    timeout: OutageTimeout = OUTAGE_SECONDS,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Append an archive's entries to a group, or to topics, in order, once; prove it.
 
-    The group is empty, or holds the first entries of the archive: a stopped replay goes on. So are
-    the topics, or as an earlier run of the same replay left them.
+    The group must be empty or hold the first entries of the archive; the topics must be empty, or
+    as an earlier run of this replay left them. A replay that was stopped goes on.
     """
     with spark_needed():
         from quorumlog.spark import replay  # noqa: PLC0415  (slow to load)
@@ -328,8 +344,8 @@ def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     file_mib: FileMib = 128,
     master: Master = LOCAL_MASTER,
     remote: Remote = None,
-    timeout: Timeout = OUTAGE_SECONDS,
-    as_json: AsJson = False,
+    timeout: OutageTimeout = OUTAGE_SECONDS,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Write entries as JSON lines or CSV; the path appears when all of them are there."""
     with spark_needed():

@@ -7,13 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from quorumlog.cli.kafka_admin import Bootstrap
-from quorumlog.cli.options import AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.options import FromDir, Group, Servers
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_checks import check_archive_of_group
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
+    OUTAGE_SECONDS,
     Master,
+    OutageTimeout,
     Remote,
+    ResultAsJson,
     pipeline_target,
     spark_needed,
     spark_session,
@@ -30,7 +33,6 @@ from quorumlog.cli.progress import progress_bar
 from quorumlog.cli.store import group_directory
 
 EXIT_FOUND = 1
-OUTAGE_SECONDS = 120.0
 
 DataPaths = Annotated[
     list[str] | None,
@@ -42,6 +44,15 @@ DataPaths = Annotated[
     ),
 ]
 
+FirstIndex = Annotated[
+    int, typer.Option("--from", metavar="INDEX", min=0, help="Groups only: first index.")
+]
+LastIndex = Annotated[
+    int | None,
+    typer.Option(
+        "--to", metavar="INDEX", min=0, help="Groups only: last index.", show_default="the end"
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -69,21 +80,19 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
     output: Output = None,
-    first: Annotated[int, typer.Option("--from", metavar="INDEX", min=0, help="First index.")] = 0,
-    last: Annotated[
-        int | None,
-        typer.Option("--to", metavar="INDEX", min=0, help="Last index.", show_default="the end"),
-    ] = None,
+    first: FirstIndex = 0,
+    last: LastIndex = None,
     data: DataPaths = None,
     master: Master = LOCAL_MASTER,
     remote: Remote = None,
-    as_json: AsJson = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Compare the stores of all replicas of a group, entry by entry, or an archive with topics.
 
     Finds entries that are missing, differ or are damaged, breaks in the order of terms and indexes
     and in the chain of CRCs; with --archive also where archive and log differ. Exit status 1 if
-    there is any. Needs no server; nodes may run meanwhile.
+    there is any. Of a group, files are read: no server is needed, and nodes may run meanwhile.
+    Topics are read from their brokers.
     """
     if not directories:
         of_group = {"--output": output, "--data": data, "--from": first or None, "--to": last}
@@ -176,8 +185,8 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     data: DataPaths = None,
     master: Master = LOCAL_MASTER,
     remote: Remote = None,
-    timeout: Timeout = OUTAGE_SECONDS,
-    as_json: AsJson = False,
+    timeout: OutageTimeout = OUTAGE_SECONDS,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Count what a log holds: entries, bytes, sizes, terms, rates; of a group, a store or topics.
 

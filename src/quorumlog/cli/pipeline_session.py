@@ -32,6 +32,17 @@ Remote = Annotated[
         show_default=False,
     ),
 ]
+OutageTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.001,
+        help="Ride out outages, such as a change of leaders, for this time.",
+    ),
+]
+OUTAGE_SECONDS = 120.0
+ResultAsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 CHECK_SECONDS = 5.0
 """A cluster that does not answer for this long is reported before Spark is started."""
 

@@ -66,7 +66,7 @@ IcebergCatalog = Annotated[
     typer.Option(
         "--iceberg-catalog",
         metavar="URI",
-        help="The SQL catalog of the table, such as sqlite:///FILE.",
+        help="The SQL catalog of the table, such as sqlite:////lake/c.db.",
         show_default=False,
     ),
 ]
