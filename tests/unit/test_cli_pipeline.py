@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -84,9 +85,14 @@ def test_archive_asks_for_what_the_options_say(run):
         "file_bytes": 2 << 20,
         "timeout_ms": 7_000,
     }
-    assert "55 entries added" in out
+    assert "55 entries added (5,000 bytes of bodies; 900 bytes of Parquet)" in out
     assert "10 entries had been removed: the archive has a gap" in out
     assert "90 entries in 2 files, indexes 5 to 104, 10 are missing" in out
+
+
+def test_an_archive_that_has_everything_gets_nothing_new(run):
+    same = replace(ARCHIVED, new_rows=0, new_body_bytes=0, new_file_bytes=0)
+    assert run("archive", "/a", *TARGET, archive=same)[1].startswith("nothing new\n")
 
 
 def test_a_spark_connect_server_is_used_instead_of_a_master(run, monkeypatch):

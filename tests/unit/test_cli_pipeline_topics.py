@@ -110,7 +110,7 @@ def test_archive_asks_for_what_the_options_say(run):
         "file_bytes": 2 << 20,
         "timeout_ms": 7_000,
     }
-    assert "55 records added (5000 bytes, as Parquet 900)" in out
+    assert "55 records added (5,000 bytes of keys and values; 900 bytes of Parquet)" in out
     assert "/a holds 90 records of 2 topics, 5 partitions, in 7 files, 10 offsets missing" in out
 
 
@@ -123,7 +123,7 @@ def test_archive_asks_for_a_table_of_iceberg(run, tmp_path):
     assert (servers, topics, str(directory)) == ("h:9092", "a", "/a")
     assert (options["table"], options["catalog"]) == ("lake.a", catalog)
     assert not {"catalog_name", "compact"} & options.keys()
-    assert "55 records added (5000 bytes, as Parquet 900)\n1 offset removed by retention" in out
+    assert "; 900 bytes of Parquet)\n1 offset removed by retention" in out
     assert "table lake.a was given 90 records of 2 topics, 5 partitions, 1 offset missing" in out
     assert out.endswith("; 7 new files\n")
     named = run("archive", "/a", *AT, "-t", "a", *table, "--iceberg-catalog-name", "c", "--json")
@@ -156,7 +156,7 @@ def test_replay_stats_and_audit_ask_for_what_the_options_say(run, archive):
     assert "topic b has what /a holds of a" in out
     status, out, _, calls = run("stats", *AT, "--topic-pattern", "a.*")
     assert (status, calls[1][0], calls[1][1]["pattern"]) == (0, ("spark", "h:9092", None), "a.*")
-    assert "a: at most 9 records in 2 s, from 1970-01-01 00:00:00 on" in out
+    assert "a: busiest period (2 s): 9 records, from 1970-01-01 00:00:00\n" in out
     status, out, _, calls = run("audit", "--archive", archive, *AT)
     assert (status, calls[1][0][2]) == (0, "h:9092")
     assert "85 records compared: no difference" in out

@@ -202,7 +202,18 @@ def test_records_bytes_nulls_times_and_the_largest_are_counted():
     assert (empty.records, empty.largest_offset, empty.records_per_second) == (0, None, None)
     assert (found.records, sum(one.records for one in found.periods)) == (11, 11)
     assert "2 topics, 3 partitions, 11 records" in found.text()
+    assert " 93 bytes at 3 " in found.text()
     assert found.to_object()["records"] == 11
+
+
+def test_records_of_a_moment_have_no_rate_and_are_counted_by_the_second():
+    partition = FakePartition()
+    for number in range(600):
+        partition.append(NOON_MS + number % 2)
+    found = stats(FakeBrokers(a=[partition]))
+    assert found.partitions[0].records_per_second is None
+    assert [(one.to_ms - one.from_ms, one.records) for one in found.periods] == [(1_000, 600)]
+    assert "a: busiest period (1 s): 600 records, from 2026-03-01 12:00:00" in found.text()
 
 
 def test_periods_are_few_whatever_the_timestamps_are():

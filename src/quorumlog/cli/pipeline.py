@@ -24,12 +24,14 @@ from quorumlog.cli.pipeline_session import (
     spark_session,
 )
 from quorumlog.cli.pipeline_topics import (
+    NOTHING_NEW,
     IcebergCatalog,
     IcebergCatalogName,
     IcebergTable,
     Renames,
     TopicPattern,
     Topics,
+    added_text,
     archive_wanted_topics,
     are_meant,
     iceberg_options,
@@ -218,10 +220,8 @@ def _print_archived(result: "ArchiveResult", as_json: bool) -> None:
     if as_json:
         print_json(asdict(result))
         return
-    print_line(
-        f"{entries_text(result.new_rows)} added ({result.new_body_bytes} bytes, as Parquet "
-        f"{result.new_file_bytes})"
-    )
+    rows, sizes = entries_text(result.new_rows), (result.new_body_bytes, result.new_file_bytes)
+    print_line(added_text(rows, *sizes, "bodies") if result.new_rows else NOTHING_NEW)
     if result.merged_files:
         print_line(f"{counted(result.merged_files, 'small file')} merged")
     if result.new_lost_entries:
@@ -380,7 +380,9 @@ def _print_exported(result: "ExportResult", as_json: bool) -> None:
         print_json(asdict(result))
         return
     encoded = f", {result.base64_rows} of them in base64" if result.base64_rows else ""
-    print_line(f"{result.path}: {entries_text(result.rows)}{encoded}, {result.bytes} bytes")
+    print_line(
+        f"{result.path}: {entries_text(result.rows)}{encoded}, {counted(result.bytes, 'byte')}"
+    )
 
 
 app.command(name="audit")(audit_command)

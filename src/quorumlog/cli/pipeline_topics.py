@@ -80,6 +80,9 @@ IcebergCatalogName = Annotated[
     ),
 ]
 
+NOTHING_NEW = "nothing new"
+"""What is printed of an archive that has all that there is already."""
+
 
 class Wanted(NamedTuple):
     """Which topics a command is about, as its options say; `servers` are its brokers' addresses."""
@@ -220,12 +223,16 @@ def _print_appended(result: "IcebergArchiveResult") -> None:
 
 
 def _print_added(result: "TopicArchiveResult | IcebergArchiveResult") -> None:
-    print_line(
-        f"{counted(result.new_rows, 'record')} added ({result.new_body_bytes} bytes, as Parquet "
-        f"{result.new_file_bytes})"
-    )
+    rows, sizes = counted(result.new_rows, "record"), (result.new_body_bytes, result.new_file_bytes)
+    print_line(added_text(rows, *sizes, "keys and values") if result.new_rows else NOTHING_NEW)
     if result.new_lost_offsets:
         print_line(f"{counted(result.new_lost_offsets, 'offset')} removed by retention first")
+
+
+def added_text(rows: str, body_bytes: int, file_bytes: int, bodies: str) -> str:
+    """Return how many rows an archive got, and their bytes, which are those of `bodies`."""
+    before, after = counted(body_bytes, "byte"), counted(file_bytes, "byte")
+    return f"{rows} added ({before} of {bodies}; {after} of Parquet)"
 
 
 def _held(result: "TopicArchiveResult | IcebergArchiveResult") -> str:

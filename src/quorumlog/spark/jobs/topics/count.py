@@ -18,6 +18,8 @@ from quorumlog.spark.topics.planning import OffsetRange, remaining
 
 PERIODS_MAX: Final = 240
 """Periods of time in which records are counted; they become twice as long before there are more."""
+PERIOD_MS_MIN: Final = 1_000
+"""Periods are as long at least: in a shorter one, a batch of records looks like a high rate."""
 COLUMNS: Final = ("key", "value", "offset", "timestamp")
 
 
@@ -27,7 +29,7 @@ class Periods(msgspec.Struct, array_like=True):
     Only periods with records are there, so that one record from long ago costs one period.
     """
 
-    length_ms: int = 1
+    length_ms: int = PERIOD_MS_MIN
     records: dict[int, int] = {}
     bytes: dict[int, int] = {}
 

@@ -14,7 +14,13 @@ from quorumlog.spark.jobs.audit.report import size_text, table
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.jobs.progress import run_with_progress
 from quorumlog.spark.jobs.tasks import Progress, RunTasks, Task, cores_of, no_progress
-from quorumlog.spark.jobs.topics.count import COUNTED, CountRanges, Periods, RecordCounts
+from quorumlog.spark.jobs.topics.count import (
+    COUNTED,
+    PERIOD_MS_MIN,
+    CountRanges,
+    Periods,
+    RecordCounts,
+)
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
 from quorumlog.spark.topics.part import Part
 from quorumlog.spark.topics.planning import OffsetRange
@@ -49,7 +55,7 @@ class PartitionStats:
     first_ms: int | None
     last_ms: int | None
     records_per_second: float | None
-    """Over the time from the first to the last timestamp; None: that is no time."""
+    """Over the time from the first to the last timestamp; None: that is less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ class TopicStats:
                     ">RECORDS",
                     ">KEYS",
                     ">VALUES",
+                    ">NULL KEYS",
                     ">NULL VALUES",
                     ">LARGEST",
                     "FIRST (UTC)",
@@ -111,14 +118,18 @@ class TopicStats:
             if known is None or one.records > known.records:
                 fastest[one.topic] = one
         return [
-            f"{one.topic}: at most {counted(one.records, 'record')} in {_length(one)}, "
-            f"from {time_text(one.from_ms)} on"
+            f"{one.topic}: busiest period ({_length(one)}): {counted(one.records, 'record')}, "
+            f"from {time_text(one.from_ms)}"
             for one in fastest.values()
         ]
 
 
 def _length(one: TopicPeriod) -> str:
     return f"{(one.to_ms - one.from_ms) / 1_000:,g} s"
+
+
+def _largest_text(one: PartitionStats) -> str:
+    return f"{counted(one.largest_bytes, 'byte')} at {one.largest_offset}"
 
 
 def _row(one: PartitionStats) -> tuple[str, ...]:
@@ -128,8 +139,9 @@ def _row(one: PartitionStats) -> tuple[str, ...]:
         f"{one.records:,}",
         size_text(one.key_bytes),
         size_text(one.value_bytes),
+        f"{one.null_keys:,}",
         f"{one.null_values:,}",
-        "" if one.largest_offset is None else f"{one.largest_bytes:,} at {one.largest_offset}",
+        "" if one.largest_offset is None else _largest_text(one),
         time_text(one.first_ms),
         time_text(one.last_ms),
         "" if one.records_per_second is None else f"{one.records_per_second:,.1f}",
@@ -194,8 +206,9 @@ def stats_of_topics(source: TopicSource, run: RunTasks, cores: int) -> TopicStat
 
 def _partition(found: RecordCounts, begin: int, end: int) -> PartitionStats:
     rate = None
-    if found.min_ms is not None and found.max_ms is not None and found.max_ms > found.min_ms:
-        rate = found.records * 1_000 / (found.max_ms - found.min_ms)
+    if found.min_ms is not None and found.max_ms is not None:
+        length_ms = found.max_ms - found.min_ms
+        rate = found.records * 1_000 / length_ms if length_ms >= PERIOD_MS_MIN else None
     return PartitionStats(
         topic=found.topic,
         partition=found.partition,
