@@ -16,6 +16,7 @@ from pyiceberg.types import StringType
 from pipeline_access import run_here
 from quorumlog.model.errors import ConfigError, StorageError, StoreLockedError
 from quorumlog.spark.jobs.archive.state import RunOptions, locked
+from quorumlog.spark.jobs.output_files import OutputFileSystem
 from quorumlog.spark.jobs.tasks import PipelineError, no_progress
 from quorumlog.spark.jobs.topics.iceberg.progress import PROPERTY
 from quorumlog.spark.jobs.topics.iceberg.run import IcebergArchiveRun
@@ -643,6 +644,17 @@ def test_a_catalog_that_cannot_be_opened_is_named(lake, uri, message):
     with pytest.raises(PipelineError, match=message) as caught:
         lake.archive(source_of(FakeBrokers(a=[filled(5)])), uri=uri)
     assert "secret" not in str(caught.value)
+
+
+def test_a_directory_that_is_there_needs_none_above_it_to_be_readable(lake, monkeypatch):
+    """As below /home, which a user may pass through and not open."""
+
+    def refused(*path):
+        raise AssertionError(path)
+
+    monkeypatch.setattr(OutputFileSystem, "make_directory", refused)
+    with lake.opened():
+        pass
 
 
 def test_the_directory_of_an_sqlite_catalog_is_made(lake, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.model.wording import TEXT_MAX, counted, entries_text, sendable
+from quorumlog.model.wording import TEXT_MAX, counted, entries_text, sendable, there_is_no
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 NOUNS = (
@@ -75,3 +75,9 @@ def test_no_text_says_1_nodes():
         for text in plurals(ast.parse(path.read_text()))
     }
     assert found == set(), "use quorumlog.model.wording.counted"
+
+
+def test_what_was_asked_for_is_not_what_may_be_meant():
+    """A broker may still name what a majority says is gone."""
+    assert "mean" not in there_is_no("topic", ["a"], ["a", "z"], "list")
+    assert "did you mean 'ab'?" in there_is_no("topic", ["a"], ["a", "ab"], "list")

@@ -3,7 +3,6 @@
 The jobs check the same, as others call them too.
 """
 
-import os
 from pathlib import Path
 
 from quorumlog.cli.pipeline_session import spark_needed
@@ -20,9 +19,12 @@ def check_archive_of_topics(archive: Path, *, may_be_new: bool = False) -> None:
     """Raise `PipelineError` unless a directory has an archive of topics, or may get one."""
     with spark_needed():
         from quorumlog.spark.jobs.archive.manifest_file import manifest_path  # noqa: PLC0415
-        from quorumlog.spark.jobs.output_files import OutputFileSystem  # noqa: PLC0415
+        from quorumlog.spark.jobs.output_files import (  # noqa: PLC0415
+            OutputFileSystem,
+            local_path,
+        )
         from quorumlog.spark.jobs.topics.manifest import load_topic_manifest  # noqa: PLC0415
-    files, directory = OutputFileSystem(), os.path.abspath(archive)
+    files, directory = OutputFileSystem(), local_path(archive)
     if not may_be_new or files.exists(manifest_path(directory)):
         load_topic_manifest(files, directory)
 
@@ -32,8 +34,11 @@ def check_archive_of_group(archive: Path, *, may_be_new: bool = False) -> None:
     with spark_needed():
         from quorumlog.spark.jobs.archive.manifest import load_manifest  # noqa: PLC0415
         from quorumlog.spark.jobs.archive.manifest_file import manifest_path  # noqa: PLC0415
-        from quorumlog.spark.jobs.output_files import OutputFileSystem  # noqa: PLC0415
-    files, directory = OutputFileSystem(), os.path.abspath(archive)
+        from quorumlog.spark.jobs.output_files import (  # noqa: PLC0415
+            OutputFileSystem,
+            local_path,
+        )
+    files, directory = OutputFileSystem(), local_path(archive)
     if not may_be_new or files.exists(manifest_path(directory)):
         load_manifest(files, directory)
 
@@ -44,11 +49,12 @@ def check_table(archive: Path, table: str, catalog: str, catalog_name: str | Non
     If it has the table, that must be an archive of topics which lies in the directory.
     """
     with spark_needed():
+        from quorumlog.spark.jobs.output_files import local_path  # noqa: PLC0415
         from quorumlog.spark.jobs.topics.iceberg.archive import CATALOG_NAME  # noqa: PLC0415
         from quorumlog.spark.jobs.topics.iceberg.table import (  # noqa: PLC0415
             ArchiveTable,
             TableName,
         )
     name = TableName(catalog, table, catalog_name or CATALOG_NAME)
-    with ArchiveTable(name, os.path.abspath(archive)) as opened:
+    with ArchiveTable(name, local_path(archive)) as opened:
         opened.load()

@@ -33,7 +33,10 @@ def there_is_no(noun: str, names: Sequence[str], known: Collection[str], shown_b
     and the command that shows all.
     """
     given = ", ".join(map(repr, names))
-    near = [match for name in names for match in get_close_matches(name, known, 1, ALIKE)]
+    others = sorted(
+        set(known) - set(names)
+    )  # who was asked for these may not know that they have gone
+    near = [match for name in names for match in get_close_matches(name, others, 1, ALIKE)]
     meant = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
     return f"there is no {noun} {given}{meant} ('{shown_by}' shows those there are)"
 

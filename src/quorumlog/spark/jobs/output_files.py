@@ -39,7 +39,8 @@ class OutputFileSystem(OsFileSystem):
             try:
                 os.mkdir(path)
             except OSError as error:
-                raise storage_error(path, "mkdir", error) from error
+                if not os.path.isdir(path):  # else another process has made it meanwhile
+                    raise storage_error(path, "mkdir", error) from error
         self.sync_directory(parent)
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:

@@ -1,14 +1,15 @@
 """What is read: which partitions of topics, from where to where, and by how many tasks."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from quorumlog.model.errors import IndexOutOfRangeError, UnexpectedArgumentError
+from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError, UnexpectedArgumentError
 from quorumlog.model.wording import shortened, there_is_no
 from quorumlog.spark.source.offsets import DataLossPolicy
 from quorumlog.spark.topics.brokers import Brokers
@@ -67,7 +68,9 @@ def parts_to_read(brokers: Brokers, options: TopicOptions) -> list[Part]:
         return found
     topics = brokers.partitions(options.topics)
     if unknown := [topic for topic in options.topics if topic not in topics]:
-        known = brokers.topics(unconfirmed=True)
+        known: Collection[str] = ()
+        with suppress(QuorumlogError):  # only for names that may be meant
+            known = brokers.topics(unconfirmed=True)
         text = there_is_no("topic", unknown, known, "quorumlog topic list")
         raise UnknownTopicError(text, unknown[0])
     if options.assigned is None:

@@ -146,7 +146,9 @@ def _make_parents(uri: str) -> None:
     url = make_url(uri)
     path = url.database or _IN_MEMORY
     if url.get_backend_name() == _SQLITE and path != _IN_MEMORY and not path.startswith("file:"):
-        OutputFileSystem().make_directory(os.path.dirname(os.path.abspath(path)))
+        directory = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(directory):  # one above it may be such that it cannot be read
+            OutputFileSystem().make_directory(directory)
 
 
 class ArchiveTable:
