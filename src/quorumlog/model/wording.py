@@ -33,9 +33,7 @@ def there_is_no(noun: str, names: Sequence[str], known: Collection[str], shown_b
     and the command that shows all.
     """
     given = ", ".join(map(repr, names))
-    others = sorted(
-        set(known) - set(names)
-    )  # who was asked for these may not know that they have gone
+    others = sorted(set(known) - set(names))  # one broker may still name what has gone
     near = [match for name in names for match in get_close_matches(name, others, 1, ALIKE)]
     meant = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
     return f"there is no {noun} {given}{meant} ('{shown_by}' shows those there are)"
