@@ -46,7 +46,7 @@ class Cluster:
         if self.views[number] is None:
             raise PassingError(f"{address} cannot be reached")
 
-        def ask(key, version, values):
+        def ask(key, values):
             self.asked[key, number] += 1
             if self.views[number] is OTHER:
                 raise RemoteProtocolError(f"{address} does not speak Kafka's protocol")

@@ -1,6 +1,6 @@
 """One connection to a broker: requests go out, answers come back, one after the other.
 
-Fetch is written and read by hand, as records are not to be copied; all else by Kafka's schemas.
+Fetch is written and read here, as records are not to be copied; all else by schemas.
 """
 
 import itertools
@@ -9,16 +9,18 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quorumlog.kafka.codec import Message, decode_response, encode_request
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.spark.topics.errors import PassingError
+from quorumlog.spark.topics.messages import (
+    ANSWER_BYTES_MAX,
+    Message,
+    decode_answer,
+    encode_request,
+)
 
-ANSWER_BYTES_MAX: Final = 100 * 1024 * 1024
-"""A larger answer is none of a broker. One batch may be larger than what is asked for."""
-_API_VERSIONS_VERSION: Final = 0
 _FETCH_VERSION: Final = 11
 _REQUEST: Final = struct.Struct(">hhi")
 _FETCH: Final = struct.Struct(">iiiibii")
@@ -65,7 +67,7 @@ class BrokerConnection:
             raise self._failed(f"cannot be reached: {reason_of(error)}") from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.ask(ApiKey.API_VERSIONS, _API_VERSIONS_VERSION, {})
+            self.ask(ApiKey.API_VERSIONS, {})
         except BaseException:
             self.close()
             raise
@@ -74,12 +76,11 @@ class BrokerConnection:
         """Close the connection."""
         self._socket.close()
 
-    def ask(self, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
-        """Return the answer to a request, as kafka-python's object."""
+    def ask(self, key: ApiKey, values: dict[str, Any]) -> Message:
+        """Return the answer to a request with these fields."""
         number = next(self._numbers)
-        self._send(encode_request(key, version, values, number, self._client_id))
-        answer = self._receive(number)
-        return decode_response(key, version, bytes(answer))
+        self._send(encode_request(key, values, number, self._client_id))
+        return decode_answer(key, self._receive(number))
 
     def send_fetch(
         self,

@@ -10,9 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
-from quorumlog.kafka.codec import Message
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
@@ -25,6 +23,7 @@ from quorumlog.spark.topics.census import Census, NamedLeader
 from quorumlog.spark.topics.connection import BrokerConnection, FetchAnswer
 from quorumlog.spark.topics.errors import OffsetOutOfRangeError, PassingError, UnknownTopicError
 from quorumlog.spark.topics.local_reads import AbortedRange, LocatedBatches, local_batches
+from quorumlog.spark.topics.messages import Message
 from quorumlog.spark.topics.part import Part
 
 logger = logging.getLogger(__name__)
@@ -40,10 +39,6 @@ ASKED_MAX: Final = 10_000
 """Partitions whose offsets are asked for in one request: brokers take 50,000 elements in all."""
 BROKERS_MAX: Final = 64
 """Clusters to which a process keeps connections."""
-_METADATA_VERSION: Final = 10
-"""The first one with the ids of topics."""
-_LIST_OFFSETS_VERSION: Final = 5
-_LOCATE_VERSION: Final = 1
 _ANY_EPOCH: Final = -1
 """In the place of a leader's epoch: whichever it leads in."""
 DIRECTORIES_MIN: Final = 3
@@ -135,7 +130,7 @@ class RemoteBrokers:
 
     def _metadata(self, topics: Sequence[str] | None) -> set[Part]:
         """Learn from one broker what there is, and who leads it; return the partitions."""
-        answer = self._ask_any(ApiKey.METADATA, _METADATA_VERSION, _named(topics))
+        answer = self._ask_any(ApiKey.METADATA, _named(topics))
         self._addresses = _addresses_in(answer)
         self._cluster_id = answer.cluster_id or ""
         leaders = _leaders_in(answer, of_all=topics is None)
@@ -195,7 +190,7 @@ class RemoteBrokers:
             address = self._next_of(left, known)
             asked.add(address)
             try:
-                answer = self._ask(address, ApiKey.METADATA, _METADATA_VERSION, _named(topics))
+                answer = self._ask(address, ApiKey.METADATA, _named(topics))
                 brokers = _addresses_in(answer)
                 census.take(address, brokers, _leaders_in(answer, of_all=topics is None))
             except (PassingError, RemoteProtocolError) as error:
@@ -281,7 +276,7 @@ class RemoteBrokers:
             "isolation_level": int(reads_committed),
             "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
         }
-        answer = self._ask(address, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, values)
+        answer = self._ask(address, ApiKey.LIST_OFFSETS, values)
         failed: PassingError | None = None
         for topic in answer.topics:
             for one in topic.partitions:
@@ -333,7 +328,7 @@ class RemoteBrokers:
             address = self._leader(part, {part: None})
             if address in self._elsewhere:
                 return None
-            answer = self._ask(address, ApiKey.LOCATE_BATCHES, _LOCATE_VERSION, values)
+            answer = self._ask(address, ApiKey.LOCATE_BATCHES, values)
             if answer.error_code:
                 return None
             if not answer.is_same_machine:
@@ -448,9 +443,9 @@ class RemoteBrokers:
             self._connections[address] = BrokerConnection(address, timeout_s, self._client_id)
         return self._connections[address]
 
-    def _ask(self, address: str, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
+    def _ask(self, address: str, key: ApiKey, values: dict[str, Any]) -> Message:
         try:
-            answer = self._connection(address).ask(key, version, values)
+            answer = self._connection(address).ask(key, values)
         except (PassingError, RemoteProtocolError):
             self._silent.add(address)
             if (failed := self._connections.pop(address, None)) is not None:
@@ -459,7 +454,7 @@ class RemoteBrokers:
         self._silent.discard(address)
         return answer
 
-    def _ask_any(self, key: ApiKey, version: int, values: dict[str, Any]) -> Message:
+    def _ask_any(self, key: ApiKey, values: dict[str, Any]) -> Message:
         """Ask whichever broker answers, those with a connection first."""
         addresses = list(dict.fromkeys([*self._addresses.values(), *self._bootstrap]))
         random.shuffle(addresses)
@@ -467,7 +462,7 @@ class RemoteBrokers:
         failed: PassingError | RemoteProtocolError | None = None
         for address in addresses:
             try:
-                return self._ask(address, key, version, values)
+                return self._ask(address, key, values)
             except (PassingError, RemoteProtocolError) as error:
                 failed = _worth_more(failed, error)
         raise failed or PassingError("there is no address of a broker")
@@ -597,7 +592,7 @@ def _leaders_in(answer: Message, *, of_all: bool) -> dict[Part, NamedLeader]:
             continue
         if topic.error_code:
             raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
-        raw_id = UUID(str(topic.topic_id)).bytes
+        raw_id = topic.topic_id.bytes
         topic_id = topic_id_text(raw_id) if any(raw_id) else ""
         for one in topic.partitions:
             found[Part(topic.name, one.partition_index)] = NamedLeader(
