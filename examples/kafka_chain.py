@@ -2,14 +2,12 @@
 
     python examples/kafka_chain.py 127.0.0.1:9092,127.0.0.1:9093 orders invoices [NAME]
 
-The topic orders must exist. Its values are JSON such as {"id": 1, "count": 2, "price": 5}; kcat
-produces some, and creates the topic with them:
-
+The topic orders must exist; its values are JSON. This creates it, with some:
     seq 100 | sed 's/.*/{"id": &, "count": 2, "price": 5}/' | kcat -b 127.0.0.1:9092 -P -t orders
 
-What is consumed, what is produced from it, and the offsets that say so are in one transaction. Kill
-it at any time and start it again: each order has one invoice for whoever reads committed records. A
-later one of the same NAME fences an earlier one. It ends when the orders that there were are done.
+What is consumed, what is produced from it, and the offsets are in one transaction. Kill it at any
+time and start it again: each order has one invoice for whoever reads committed records. A later one
+of the same NAME fences an earlier one. It ends when all orders are done.
 """
 
 import json
@@ -20,17 +18,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 if len(sys.argv) not in (4, 5):
     raise SystemExit(__doc__)
 servers, orders, invoices, name = [*sys.argv[1:], "chain"][:4]
-
-consumer = Consumer(
-    {
-        "bootstrap.servers": servers,
-        "group.id": name,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,  # offsets are committed by the producer
-        "isolation.level": "read_committed",
-        "enable.partition.eof": True,
-    }
-)
+settings = {
+    "bootstrap.servers": servers,
+    "group.id": name,
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,  # offsets are committed by the producer
+    "enable.partition.eof": True,
+}
+consumer = Consumer(settings)
 consumer.subscribe([orders])
 producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
 producer.init_transactions()  # fences whoever had this name, and waits for what that one began
@@ -43,10 +38,8 @@ while not ended or len(ended) < len(consumer.assignment()):
             ended.discard(message.partition())
         elif message.error().code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
-        elif message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise SystemExit(f"there is no topic {orders}: create it, and produce orders to it")
         else:
-            raise KafkaException(message.error())
+            raise SystemExit(message.error().str())
     if not records:
         continue
     producer.begin_transaction()

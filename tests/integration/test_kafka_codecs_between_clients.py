@@ -1,4 +1,7 @@
-"""What one Kafka client has sent is what every other one reads; nothing is set but servers."""
+"""What one Kafka client has sent is what every other one reads; little is set but servers.
+
+Producers are idempotent: leaders may change on a busy machine, and records are sent again then.
+"""
 
 import asyncio
 import itertools
@@ -51,7 +54,7 @@ def partition_of(key):
 def produce_confluent(servers, topic, name, made):
     said = []
     options = {"bootstrap.servers": servers, "compression.type": name, "linger.ms": 20}
-    producer = confluent_kafka.Producer(options)
+    producer = confluent_kafka.Producer({**options, "enable.idempotence": True})
     for partition, timestamp, key, value, headers in made:
         where = {} if partition is None else {"partition": partition}
         producer.produce(
@@ -73,6 +76,7 @@ def produce_kafka_python(servers, topic, name, made):
         bootstrap_servers=servers.split(","),
         compression_type=None if name == "none" else name,
         linger_ms=20,
+        enable_idempotence=True,
     )
     sent = [
         producer.send(topic, value, key, headers, partition, timestamp)
@@ -89,6 +93,7 @@ def produce_aiokafka(servers, topic, name, made):
             bootstrap_servers=servers,
             compression_type=None if name == "none" else name,
             linger_ms=20,
+            enable_idempotence=True,
         )
         async with producer:
             sent = [

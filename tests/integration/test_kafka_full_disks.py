@@ -86,7 +86,8 @@ def creation_error(admin):
 
 
 def commit_error(consumer):
-    """Return why a consumer cannot commit an offset."""
+    """Return why a consumer cannot commit an offset; it joins again, if it has to, in `poll`."""
+    consumer.poll(0)
     with pytest.raises(KafkaException) as refused:
         consumer.commit(offsets=[TopicPartition("large", 0, 1)], asynchronous=False)
     return refused.value.args[0].code()
