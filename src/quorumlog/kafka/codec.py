@@ -21,7 +21,6 @@ from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
-from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.wording import shortened
 
 Message: TypeAlias = Any
@@ -78,27 +77,6 @@ def encode_response(header: RequestHeader, values: Mapping[str, Any]) -> bytes:
     message = _built(_MESSAGES[header.api_key, False], values, header.version)
     body = message.encode(version=header.version)
     return answer_head(header, len(body)) + bytes(body)
-
-
-def encode_request(
-    api_key: int, version: int, values: Mapping[str, Any], correlation_id: int, client_id: str
-) -> bytes:
-    """Return the frame of a request with these fields, as a client sends it."""
-    request = _built(_MESSAGES[api_key, True], values, version)
-    request.with_header(correlation_id=correlation_id, client_id=client_id)
-    return bytes(request.encode(version=version, header=True, framed=True))
-
-
-def decode_response(api_key: int, version: int, answer: bytes) -> Message:
-    """Return the answer to a request: its frame without the size.
-
-    Raises `RemoteProtocolError` unless it is one. It is read by kafka-python, as the answers of a
-    broker that one trusts.
-    """
-    try:
-        return _MESSAGES[api_key, False].decode(answer, version=version, header=True)
-    except (struct.error, ValueError, IndexError, KeyError, TypeError) as error:
-        raise RemoteProtocolError(f"an answer that cannot be read: {error}") from None
 
 
 def api_versions() -> list[dict[str, int]]:
