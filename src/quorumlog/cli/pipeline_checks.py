@@ -3,9 +3,11 @@
 The jobs check the same, as others call them too.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from quorumlog.cli.pipeline_session import spark_needed
+from quorumlog.storage.files.os_files import FileSystem
 
 
 def check_topics(servers: str, names: str | None, pattern: str | None, timeout_ms: int) -> None:
@@ -18,29 +20,26 @@ def check_topics(servers: str, names: str | None, pattern: str | None, timeout_m
 def check_archive_of_topics(archive: Path, *, may_be_new: bool = False) -> None:
     """Raise `PipelineError` unless a directory has an archive of topics, or may get one."""
     with spark_needed():
-        from quorumlog.spark.jobs.archive.manifest_file import manifest_path  # noqa: PLC0415
-        from quorumlog.spark.jobs.output_files import (  # noqa: PLC0415
-            OutputFileSystem,
-            local_path,
-        )
         from quorumlog.spark.jobs.topics.manifest import load_topic_manifest  # noqa: PLC0415
-    files, directory = OutputFileSystem(), local_path(archive)
-    if not may_be_new or files.exists(manifest_path(directory)):
-        load_topic_manifest(files, directory)
+    _check_archive(archive, load_topic_manifest, may_be_new=may_be_new)
 
 
 def check_archive_of_group(archive: Path, *, may_be_new: bool = False) -> None:
     """Raise `PipelineError` unless a directory has an archive of a group, or may get one."""
     with spark_needed():
         from quorumlog.spark.jobs.archive.manifest import load_manifest  # noqa: PLC0415
-        from quorumlog.spark.jobs.archive.manifest_file import manifest_path  # noqa: PLC0415
-        from quorumlog.spark.jobs.output_files import (  # noqa: PLC0415
-            OutputFileSystem,
-            local_path,
-        )
+    _check_archive(archive, load_manifest, may_be_new=may_be_new)
+
+
+def _check_archive(
+    archive: Path, load: Callable[[FileSystem, str], object], *, may_be_new: bool
+) -> None:
+    from quorumlog.spark.jobs.archive.manifest_file import manifest_path  # noqa: PLC0415
+    from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path  # noqa: PLC0415
+
     files, directory = OutputFileSystem(), local_path(archive)
     if not may_be_new or files.exists(manifest_path(directory)):
-        load_manifest(files, directory)
+        load(files, directory)
 
 
 def check_table(archive: Path, table: str, catalog: str, catalog_name: str | None = None) -> None:

@@ -19,7 +19,7 @@ from kafka.protocol import admin, consumer, metadata, producer
 
 from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import ReceivedFrame
-from quorumlog.kafka.primitives import ELEMENTS_MAX, Cursor
+from quorumlog.kafka.primitives import ELEMENTS_MAX, FIXED, Cursor
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
 from quorumlog.model.wording import shortened
 
@@ -30,13 +30,6 @@ UNSUPPORTED_VERSION: Final = 35
 _PRODUCE_FIRST_ANNOUNCED: Final = 0
 """Some versions of librdkafka compress records only if a broker announces the first versions of
 Produce (KAFKA-18659), which they do not use then."""
-_FIXED: Final = {
-    "bool": struct.Struct(">?"),
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "int32": struct.Struct(">i"),
-    "int64": struct.Struct(">q"),
-}
 _MESSAGE: Final = "error_message"
 _UUID: Final = struct.Struct("16s")
 _NO_UUID: Final = bytes(16)
@@ -203,7 +196,7 @@ def _field_reader(
         return partial(_read_bytes, is_flexible=is_flexible)
     if field.type_str == "uuid":
         return _read_uuid
-    return partial(_read_fixed, _FIXED[field.type_str])
+    return partial(_read_fixed, FIXED[field.type_str])
 
 
 def _read_array(

@@ -12,6 +12,14 @@ from typing import Any, Final, NoReturn
 ELEMENTS_MAX: Final = 50_000
 """Elements that all arrays of one request may have, and tagged fields: those of 10,000 partitions,
 each of another topic, named twice, and more. It bounds the time and the memory for a request."""
+FIXED: Final = {
+    "bool": struct.Struct(">?"),
+    "int8": struct.Struct(">b"),
+    "int16": struct.Struct(">h"),
+    "int32": struct.Struct(">i"),
+    "int64": struct.Struct(">q"),
+}
+"""Types of fixed size whose values are numbers, by their names in Kafka's schemas."""
 UVARINT_BYTES_MAX: Final = 5
 """An unsigned varint has 32 bits."""
 _I16: Final = struct.Struct(">h")

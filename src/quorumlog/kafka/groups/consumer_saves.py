@@ -134,7 +134,7 @@ class ConsumerSaves:
             self._removed[member_id] = None
 
     def may_wait(self, partitions: int) -> bool:
-        """Whether there is room for an answer to wait that names so many partitions."""
+        """Whether there is room for an answer to wait that names this number of partitions."""
         size_bytes = _size_bytes(partitions)
         has_room = self._store.wait(size_bytes)
         if has_room:

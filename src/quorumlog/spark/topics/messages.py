@@ -10,7 +10,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from quorumlog.kafka.primitives import Cursor, MalformedError, count_bytes, string_bytes
+from quorumlog.kafka.primitives import FIXED, Cursor, MalformedError, count_bytes, string_bytes
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import RemoteProtocolError
 
@@ -18,14 +18,7 @@ ANSWER_BYTES_MAX: Final = 100 * 1024 * 1024
 """A larger answer is none of a broker. One batch may be larger than what is asked for."""
 Message: TypeAlias = Any
 """An answer, or a struct of one: an object whose attributes are the fields, in snake case."""
-_FIXED: Final = {
-    "bool": struct.Struct(">?"),
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "int32": struct.Struct(">i"),
-    "int64": struct.Struct(">q"),
-    "uuid": struct.Struct(">16s"),
-}
+_FIXED: Final = {**FIXED, "uuid": struct.Struct(">16s")}
 _STRING: Final = "string"
 _NULLABLE: Final = "nullable string"
 _HEAD: Final = struct.Struct(">hhi")
@@ -49,6 +42,11 @@ class _Schema(NamedTuple):
     """Whether strings and arrays are compact, and structs have tagged fields."""
     request: _Fields
     answer: _Fields
+
+
+def _by_topic(*of_partition: tuple[str, str]) -> tuple[str, _Array]:
+    """Return the field that has these fields of partitions, those of one topic together."""
+    return "topics", _Array((("name", _STRING), ("partitions", _Array(of_partition))))
 
 
 _API_VERSIONS: Final = _Schema(
@@ -117,46 +115,20 @@ _LIST_OFFSETS: Final = _Schema(
     request=(
         ("replica_id", "int32"),
         ("isolation_level", "int8"),
-        (
-            "topics",
-            _Array(
-                (
-                    ("name", _STRING),
-                    (
-                        "partitions",
-                        _Array(
-                            (
-                                ("partition_index", "int32"),
-                                ("current_leader_epoch", "int32"),
-                                ("timestamp", "int64"),
-                            )
-                        ),
-                    ),
-                )
-            ),
+        _by_topic(
+            ("partition_index", "int32"),
+            ("current_leader_epoch", "int32"),
+            ("timestamp", "int64"),
         ),
     ),
     answer=(
         ("throttle_time_ms", "int32"),
-        (
-            "topics",
-            _Array(
-                (
-                    ("name", _STRING),
-                    (
-                        "partitions",
-                        _Array(
-                            (
-                                ("partition_index", "int32"),
-                                ("error_code", "int16"),
-                                ("timestamp", "int64"),
-                                ("offset", "int64"),
-                                ("leader_epoch", "int32"),
-                            )
-                        ),
-                    ),
-                )
-            ),
+        _by_topic(
+            ("partition_index", "int32"),
+            ("error_code", "int16"),
+            ("timestamp", "int64"),
+            ("offset", "int64"),
+            ("leader_epoch", "int32"),
         ),
     ),
 )

@@ -28,7 +28,12 @@ from quorumlog.spark.jobs.topics.compare import (
 )
 from quorumlog.spark.jobs.topics.files import RecordsInOrder
 from quorumlog.spark.jobs.topics.identity import made_again
-from quorumlog.spark.jobs.topics.manifest import Coverage, TopicFile, load_topic_manifest
+from quorumlog.spark.jobs.topics.manifest import (
+    Coverage,
+    TopicFile,
+    TopicManifest,
+    load_topic_manifest,
+)
 from quorumlog.spark.jobs.topics.source import TopicSource, topic_source
 from quorumlog.spark.topics.confirm import OffsetsLostError
 from quorumlog.spark.topics.part import Part
@@ -168,7 +173,7 @@ def audit_archive(
         raise PipelineError(
             f"{directory} is an archive of topics of cluster {manifest.cluster}, not of {cluster}"
         )
-    again = set(made_again(manifest.topic_ids, source.topic_ids(manifest.topic_ids)))
+    again = _topics_made_again(source, manifest)
     archived = {
         part: one.beyond for part, one in manifest.coverage.items() if part.topic not in again
     }
@@ -191,7 +196,7 @@ def audit_archive(
         total += found.dropped
         for finding in found.findings:
             findings.add(finding)
-    for topic in set(made_again(manifest.topic_ids, source.topic_ids(manifest.topic_ids))) - again:
+    for topic in _topics_made_again(source, manifest) - again:
         raise PipelineError(
             f"topic {topic!r} was deleted and made again while it was compared; run again"
         )
@@ -219,6 +224,11 @@ def _facts(known: Coverage, bounds: Bounds | None) -> PartitionFacts:
         if first < beyond:
             found.first, found.last = first, beyond - 1
     return found
+
+
+def _topics_made_again(source: TopicSource, manifest: TopicManifest) -> set[str]:
+    """Return the archived topics that the cluster has by other ids now."""
+    return set(made_again(manifest.topic_ids, source.topic_ids(manifest.topic_ids)))
 
 
 def _made_again(part: Part, one: PartitionFacts, topic_id: str) -> Finding:
