@@ -24,6 +24,7 @@ from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.transport.connection import Connection
 from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.transport.stream import TransportCounters
+from quorumlog.transport.tls import OutgoingTls
 from quorumlog.wire.frame import Frame, RefusedFrame
 from quorumlog.wire.joined import split
 
@@ -54,10 +55,11 @@ class ServerConnection:
 
     `on_notice` is called with messages that answer no request: the identity of the server's group,
     and that the server is about to stop. After the latter the connection takes no more requests,
-    and ends when those in flight are answered.
+    and ends when those in flight are answered. `tls`: how the connection is encrypted; None: not
+    at all.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         address: str,
         cluster: str,
@@ -67,8 +69,10 @@ class ServerConnection:
         identity: bytes = b"",
         on_silent: "Callable[[ServerConnection], None] | None" = None,
         on_notice: "Callable[[ServerConnection, GroupIdentity | Response], None] | None" = None,
+        tls: OutgoingTls | None = None,
     ) -> None:
         self.address = address
+        self._tls = tls
         self._group = group
         self.identity = identity
         self._on_silent = on_silent
@@ -104,7 +108,8 @@ class ServerConnection:
             async with asyncio.timeout(timeout_s) as self._opening:
                 self._watch.start()
                 found = await resolver.resolve(host, port, timeout_s / NAME_SHARE)
-                _, self._connection = await connect_to(found, self._make)
+                tls = None if self._tls is None else self._tls.to(host)
+                _, self._connection = await connect_to(found, self._make, tls)
                 await self._ready
         except (OSError, TimeoutError) as error:
             is_mute = isinstance(error, TimeoutError) and self._connection is not None

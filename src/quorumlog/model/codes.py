@@ -78,6 +78,7 @@ class ResponseCode(IntEnum):
     INVALID_TRANSACTION_STATE = 649
     NODE_STOPPING = 650
     CONSUMER_FENCED = 660
+    TLS_REQUIRED = 670
 
 
 class WriteLevel(IntEnum):

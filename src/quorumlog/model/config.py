@@ -16,6 +16,7 @@ from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.config_keys import (
     GROUPS,
     LIMITS,
+    TLS,
     TOP,
     quotes_advice,
     unknown_keys,
@@ -24,6 +25,7 @@ from quorumlog.model.config_keys import (
 from quorumlog.model.config_ranges import check_numbers
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
+from quorumlog.model.tls_config import TlsConfig
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
 HEADER_PATTERN = re.compile(r"\s*[a-z0-9_.-]+\s*:[ -~]*")
@@ -368,7 +370,10 @@ class NodeConfig(
     has made while it leads `CLUSTER_GROUP`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     insecure: bool = False
-    """Allow listening beyond the loopback addresses although there is no TLS."""
+    """Allow listening beyond the loopback addresses although there is no TLS, or though plain
+    connections are served as well."""
+    tls: TlsConfig | None = None
+    """Certificates and what else TLS needs; none: nothing is encrypted."""
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -390,11 +395,22 @@ class NodeConfig(
         self._check_paths()
         self._check_journal()
         self._check_broker()
-        host, _ = parse_address(self.listen_address)
-        if not self.insecure and not _is_loopback(host):
+        self._check_exposed("listen", self.listen_address)
+
+    def _check_exposed(self, key: str, address: str) -> None:
+        """Raise `ConfigError` if plain connections would be served beyond this machine."""
+        host, _ = parse_address(address)
+        if self.insecure or _is_loopback(host):
+            return
+        if self.tls is None:
             raise ConfigError(
-                f"listen {self.listen_address}: without TLS only loopback addresses are allowed; "
-                "set insecure = true to listen there all the same"
+                f"{key} {address}: without TLS only loopback addresses are allowed; give the node "
+                "certificates ([tls]), or set insecure = true to listen there all the same"
+            )
+        if self.tls.mode == "optional":
+            raise ConfigError(
+                f'{key} {address}: with [tls] mode = "optional" plain connections are served, too; '
+                "set insecure = true if that is meant to be so beyond loopback addresses for now"
             )
 
     def _check_broker(self) -> None:
@@ -407,12 +423,7 @@ class NodeConfig(
                 f"kafkaListen: brokers share topics in the group {CLUSTER_GROUP}: add [[groups]] "
                 f'with group = "{CLUSTER_GROUP}", kind = "cluster" and peers = all brokers'
             )
-        host, _ = parse_address(self.kafka_listen)
-        if not self.insecure and not _is_loopback(host):
-            raise ConfigError(
-                f"kafkaListen {self.kafka_listen}: without TLS only loopback addresses are allowed"
-                "; set insecure = true to listen there all the same"
-            )
+        self._check_exposed("kafkaListen", self.kafka_listen)
         advertised, port = parse_address(self.kafka_address)
         if advertised in ("0.0.0.0", "::"):  # noqa: S104  (it is refused)
             raise ConfigError(
@@ -539,7 +550,12 @@ class NodeConfig(
 
 def _types() -> dict[str, dict[str, object]]:
     """Return the keys of each table of a configuration file, and the types of their values."""
-    tables: dict[str, type[msgspec.Struct]] = {TOP: NodeConfig, GROUPS: GroupConfig, LIMITS: Limits}
+    tables: dict[str, type[msgspec.Struct]] = {
+        TOP: NodeConfig,
+        GROUPS: GroupConfig,
+        LIMITS: Limits,
+        TLS: TlsConfig,
+    }
     return {
         table: {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
         for table, kind in tables.items()
@@ -557,7 +573,7 @@ threads made that at once, the interpreter could crash."""
 
 
 def load_config(path: str | Path) -> NodeConfig:
-    """Read a node's TOML file.
+    """Read a node's TOML file; paths in its table [tls] are relative to the file's directory.
 
     Raises `ConfigError` with the file, the key and what is wrong.
     """
@@ -570,9 +586,13 @@ def load_config(path: str | Path) -> NodeConfig:
         unknown = unknown_keys(document, known_keys())
         if unknown:
             raise ConfigError(unknown)
-        return _converted(document)
+        config = _converted(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}{quotes_advice(str(error))}") from error
+    if config.tls is None:
+        return config
+    tls = config.tls.relative_to(Path(path).absolute().parent)
+    return msgspec.structs.replace(config, tls=tls)
 
 
 def _converted(document: Mapping[str, object]) -> NodeConfig:

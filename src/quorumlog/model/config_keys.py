@@ -3,13 +3,14 @@
 import difflib
 import re
 from collections.abc import Mapping
+from types import NoneType, UnionType
 from typing import Final, Literal, get_args, get_origin
 
 import msgspec
 
 from quorumlog.model.dledger_keys import REFUSED
 
-TOP, GROUPS, LIMITS = "the file's top", "[[groups]]", "[limits]"
+TOP, GROUPS, LIMITS, TLS = "the file's top", "[[groups]]", "[limits]", "[tls]"
 """The tables of a file as messages name them."""
 ALIKE = 0.75
 """A key is taken for a misspelt one if they are so alike, as `difflib` measures it."""
@@ -23,13 +24,13 @@ _KINDS: Final = {
     str: 'text in quotes, as in "text"',
 }
 _WRONG: Final = re.compile(
-    r"(?:Expected `|Invalid enum value ).* - at `\$(?:\.(groups)\[(\d+)\]|\.(limits))?\.(\w+)`"
+    r"(?:Expected `|Invalid enum value ).* - at `\$(?:\.(groups)\[(\d+)\]|\.(limits|tls))?\.(\w+)`"
 )
 """How the decoder speaks of a value of a wrong type, and where it stands."""
 _NO_GROUP: Final = re.compile(r"Expected `object`, got `\w+` - at `\$\.groups\[(\d+)\]`")
 _OF_NO_KIND: Final = re.compile(r"Expected `.*`, got `\w+` - at `\$\.(\w+)\[\.\.\.\]`")
 _MISSING: Final = re.compile(
-    r"Object missing required field `(\w+)`(?: - at `\$\.groups\[(\d+)\]`)?"
+    r"Object missing required field `(\w+)`(?: - at `\$\.(?:groups\[(\d+)\]|(tls))`)?"
 )
 """And of an element of [[groups]] that is no table, of a value in a table whose keys may be any,
 and of a key that a table must have."""
@@ -44,18 +45,20 @@ def key_of(name: str) -> str:
 def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]]) -> str:
     """Return which keys of a file are unknown, and what to do about each; "" if all are known.
 
-    `tables`: for TOP, GROUPS and LIMITS the keys that belong there.
+    `tables`: for TOP, GROUPS, LIMITS and TLS the keys that belong there.
     """
     found = [_unknown_key(key, TOP, TOP, tables) for key in document if key not in tables[TOP]]
-    groups, limits = document.get("groups"), document.get("limits")
+    groups = document.get("groups")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict):
             where = f"{GROUPS} (group {group.get('group', '?')})"
             unknown = [key for key in group if key not in tables[GROUPS]]
             found += [_unknown_key(key, where, GROUPS, tables) for key in unknown]
-    if isinstance(limits, dict):
-        unknown = [key for key in limits if key not in tables[LIMITS]]
-        found += [_unknown_key(key, LIMITS, LIMITS, tables) for key in unknown]
+    for name in (LIMITS, TLS):
+        table = document.get(name.strip("[]"))
+        if isinstance(table, dict):
+            unknown = [key for key in table if key not in tables[name]]
+            found += [_unknown_key(key, name, name, tables) for key in unknown]
     sentences = found[:1] + [f"U{text[1:]}" for text in found[1:]]
     return ". ".join(sentences).replace("?. ", "? ")
 
@@ -78,9 +81,13 @@ def _unknown_key(key: str, where: str, table: str, tables: Mapping[str, set[str]
 def wrong_value(key: str, wanted: object, value: object) -> str:
     """Return what a value should be, if it is not of the wanted type; "" if that has no name."""
     origin = get_origin(wanted)
+    if origin is UnionType:  # a table that may be missing
+        wanted = next(one for one in get_args(wanted) if one is not NoneType)
     if origin is Literal:
         choices = ", ".join(repr(choice) for choice in get_args(wanted))
         return f"{key} is one of {choices}, not {_shown(value)}"
+    if origin is list and get_args(wanted) == (str,):
+        return f'{key} is a list of texts, as in ["text"], not {_shown(value)}'
     if origin is list:
         return _no_tables(key, value)
     if origin is dict or (isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)):
@@ -108,19 +115,20 @@ def wrong_value_in(
 ) -> str:
     """Return what is wrong with a value of a file in its own words; `reason` if they have none.
 
-    `reason` is the decoder's. `types`: for TOP, GROUPS and LIMITS the types of all keys.
+    `reason` is the decoder's. `types`: for TOP, GROUPS, LIMITS and TLS the types of all keys.
     """
     found = _WRONG.fullmatch(reason)
     if found is None:
         return _wrong_shape(reason, document) or reason
-    in_groups, number, in_limits, key = found.groups()
+    in_groups, number, in_table, key = found.groups()
     table: object = document
     name, where = TOP, ""
     if in_groups:
         table = _group_at(document, int(number))
         name, where = GROUPS, _where_of(table, int(number))
-    elif in_limits:
-        table, name, where = document["limits"], LIMITS, f"{LIMITS}: "
+    elif in_table:
+        name = f"[{in_table}]"
+        table, where = document[in_table], f"{name}: "
     value = table.get(key) if isinstance(table, Mapping) else None
     text = wrong_value(key, types[name].get(key), value)
     return f"{where}{text}" if text else reason
@@ -129,9 +137,9 @@ def wrong_value_in(
 def _wrong_shape(reason: str, document: Mapping[str, object]) -> str:
     """Return what is wrong with a table of a file, or lacks in it; "": nothing that is known."""
     if found := _MISSING.fullmatch(reason):
-        key, number = found.groups()
+        key, number, in_table = found.groups()
         if number is None:
-            return f"{key} is missing in {TOP}"
+            return f"{key} is missing in {TLS if in_table else TOP}"
         return f"{_where_of(_group_at(document, int(number)), int(number))}{key} is missing"
     if found := _NO_GROUP.fullmatch(reason):
         return _no_tables("groups", _group_at(document, int(found[1])))

@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from quorumlog.log_events import log_event, reason_of
+from quorumlog.transport.tls import OutgoingTls, SecuredProtocol
+from quorumlog.transport.tls_layer import TlsLayer
 
 logger = logging.getLogger(__name__)
 
@@ -135,17 +137,38 @@ class Resolver:
                 del self._known[next(iter(self._known))]
 
 
-async def connect_to(found: Found, make: Callable[[], P]) -> tuple[asyncio.Transport, P]:
-    """Connect to the first of some addresses that can be reached. Raises `OSError`."""
-    loop = asyncio.get_running_loop()
+async def connect_to(
+    found: Found, make: Callable[[], P], tls: OutgoingTls | None = None
+) -> tuple[asyncio.Transport, P]:
+    """Connect to the first of some addresses that can be reached. Raises `OSError`.
+
+    `tls`: the protocol that `make` makes is told when the connection is encrypted; otherwise at
+    once. What is returned is the transport of the socket.
+    """
     for _, (address, port) in found[:-1]:
         try:
-            return await loop.create_connection(make, address, port)
+            return await _connect(address, port, make, tls)
         except OSError as error:
             where = f"{address}:{port}"
             log_event(logger, logging.DEBUG, "cannot reach", address=where, reason=reason_of(error))
     address, port = found[-1][1]
-    return await loop.create_connection(make, address, port)
+    return await _connect(address, port, make, tls)
+
+
+async def _connect(
+    address: str, port: int, make: Callable[[], P], tls: OutgoingTls | None
+) -> tuple[asyncio.Transport, P]:
+    loop = asyncio.get_running_loop()
+    if tls is None:
+        return await loop.create_connection(make, address, port)
+    made: list[P] = []
+
+    def make_layer() -> TlsLayer:
+        made.append(make())
+        return TlsLayer(cast(SecuredProtocol, made[0]), tls)
+
+    transport, _ = await loop.create_connection(make_layer, address, port)
+    return transport, made[0]
 
 
 def _work(loop: asyncio.AbstractEventLoop, looking: "asyncio.Future[Found]", host: str) -> None:

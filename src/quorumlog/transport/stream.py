@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from quorumlog.auth.certificates import ANONYMOUS, Certified
 from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
+from quorumlog.transport.tls import Identity
 from quorumlog.transport.unfinished_frame import UnfinishedFrame
 from quorumlog.wire.frame import RefusedFrame
 from quorumlog.wire.receiver import FrameReceiver
@@ -95,6 +97,10 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.last_received_at = 0.0
         self.bytes_in = self.bytes_out = 0
         self.remote_address = "?"
+        self.certified: Certified | None = None
+        """Whom the other side's certificate is of, if it showed one with a URI of ours."""
+        self.principal = ANONYMOUS
+        """Who the other side is: `User:alice`, `Node:n0`."""
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
 
     # -- what subclasses say ----------------------------------------------------------------
@@ -123,19 +129,29 @@ class StreamConnection(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`: the other side has to say who it is within a time."""
+        """See `asyncio.BaseProtocol`."""
         stream = cast(asyncio.Transport, transport)  # uvloop's do not inherit from asyncio's
-        self._transport = stream
-        _keep_alive(stream)
-        unsent_max = self._limits.outbox_bytes_max
-        stream.set_write_buffer_limits(
-            high=unsent_max if self._shared is None else UNREAD_PAUSE_BYTES
-        )
+        self.attach(stream)
+        self.begin(stream, Identity())
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """See `SecuredProtocol`: the other side has to say who it is within a time from now on."""
+        self._transport = transport
+        _keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(
             self._limits.handshake_ms / 1000, self.close, "no handshake in time"
+        )
+
+    def begin(self, transport: asyncio.Transport, identity: Identity) -> None:
+        """See `SecuredProtocol`."""
+        self._transport = transport
+        self.certified, self.principal = identity
+        unsent_max = self._limits.outbox_bytes_max
+        transport.set_write_buffer_limits(
+            high=unsent_max if self._shared is None else UNREAD_PAUSE_BYTES
         )
         self._begun()
 

@@ -1,0 +1,1 @@
+"""Who somebody is, and what they may do: decided without clock, file or socket."""

@@ -1,0 +1,131 @@
+"""Rules by which names are made of what certificates say about their owners.
+
+The rules for principals have the grammar of Kafka's `ssl.principal.mapping.rules` (KIP-371); each
+is an element of a list here.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from quorumlog.model.errors import ConfigError
+
+RULES_MAX: Final = 32
+RULE_LENGTH_MAX: Final = 256
+MATCHED_LENGTH_MAX: Final = 1_024
+"""Characters of a text that a rule is matched against; a longer one fits no rule."""
+DEFAULT_RULE: Final = "DEFAULT"
+
+_RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
+_REPEAT: Final = ("*", "+", "{")
+
+
+def compile_bounded(key: str, text: str) -> re.Pattern[str]:
+    """Compile a pattern of a configuration whose matching takes a bounded time.
+
+    Raises `ConfigError`, beginning with `key`, if it is no regular expression, or repeats a group
+    that has a repetition in it: some texts would take such a pattern for ever.
+    """
+    if len(text) > RULE_LENGTH_MAX:
+        raise ConfigError(
+            f"{key}: a rule has at most {RULE_LENGTH_MAX} characters, not {len(text)}"
+        )
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"{key}: {text!r} is no regular expression: {error}") from error
+    if _repeats_a_repetition(text):
+        raise ConfigError(
+            f"{key}: {text!r} repeats a group that has a repetition in it, such as (a+)*: some "
+            "names would take a very long time; write it without"
+        )
+    return pattern
+
+
+def _repeats_a_repetition(text: str) -> bool:
+    plain = re.sub(r"\\.", "a", text)
+    plain = re.sub(r"\[\^?\]?[^\]]*\]", "a", plain)  # in a set of characters these signs are signs
+    within, ended = [False], False
+    for sign in plain:
+        if sign == "(":
+            within.append(False)
+        is_repeat = sign in _REPEAT
+        if is_repeat and ended:
+            return True
+        ended = False
+        if is_repeat:
+            within[-1] = True
+        elif sign == ")" and len(within) > 1:
+            ended = within.pop()
+            within[-1] = within[-1] or ended
+    return False
+
+
+class PrincipalRule(NamedTuple):
+    """One rule: what subject it is for, and the name that is made of it."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+    case: str
+    """`L`: the name in lower case, `U`: in upper case, empty: as it is."""
+
+    def name_of(self, subject: str) -> str | None:
+        """Return the name for a subject; None: the rule does not fit."""
+        if len(subject) > MATCHED_LENGTH_MAX:
+            return None
+        found = self.pattern.fullmatch(subject)
+        if found is None:
+            return None
+        name = re.sub(r"\$(\d)", lambda number: found[int(number[1])] or "", self.replacement)
+        return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
+
+
+def parse_principal_rule(text: str) -> PrincipalRule:
+    """Return the rule that a text is: `DEFAULT`, or `RULE:pattern/replacement/` with L or U.
+
+    The pattern has to match the whole subject, as RFC 2253 writes it; `$1` in the replacement is
+    the pattern's first group. A slash within either is written as a backslash and a slash. Raises
+    `ConfigError`.
+    """
+    key = "[tls] principalRules"
+    if text == DEFAULT_RULE:
+        return PrincipalRule(re.compile(".*", re.DOTALL), "$0", "")
+    found = _RULE.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"{key}: {text!r} is neither DEFAULT nor RULE:pattern/replacement/, such as "
+            "RULE:CN=([^,]+),.*/$1/L"
+        )
+    pattern = compile_bounded(key, found[1].replace("\\/", "/"))
+    replacement = found[2].replace("\\/", "/")
+    groups = [int(number) for number in re.findall(r"\$(\d)", replacement)]
+    if max(groups, default=0) > pattern.groups:
+        raise ConfigError(f"{key}: {text!r}: the pattern has {pattern.groups} groups only")
+    return PrincipalRule(pattern, replacement, found[3])
+
+
+class MemberRule(NamedTuple):
+    """Says which member a certificate without our URI is of: group 1 of the pattern is its id."""
+
+    pattern: re.Pattern[str]
+
+    def members_of(self, names: list[tuple[str, str]]) -> set[str]:
+        """Return the members that the alternative names of a certificate stand for.
+
+        A name is matched as its type and its value, such as `DNS:n0.log.example`.
+        """
+        texts = [f"{kind}:{value}" for kind, value in names]
+        fitting = [
+            self.pattern.fullmatch(text) for text in texts if len(text) <= MATCHED_LENGTH_MAX
+        ]
+        return {found[1] for found in fitting if found is not None and found[1]}
+
+
+def parse_member_rule(text: str) -> MemberRule:
+    """Return the rule that a text is: a regular expression with one group. Raises `ConfigError`."""
+    pattern = compile_bounded("[tls] memberRule", text)
+    if pattern.groups != 1:
+        raise ConfigError(
+            f"[tls] memberRule: {text!r} has {pattern.groups} groups; it needs one, which is the "
+            r"member's id, such as DNS:([a-z0-9]+)\.log\.example"
+        )
+    return MemberRule(pattern)
