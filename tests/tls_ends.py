@@ -2,8 +2,8 @@
 
 import asyncio
 
-from quorumlog.transport.tls import IncomingTls, Identity, OutgoingTls
-from quorumlog.transport.tls_contexts import client_context, server_context
+from quorumlog.transport.tls import Identity, OutgoingTls
+from quorumlog.transport.tls_contexts import client_context
 from quorumlog.transport.tls_layer import TlsLayer
 
 MAX = 1 << 62

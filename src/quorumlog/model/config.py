@@ -604,4 +604,7 @@ def _converted(document: Mapping[str, object]) -> NodeConfig:
 
 def dump_config(config: NodeConfig) -> bytes:
     """Return the configuration as TOML that `load_config` reads back to an equal value."""
-    return msgspec.toml.encode(config)
+    document: dict[str, object] = msgspec.to_builtins(config)
+    if config.tls is None:  # TOML has no word for it
+        del document["tls"]
+    return msgspec.toml.encode(document)
