@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    "SECURITY.md": "security.md",
+    "SECURITY.md": "security_policy.md",
     "CODE_OF_CONDUCT.md": "code_of_conduct.md",
     "examples/README.md": "examples/index.md",
     "benchmarks/README.md": "benchmarks/index.md",

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from quorumlog.model.errors import RemoteProtocolError
-from quorumlog.wire.receiver import FrameReceiver
+from quorumlog.wire.receiver import TLS_HANDSHAKE, FrameReceiver, UnexpectedTlsError
 
 FIRST_FRAME_BYTES_MAX: Final = 64 * 1024
 """Largest first request of a connection, of which nobody knows yet whether it is a Kafka client."""
@@ -19,7 +19,6 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 SPARE_BYTES: Final = 64
 """Bytes before each frame, at least those of an entry's header."""
 _LENGTH_SIZE: Final = 4
-_TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN")
 
 
@@ -81,12 +80,14 @@ class FrameReader(FrameReceiver):
             raise RemoteProtocolError(
                 f"a frame states the length {length}; 1 to {self.frame_bytes_max} are taken"
             )
+        if start.startswith(TLS_HANDSHAKE):
+            raise UnexpectedTlsError(_not_kafka(start, self.frame_bytes_max))
         raise RemoteProtocolError(_not_kafka(start, self.frame_bytes_max))
 
 
 def _not_kafka(start: bytes, length_max: int) -> str:
     """Return what a connection is taken for that begins with these bytes."""
-    if start.startswith(_TLS_HANDSHAKE):
+    if start.startswith(TLS_HANDSHAKE):
         what = "a TLS handshake; set security.protocol=PLAINTEXT"
     elif start in _HTTP_METHODS:
         what = "an HTTP request; metrics and health have a port of their own"

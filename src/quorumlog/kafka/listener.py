@@ -24,6 +24,8 @@ from quorumlog.model.topic_configs import effective
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
+from quorumlog.transport.first_bytes import TlsPort
+from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import TransportCounters
 
@@ -43,9 +45,10 @@ class KafkaListener:
     """Serves Kafka clients at an address, with what `broker` knows.
 
     `allocate`: see `producer_ids.Allocate`. `defer` calls a function at the end of the turn.
+    `tls`: what is spoken before anything else; None: nothing is encrypted.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         host: str,
         port: int,
@@ -54,6 +57,8 @@ class KafkaListener:
         allocate: Allocate,
         executor: ThreadExecutor,
         defer: Callable[[Callable[[], object]], object],
+        *,
+        tls: NodeTls | None = None,
     ) -> None:
         bytes_max = config.limits.kafka_request_bytes_max
         self._limits = msgspec.structs.replace(
@@ -85,6 +90,9 @@ class KafkaListener:
         self._timer: asyncio.TimerHandle | None = None
         self._counted_version = -1
         self._end_watch: Callable[[], None] | None = None
+        self._tls_port: TlsPort | None = None
+        if tls is not None:
+            self._tls_port = TlsPort(tls, lambda: tls.current.kafka)
         self._acceptor = Acceptor(host, port, self._has_room, self._make, self.transport_counters)
 
     @property
@@ -159,7 +167,7 @@ class KafkaListener:
                 return True
         return False
 
-    def _make(self) -> KafkaConnection:
+    def _make(self) -> asyncio.BaseProtocol:
         connection = KafkaConnection(
             self._services,
             self._memory,
@@ -171,7 +179,7 @@ class KafkaListener:
         self.connections.add(connection)
         self.counters.connections = len(self.connections)
         self._unproven[connection] = None
-        return connection
+        return connection if self._tls_port is None else self._tls_port.protocol_for(connection)
 
     def _lost(self, connection: KafkaConnection) -> None:
         self.connections.discard(connection)

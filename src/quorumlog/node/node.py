@@ -42,6 +42,7 @@ from quorumlog.storage.journal.writer import NodeJournal
 from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.transport.connection import Connection, ConnectionHandler
 from quorumlog.transport.listener import Listener
+from quorumlog.transport.node_tls import RELOAD_S, NodeTls
 from quorumlog.transport.peers import PeerLinks
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,9 @@ class Node:
         client_handler: Callable[["Node"], ConnectionHandler],
         attachments: Mapping[str, Attachments] = MappingProxyType({}),
     ) -> None:
+        tls = None
+        if config.tls is not None:  # before anything is made that would have to be stopped
+            tls = NodeTls(config.tls, config.self_id, time.time)
         self.config = config
         self.instruments = NodeInstruments(config.trace_every)
         self.inbox_counters = PeerHandlerCounters()
@@ -111,7 +115,7 @@ class Node:
         self.executor = ThreadExecutor(loop)
         self._machines = ThreadExecutor(loop, threads=MACHINE_THREADS, name="quorumlog-machine")
         self._disk = self._make_disk()
-        self.links = self._make_links()
+        self.links = self._make_links(tls)
         self._places = Places(self.links.resolver, self._places_known)
         replicas: dict[str, Replica] = {}
         timer = self._timers.new()
@@ -160,6 +164,22 @@ class Node:
         """Where members reach this node, as far as it knows."""
         known = self.catalog.known_addresses()
         return known.get(self.config.self_id, self.config.listen_address)
+
+    @property
+    def tls(self) -> NodeTls | None:
+        """How connections of this node are encrypted; None: not at all."""
+        return self.links.tls
+
+    def _watch_tls(self, tls: NodeTls) -> None:
+        """Look now and then whether the files of TLS have changed."""
+        timer = self._timers.new()
+
+        def look() -> None:
+            tls.check()
+            timer.wake_at(monotonic_ms() + int(RELOAD_S * 1000))
+
+        timer.tick = look
+        timer.wake_at(monotonic_ms() + int(RELOAD_S * 1000))
 
     def new_timer(self) -> Timer:
         """Return another timer; what it raises ends the node."""
@@ -229,7 +249,7 @@ class Node:
         known.pop(self.config.self_id, None)
         return known
 
-    def _make_links(self) -> PeerLinks:
+    def _make_links(self, tls: NodeTls | None) -> PeerLinks:
         return PeerLinks(
             self.config.self_id,
             self.config.cluster,
@@ -238,6 +258,7 @@ class Node:
             self.config.limits,
             watcher=self,
             generator=random.Random(),  # noqa: S311  (spreads reconnects; nothing secret)
+            tls=tls,
         )
 
     def _make_environment(self) -> Environment:
@@ -292,6 +313,7 @@ class Node:
             is_crowded=self.request_bounds.shares.is_crowded,
             appends=self.request_bounds.appends,
             peers_reserve=self.descriptors.peers,
+            tls=self.tls,
         )
 
     def _is_member(self, node_id: str) -> bool:
@@ -338,6 +360,8 @@ class Node:
             self._disk.start()
             await self._places.resolved()  # a copied directory must not misdirect clients meanwhile
             await self.listener.start()
+            if self.tls is not None:
+                self._watch_tls(self.tls)
             for replica in self.replicas.values():
                 replica.start()
             self._takes_part = True

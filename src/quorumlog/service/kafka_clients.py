@@ -63,6 +63,7 @@ def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
         allocator_of(broker),
         node.executor,
         node.turn.at_end,
+        tls=node.tls,
     )
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
     return listener

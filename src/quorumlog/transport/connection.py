@@ -56,7 +56,8 @@ class Connection(StreamConnection):
     """Either side of a connection.
 
     `greet` is called with the other side's Hello; it returns the handler, or raises
-    `RemoteProtocolError` with the text for the other side. `shared`: see `StreamConnection`.
+    `RemoteProtocolError` with the text for the other side. Before it, `check_identity` does so if
+    the other side is not who its Hello says. `shared`: see `StreamConnection`.
     """
 
     _decoder: FrameDecoder
@@ -70,6 +71,7 @@ class Connection(StreamConnection):
         *,
         on_lost: Callable[["Connection"], None] | None = None,
         shared: SharedResources | None = None,
+        check_identity: Callable[["Connection", Hello], None] = lambda connection, hello: None,
     ) -> None:
         decoder = FrameDecoder(
             limits,
@@ -81,6 +83,7 @@ class Connection(StreamConnection):
             decoder.kinds = HELLO_KINDS
         super().__init__(decoder, limits, counters, on_lost=on_lost, shared=shared)
         self._greeting = _Greeting(own_hello, greet)
+        self._check_identity = check_identity
         self._handler: ConnectionHandler | None = None
         self.hello: Hello | None = None
         self._refused_text = ""
@@ -125,6 +128,7 @@ class Connection(StreamConnection):
             self.close(f"refused by {self.remote_address}: {message.text}")
             return
         try:
+            self._check_identity(self, message)
             self._handler = self._greeting.check(message)
         except RemoteProtocolError as error:
             log_event(

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from quorumlog.auth.certificates import check_member
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
@@ -14,8 +15,11 @@ from quorumlog.model.messages.base import Hello, Response
 from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.connection import PEER_ROLES, Connection, ConnectionHandler
+from quorumlog.transport.first_bytes import TlsPort
+from quorumlog.transport.node_tls import NodeTls, refused_node
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import TransportCounters
+from quorumlog.wire.frame import MAGIC, encode_frame
 
 CLIENT_ROLE = "client"
 PEERS_RESERVE = 256
@@ -37,7 +41,8 @@ class Listener:
     out. `is_member` says whether a peer is a member of a group here: members have a share of memory
     and time that nobody else can take. When there are too many connections, the oldest of those
     that never had a request answered is closed. `is_crowded`: see `Scheduler`. `appends`: memory of
-    the clients' appends, which whoever handles them holds.
+    the clients' appends, which whoever handles them holds. `tls`: what is spoken before anything
+    else; None: nothing is encrypted.
     """
 
     def __init__(  # noqa: PLR0913
@@ -54,6 +59,7 @@ class Listener:
         is_crowded: Callable[[], bool] = lambda: False,
         appends: RequestMemory | None = None,
         peers_reserve: int | None = None,
+        tls: NodeTls | None = None,
     ) -> None:
         self._handler_for = handler_for
         self._hello = Hello(cluster=cluster, node_id=node_id, role="node", takes_joined=True)
@@ -71,6 +77,10 @@ class Listener:
         self._unproven: dict[Connection, None] = {}
         self._clients_gone: asyncio.Event | None = None
         self.counters = TransportCounters()
+        self._tls = tls
+        self._tls_port: TlsPort | None = None
+        if tls is not None:
+            self._tls_port = TlsPort(tls, lambda: tls.current.native, self._answer_plain)
         self._acceptor = Acceptor(host, port, self._has_room, self._make, self.counters)
 
     @property
@@ -143,7 +153,7 @@ class Listener:
                 return True
         return count < self._limits.connections_max + self._peers_reserve + REFUSALS_MAX
 
-    def _make(self) -> Connection:
+    def _make(self) -> asyncio.BaseProtocol:
         beyond = len(self.connections) - self._limits.connections_max
         connection = Connection(
             self._hello,
@@ -152,10 +162,11 @@ class Listener:
             self.counters,
             on_lost=self._lost,
             shared=self.shared,
+            check_identity=self._check_identity,
         )
         self.connections.add(connection)
         self._unproven[connection] = None
-        return connection
+        return connection if self._tls_port is None else self._tls_port.protocol_for(connection)
 
     def _lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -172,6 +183,30 @@ class Listener:
         self.counters.late_frames += self.shared.check()
 
     # -- handshakes -------------------------------------------------------------------------
+
+    def _answer_plain(self, first: bytes) -> bytes:
+        """Return what somebody is told who does not speak TLS, by the first bytes."""
+        if first != MAGIC:
+            return b""
+        own = self._hello
+        text = "this port speaks TLS: give the certificate of its authority (ca), or a context"
+        hello = Hello(
+            cluster="", node_id="", role=own.role, code=ResponseCode.TLS_REQUIRED, text=text
+        )
+        return b"".join(encode_frame(hello, limits=self._limits))
+
+    def _check_identity(self, connection: Connection, hello: Hello) -> None:
+        """Raise `RemoteProtocolError` unless the certificate of the other side fits its Hello.
+
+        Where plain connections are served, a peer that makes one is believed as without TLS.
+        """
+        certified, is_peer = connection.certified, hello.role in PEER_ROLES
+        if self._tls is None or not connection.is_encrypted:
+            return
+        if is_peer:
+            check_member(certified, hello.node_id, self._tls.current.own.cluster_id)
+        elif certified is not None and certified.kind == "node":
+            raise RemoteProtocolError(refused_node(certified))
 
     def _greet_beyond(self, beyond: int, hello: Hello) -> ConnectionHandler:
         """Accept a peer although there are more connections than clients may have."""

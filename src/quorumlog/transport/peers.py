@@ -19,8 +19,10 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
 from quorumlog.transport.connection import Connection, ConnectionHandler
+from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.transport.stream import TransportCounters
+from quorumlog.transport.tls import OutgoingTls
 from quorumlog.wire.frame import Frame
 
 logger = logging.getLogger(__name__)
@@ -89,7 +91,7 @@ class _Link:
         self._refusal = ""
         self._made: Connection | None = None
         self._inbox: ConnectionHandler | None = None
-        self._is_welcome = False
+        self._is_welcome = self._goes_plain = False
         self.connection: Connection | None = None
 
     async def run(self) -> None:
@@ -128,7 +130,7 @@ class _Link:
         try:
             found = await links.resolver.resolve(host, port, NAME_TIMEOUT_S)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, _ = await connect_to(found, self._make)
+                transport, _ = await connect_to(found, self._make, self._tls())
         except BaseException:
             self.close()  # it may have been made, and even opened, in this very moment
             raise
@@ -138,6 +140,28 @@ class _Link:
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS
             )
 
+    def _tls(self) -> OutgoingTls | None:
+        """Return how the next connection is encrypted; None: not at all.
+
+        Where TLS is optional, a peer that does not speak it is spoken to without, the next time.
+        """
+        tls, goes_plain = self._links.tls, self._goes_plain
+        self._goes_plain = False
+        if tls is None or goes_plain:
+            return None
+        return tls.current.to_peer(self.peer_id, self._go_plain if tls.is_optional else None)
+
+    def _go_plain(self) -> None:
+        self._goes_plain = True
+
+    def _lost(self, connection: Connection) -> None:
+        self._ended.set()
+        is_told = self._is_welcome or self._goes_plain or not connection.reason
+        if self._links.tls is not None and not is_told and connection.reason != self._refusal:
+            self._refusal = connection.reason  # the same one again and again is said once
+            text = "cannot connect to a peer"
+            log_event(logger, logging.WARNING, text, peer=self.peer_id, reason=connection.reason)
+
     def _make(self) -> Connection:
         links = self._links
         self._made = Connection(
@@ -145,7 +169,7 @@ class _Link:
             self._greet,
             links.limits,
             links.counters,
-            on_lost=lambda _: self._ended.set(),
+            on_lost=self._lost,
         )
         return self._made
 
@@ -229,10 +253,11 @@ class PeerLinks:
 
     `addresses` are those of the peers known at first; `update_members` adds members that join
     later. Links go only to these. A peer that connects without being known is answered on its own
-    connection: it may be a member that was added while this node was away.
+    connection: it may be a member that was added while this node was away. `tls`: how links are
+    encrypted; None: not at all.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         self_id: str,
         cluster: str,
@@ -242,7 +267,9 @@ class PeerLinks:
         *,
         watcher: LinkWatcher,
         generator: random.Random,
+        tls: NodeTls | None = None,
     ) -> None:
+        self.tls = tls
         self.self_id = self_id
         self.cluster = cluster
         self.own_address = own_address

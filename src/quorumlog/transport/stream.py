@@ -21,9 +21,10 @@ from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
 from quorumlog.transport.tls import Identity
+from quorumlog.transport.tls_words import TlsError
 from quorumlog.transport.unfinished_frame import UnfinishedFrame
 from quorumlog.wire.frame import RefusedFrame
-from quorumlog.wire.receiver import FrameReceiver
+from quorumlog.wire.receiver import FrameReceiver, UnexpectedTlsError
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ UNREAD_PAUSE_BYTES = 1024 * 1024
 KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """The other side's host is asked whether it is there after 30 s of silence (tcp(7)); one that has
 vanished has its connection ended after another 30: nothing that is sent would notice."""
-
+TLS_ALERT = bytes.fromhex("15 03 03 00 02 02 46")
+"""A fatal alert protocol_version (RFC 8446, section 6), for a TLS client of a plain port."""
 
 HANDLER, TURN, MEMORY, UNREAD = "handler", "turn", "memory", "unread"
 """Why nothing is read: the handler asked for it, others have their turn, an unfinished frame waits
@@ -202,6 +204,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         except RemoteProtocolError as error:
             self._counters.garbage += 1
             self._tell_garbage(str(error))
+            if isinstance(error, UnexpectedTlsError) and self._transport is not None:
+                self._transport.write(TLS_ALERT)
             self.close(str(error))
         except Exception as error:
             text, remote = "handling bytes failed", self.remote_address
@@ -300,6 +304,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._shared is not None:
             self._shared.unfinished.discard(self)
             self._shared.budgets.answers.forget(self)
+        if isinstance(exc, TlsError):
+            self.reason = self.reason or str(exc)
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
             reason = reason_of(exc) if isinstance(exc, OSError) else describe_error(exc)
@@ -314,6 +320,12 @@ class StreamConnection(asyncio.BufferedProtocol):
         deadline, self._deadline = self._deadline, None
         if deadline is not None:
             deadline.cancel()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether nobody in between can read or change what is sent."""
+        stream = self._transport
+        return stream is not None and stream.get_extra_info("ssl_object") is not None
 
     @property
     def outbox_bytes(self) -> int:

@@ -82,12 +82,14 @@ class IncomingTls:
     """What the side that is connected to needs.
 
     `identify_object` returns who the client is, or raises `RemoteProtocolError` if that is nobody
-    who may be here. `certificate`: as in `OutgoingTls`.
+    who may be here. `certificate`: as in `OutgoingTls`. `when_failed` is called with the reason if
+    the handshake fails.
     """
 
     context: ssl.SSLContext
     identify_object: Callable[[ssl.SSLObject], Identity]
     certificate: str = ""
+    when_failed: Callable[[str], object] = lambda reason: None
 
     def object_on(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """Return what speaks TLS for one connection."""

@@ -213,6 +213,8 @@ class TlsLayer(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         """End the connection; an alert may tell the other side why."""
         self._error, self._is_closing = self._error or self._told(error), True
+        if isinstance(self._tls, IncomingTls) and not self._is_open:
+            self._tls.when_failed(str(self._error))
         self._outbox.clear()
         below = self._below
         if below is None or below.is_closing():

@@ -21,7 +21,7 @@ from quorumlog.wire.kinds import (
     MESSAGE_OF_KIND,
     UNATTACHED_KINDS,
 )
-from quorumlog.wire.receiver import FrameReceiver
+from quorumlog.wire.receiver import TLS_HANDSHAKE, FrameReceiver, UnexpectedTlsError
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest frame before the handshake is done: an unknown sender costs no more memory than this."""
@@ -79,6 +79,8 @@ class FrameDecoder(FrameReceiver):
 
     def _read_header(self, begin: bytes) -> int | None:
         if begin[:4] != MAGIC[: len(begin)]:
+            if begin.startswith(TLS_HANDSHAKE):
+                raise UnexpectedTlsError("a TLS handshake: this port does not speak TLS (no [tls])")
             shown = begin[:4].decode("ascii", "backslashreplace")
             raise RemoteProtocolError(f"bytes '{shown}' are not the beginning of a frame")
         if len(begin) < HEADER_SIZE:

@@ -10,7 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from quorumlog.model.block import Buffer
+from quorumlog.model.errors import RemoteProtocolError
 
+TLS_HANDSHAKE: Final = b"\x16\x03"
+"""How the bytes of a TLS client begin (RFC 8446, section 5.1)."""
 STAGED_BYTES_MIN: Final = 4 * 1024
 STAGED_BYTES_MAX: Final = 256 * 1024
 """Room for frames that come together; it grows for a connection that fills it."""
@@ -18,6 +21,10 @@ DIRECT_BYTES_MIN: Final = 32 * 1024
 """A frame of which this much is still to come is received where it will stay."""
 AHEAD_BYTES_MIN: Final = 64 * 1024
 """Unless memory is allocated ahead, that for a large frame doubles as it comes, from here on."""
+
+
+class UnexpectedTlsError(RemoteProtocolError):
+    """A TLS client has connected to a port that does not speak TLS."""
 
 
 class FrameReceiver(ABC):

@@ -1,0 +1,288 @@
+"""What a node's TLS files say, read again when they change."""
+
+import logging
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from quorumlog.auth.certificates import (
+    Certified,
+    certified_of,
+    check_member,
+    principal_of,
+)
+from quorumlog.log_events import log_event
+from quorumlog.model.errors import ConfigError, RemoteProtocolError
+from quorumlog.model.name_rules import parse_member_rule, parse_principal_rule
+from quorumlog.model.tls_config import FILES, TlsConfig
+from quorumlog.transport.tls import Identity, IncomingTls, OutgoingTls
+from quorumlog.transport.tls_contexts import peer_context, server_context
+from quorumlog.transport.tls_words import in_words
+
+logger = logging.getLogger(__name__)
+
+RELOAD_S: Final = 10.0
+"""Pause between looks at the files."""
+WARN_BEFORE_S: Final = 30 * 86_400.0
+"""A certificate that expires within this time is warned of, once a day."""
+WARN_EVERY_S: Final = 86_400.0
+_HANDSHAKE_STEPS: Final = 10
+"""Steps in which a handshake in memory ends; three are enough."""
+
+
+class TlsState:
+    """What the files said at one time: a context for each use, and who this node is.
+
+    Raises `ConfigError`, with the file and the reason, if the node could not use them, or if its
+    peers would not accept its certificate.
+    """
+
+    def __init__(self, config: TlsConfig, self_id: str, now_s: float) -> None:
+        self._config = config
+        self._rule = parse_member_rule(config.member_rule) if config.member_rule else None
+        self._principals = [parse_principal_rule(rule) for rule in config.principal_rules]
+        self._native = server_context(config, serves_peers=True)
+        self._kafka = server_context(config)
+        self._peer = peer_context(config)
+        self._peer_authorities = frozenset(self._peer.get_ca_certs(binary_form=True))
+        shown = _shake_hands(config, self._native, self._peer, now_s)
+        self.own = self._own(shown, self_id)
+        self.expires = self._expiries(shown)
+        """When what is in a file expires, by its key; the earliest if several are in it."""
+
+    def _own(self, shown: Mapping[str, Any], self_id: str) -> Certified:
+        file = self._config.certificate
+        try:
+            own = certified_of(shown, self._rule)
+            check_member(own, self_id, own.cluster_id if own is not None else "CLUSTER-ID")
+        except RemoteProtocolError as error:
+            raise ConfigError(f"[tls] certificate {file}: {error}") from error
+        if own is None:  # which check_member does not let pass
+            raise ConfigError(f"[tls] certificate {file} names no node")
+        return own
+
+    def _expiries(self, shown: Mapping[str, Any]) -> dict[str, float]:
+        config = self._config
+        found: dict[str, float] = {"certificate": ssl.cert_time_to_seconds(shown["notAfter"])}
+        authorities = {"ca": self._kafka, "peerCa": self._peer}
+        if not config.peer_ca:
+            del authorities["peerCa"]
+        for key, context in authorities.items():
+            ends = [
+                ssl.cert_time_to_seconds(str(one["notAfter"])) for one in context.get_ca_certs()
+            ]
+            if ends:
+                found[key] = min(ends)
+        if config.crl:
+            found["crl"] = _crl_end(config.crl)
+        return found
+
+    @property
+    def native(self) -> IncomingTls:
+        """For connections to the node's own port."""
+        return IncomingTls(self._native, self._identify, self._config.certificate)
+
+    @property
+    def kafka(self) -> IncomingTls:
+        """For connections of Kafka's clients."""
+        return IncomingTls(self._kafka, self._identify_client, self._config.certificate)
+
+    def to_peer(self, peer_id: str, when_plain: Callable[[], object] | None) -> OutgoingTls:
+        """For connections to a peer; see `OutgoingTls` for `when_plain`."""
+
+        def check(certificate: Mapping[str, Any]) -> None:
+            check_member(certified_of(certificate, self._rule), peer_id, self.own.cluster_id)
+
+        return OutgoingTls(
+            self._peer, check, certificate=self._config.certificate, when_plain=when_plain
+        )
+
+    def _identify(self, ssl_object: ssl.SSLObject) -> Identity:
+        """Return who has connected; raises `RemoteProtocolError` if that may not be here."""
+        certificate = ssl_object.getpeercert()
+        if not certificate:
+            return Identity()
+        is_of_peers = not self._peer_authorities.isdisjoint(_chain_of(ssl_object))
+        certified = certified_of(certificate, self._rule if is_of_peers else None)
+        if certified is not None and certified.kind == "node" and not is_of_peers:
+            raise RemoteProtocolError(
+                f"the certificate of node {certified.name} is not of an authority in peerCa"
+            )
+        is_node = certified is not None and certified.kind == "node"
+        if self._config.client_auth == "none" and not is_node:
+            return Identity()
+        own_cluster = self.own.cluster_id
+        if certified is not None and own_cluster and certified.cluster_id != own_cluster:
+            raise RemoteProtocolError(
+                f"the certificate of {certified.name} is of cluster "
+                f"{certified.cluster_id or '(none)'}, this is {own_cluster}"
+            )
+        return Identity(certified, principal_of(certificate, certified, self._principals))
+
+    def _identify_client(self, ssl_object: ssl.SSLObject) -> Identity:
+        found = self._identify(ssl_object)
+        if found.certified is not None and found.certified.kind == "node":
+            raise RemoteProtocolError(refused_node(found.certified))
+        return found
+
+
+def refused_node(certified: Certified) -> str:
+    """Return why a client may not show the certificate of a node."""
+    return (
+        f"the certificate of node {certified.name} was shown by a client, which needs a user's "
+        "certificate or none"
+    )
+
+
+def _chain_of(ssl_object: ssl.SSLObject) -> list[bytes]:
+    """Return the verified chain of the other side's certificate, in DER."""
+    if hasattr(ssl_object, "get_verified_chain"):  # from Python 3.13
+        return list(ssl_object.get_verified_chain())
+    inner: Any = vars(ssl_object)["_sslobj"]  # what 3.13 has made public
+    return [
+        ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in inner.get_verified_chain() or ()
+    ]
+
+
+def _shake_hands(
+    config: TlsConfig, server: ssl.SSLContext, client: ssl.SSLContext, now_s: float
+) -> Mapping[str, Any]:
+    """Let a node connect to itself in memory; return its certificate as its peers see it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    done = [False, False]
+    try:
+        for _ in range(_HANDSHAKE_STEPS):
+            for number, side in enumerate(sides):
+                try:
+                    side.do_handshake()
+                    done[number] = True
+                except ssl.SSLWantReadError:
+                    continue
+            if all(done):
+                return sides[0].getpeercert() or {}
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"[tls] certificate {config.certificate}: this node's peers would refuse it: "
+            f"{in_words(error, '', now_s)}"
+        ) from error
+    raise ConfigError(f"[tls] certificate {config.certificate}: no handshake in memory ends")
+
+
+def _crl_end(path: str) -> float:
+    """Return when the first revocation list in a file expires."""
+    from cryptography import x509  # noqa: PLC0415  (it takes time, and few nodes have such lists)
+
+    ends = []
+    blocks = re.findall(
+        rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", Path(path).read_bytes(), re.DOTALL
+    )
+    for block in blocks:
+        end = x509.load_pem_x509_crl(block).next_update_utc
+        if end is not None:
+            ends.append(end.timestamp())
+    return min(ends, default=float("inf"))
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The files as they were when they were read, and what came of it."""
+
+    stats: list[tuple[int, int, int] | None]
+    failure: str = ""
+
+
+class NodeTls:
+    """The TLS of a node. `current` is what the newest files say that can be used.
+
+    A connection uses what was current when it began. `now_s` is the time of the wall clock.
+    """
+
+    def __init__(self, config: TlsConfig, self_id: str, now_s: Callable[[], float]) -> None:
+        self.config = config
+        self._self_id = self_id
+        self._now_s = now_s
+        self._seen = _Seen(self._stats())
+        self.current = TlsState(config, self_id, now_s())
+        self._warned_at = -WARN_EVERY_S
+        self._warn()
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether plain connections are served, too."""
+        return self.config.mode == "optional"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the files are newer than what is used, as they cannot be used."""
+        return bool(self._seen.failure)
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        return [path for name in FILES if (path := getattr(self.config, name))]
+
+    def _stats(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                stat = os.stat(path)
+                found.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))
+            except OSError:
+                found.append(None)
+        return found
+
+    def check(self) -> None:
+        """Use the files anew if they have changed and can be used; else keep what there is."""
+        stats, before = self._stats(), self._seen
+        if stats != before.stats or before.failure:
+            self._reload(stats, before.failure)
+        self._warn()
+
+    def _reload(self, stats: list[tuple[int, int, int] | None], failure: str) -> None:
+        try:
+            self.current = TlsState(self.config, self._self_id, self._now_s())
+        except ConfigError as error:
+            self._seen = _Seen(stats, str(error))
+            if str(error) != failure:
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "TLS files cannot be used; those from before still are",
+                    node=self._self_id,
+                    reason=str(error),
+                )
+            return
+        self._seen = _Seen(stats)
+        self._warned_at = -WARN_EVERY_S
+        log_event(
+            logger,
+            logging.INFO,
+            "TLS files read again",
+            node=self._self_id,
+            serial=self.current.own.serial,
+        )
+
+    def _warn(self) -> None:
+        """Say which certificates expire soon, once a day."""
+        now = self._now_s()
+        if now - self._warned_at < WARN_EVERY_S:
+            return
+        self._warned_at = now
+        for key, end in self.current.expires.items():
+            if end - now < WARN_BEFORE_S:
+                log_event(
+                    logger,
+                    logging.WARNING,
+                    "a TLS file expires soon" if end > now else "a TLS file has expired",
+                    node=self._self_id,
+                    key=key,
+                    days_left=round((end - now) / 86_400, 1),
+                )
