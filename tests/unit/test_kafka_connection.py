@@ -20,6 +20,7 @@ from quorumlog.model.errors import error_for
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import TEXT_LENGTH_MAX
 from quorumlog.transport.budget import RequestMemory
+from quorumlog.transport.stream import TLS_ALERT
 from record_batches import batch_of
 
 
@@ -59,7 +60,6 @@ def length(number):
         (length(-1), "not the length of a first request"),
         (length(2**31 - 1), "not the length of a first request"),
         (length(FIRST_FRAME_BYTES_MAX + 1), "not the length of a first request"),
-        (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake; set security.protocol=PLAINTEXT"),
         (b"GET / HTTP/1.1\r\n", "an HTTP request"),
         (framed(b"\0"), "is no request, whose header has 8"),
         (framed(b"\0\3\0\0\0\0\0\7"), "header of a METADATA request"),
@@ -72,6 +72,14 @@ async def test_what_is_no_request_ends_the_connection_with_a_line(cluster, caplo
         assert await client.reader.read() == b""
     (line,) = lines_of(caplog)
     assert text in line
+
+
+async def test_a_tls_client_of_a_plain_port_is_told_by_an_alert(cluster, caplog):
+    async for client in connected(cluster):
+        client.writer.write(b"\x16\x03\x01\x02\x00\x01")
+        assert await client.reader.read() == TLS_ALERT
+    (line,) = lines_of(caplog)
+    assert "a TLS handshake; set security.protocol=PLAINTEXT" in line
 
 
 async def test_a_later_frame_above_the_bound_ends_the_connection(cluster, caplog):

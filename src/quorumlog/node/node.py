@@ -42,7 +42,7 @@ from quorumlog.storage.journal.writer import NodeJournal
 from quorumlog.storage.log.group_store import GroupStore
 from quorumlog.transport.connection import Connection, ConnectionHandler
 from quorumlog.transport.listener import Listener
-from quorumlog.transport.node_tls import RELOAD_S, NodeTls
+from quorumlog.transport.node_tls import RELOAD_MS, NodeTls
 from quorumlog.transport.peers import PeerLinks
 
 logger = logging.getLogger(__name__)
@@ -170,17 +170,6 @@ class Node:
         """How connections of this node are encrypted; None: not at all."""
         return self.links.tls
 
-    def _watch_tls(self, tls: NodeTls) -> None:
-        """Look now and then whether the files of TLS have changed."""
-        timer = self._timers.new()
-
-        def look() -> None:
-            tls.check()
-            timer.wake_at(monotonic_ms() + int(RELOAD_S * 1000))
-
-        timer.tick = look
-        timer.wake_at(monotonic_ms() + int(RELOAD_S * 1000))
-
     def new_timer(self) -> Timer:
         """Return another timer; what it raises ends the node."""
         return self._timers.new()
@@ -199,27 +188,7 @@ class Node:
         """It is known now which groups there are, and how many descriptors they need."""
         self.descriptors = plan
         self.listener.limit_connections(plan.connections)
-        if plan.connections < self.config.limits.connections_max:
-            log_event(
-                logger,
-                logging.WARNING,
-                "fewer connections than connectionsMax",
-                connections=plan.connections,
-                connections_max=self.config.limits.connections_max,
-                descriptors=plan.limit,
-                text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
-            )
-        kafka_max = self.config.limits.kafka_connections_max
-        if self.config.kafka_listen and plan.kafka_connections < kafka_max:
-            log_event(
-                logger,
-                logging.WARNING,
-                "fewer connections of Kafka clients than kafkaConnectionsMax",
-                connections=plan.kafka_connections,
-                connections_max=kafka_max,
-                descriptors=plan.limit,
-                text="raise the limit of file descriptors (ulimit -n), or lower it",
-            )
+        _tell_few_places(plan, self.config)
 
     def _make_disk(self) -> DiskWorker:
         journal = NodeJournal(
@@ -361,7 +330,7 @@ class Node:
             await self._places.resolved()  # a copied directory must not misdirect clients meanwhile
             await self.listener.start()
             if self.tls is not None:
-                self._watch_tls(self.tls)
+                _watch_files(self.tls, self._timers.new())
             for replica in self.replicas.values():
                 replica.start()
             self._takes_part = True
@@ -499,3 +468,39 @@ class Node:
         if not self.failure.done():
             log_event(logger, logging.CRITICAL, "node must stop", reason=reason)
             self.failure.set_result(reason)
+
+
+def _tell_few_places(plan: DescriptorPlan, config: NodeConfig) -> None:
+    """Say that there are fewer connections than configured, as there are too few descriptors."""
+    limits = config.limits
+    if plan.connections < limits.connections_max:
+        log_event(
+            logger,
+            logging.WARNING,
+            "fewer connections than connectionsMax",
+            connections=plan.connections,
+            connections_max=limits.connections_max,
+            descriptors=plan.limit,
+            text="raise the limit of file descriptors (ulimit -n), or lower connectionsMax",
+        )
+    if config.kafka_listen and plan.kafka_connections < limits.kafka_connections_max:
+        log_event(
+            logger,
+            logging.WARNING,
+            "fewer connections of Kafka clients than kafkaConnectionsMax",
+            connections=plan.kafka_connections,
+            connections_max=limits.kafka_connections_max,
+            descriptors=plan.limit,
+            text="raise the limit of file descriptors (ulimit -n), or lower it",
+        )
+
+
+def _watch_files(tls: NodeTls, timer: Timer) -> None:
+    """Look now and then whether the files of TLS have changed."""
+
+    def look() -> None:
+        tls.check()
+        timer.wake_at(monotonic_ms() + RELOAD_MS)
+
+    timer.tick = look
+    timer.wake_at(monotonic_ms() + RELOAD_MS)

@@ -26,7 +26,7 @@ from quorumlog.transport.tls_words import in_words
 
 logger = logging.getLogger(__name__)
 
-RELOAD_S: Final = 10.0
+RELOAD_MS: Final = 10_000
 """Pause between looks at the files."""
 WARN_BEFORE_S: Final = 30 * 86_400.0
 """A certificate that expires within this time is warned of, once a day."""
