@@ -91,6 +91,8 @@ async def _serve(config: NodeConfig) -> int:
     watchdog = watchdog_if_wanted()
     served = ServedNode(config, {})
     node = served.node
+    if node.tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, node.tls.check)
     node.hosting.configured = lambda configs: set_group_levels(
         {config.group: config.log_level for config in configs}
     )

@@ -150,6 +150,7 @@ _NODE_GAUGES = {
     "transport_receive_bytes": "Unfinished frames of clients.",
     "transport_peer_receive_bytes": "Unfinished frames of members.",
     "transport_send_bytes": "Answers that clients have not read.",
+    "tls_reload_failed": "1: newer files of TLS cannot be used; those from before still are.",
     "loop_lag_max_seconds": "By how much the event loop was late at most in the last minute.",
     "groups_quiescent": "Groups whose replica here relies on the heartbeats between nodes.",
 }
@@ -276,6 +277,15 @@ FAMILIES: Final = (
         {
             "disk_free_bytes": "Free on the disk of a directory of this node.",
             "disk_size_bytes": "Size of the disk of a directory of this node.",
+        },
+    ),
+    *_gauges(
+        ("file",),
+        {
+            "certificate_expires_seconds": (
+                "Until what is in a file of TLS expires, by the file's key in the configuration; "
+                "negative: it has."
+            ),
         },
     ),
     *_gauges(("version", "python"), {"build_info": "1; the labels say what runs."}),

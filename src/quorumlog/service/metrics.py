@@ -34,6 +34,7 @@ from quorumlog.node.replica.status import status_of
 from quorumlog.service.logs import dropped_lines
 from quorumlog.service.metric_families import FAMILIES, STATUS_GAUGES, Family
 from quorumlog.storage.files.os_files import SPARES
+from quorumlog.transport.node_tls import NodeTls
 
 VERSION: Final = version("quorumlog")
 """Read from a file, so once, when the process begins: later there may be no descriptor for it."""
@@ -138,6 +139,7 @@ class NodeMetrics(Collector):
         page.add("build_info", self._build, 1)
         _add_node(page, node)
         _add_transport(page, node)
+        _add_tls(page, node.tls)
         _add_disks(page, node)
         if self._kafka is not None:
             _add_kafka(page, self._kafka)
@@ -298,6 +300,14 @@ def _add_node(page: _Page, node: Node) -> None:
     page.add("loop_stalls_total", (), node.lag.stalls)
     page.add("store_descriptor_waits_total", (), SPARES.waits)
     page.add("log_lines_dropped_total", (), dropped_lines())
+
+
+def _add_tls(page: _Page, tls: NodeTls | None) -> None:
+    if tls is None:
+        return
+    page.add("tls_reload_failed", (), float(tls.has_failed))
+    for file, seconds in tls.seconds_left.items():
+        page.add("certificate_expires_seconds", (file,), seconds)
 
 
 def _add_transport(page: _Page, node: Node) -> None:

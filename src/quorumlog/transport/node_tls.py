@@ -30,6 +30,8 @@ RELOAD_MS: Final = 10_000
 """Pause between looks at the files."""
 WARN_BEFORE_S: Final = 30 * 86_400.0
 """A certificate that expires within this time is warned of, once a day."""
+WARN_OF_CRL_BEFORE_S: Final = 7 * 86_400.0
+"""The same for revocation lists, which are made anew more often."""
 WARN_EVERY_S: Final = 86_400.0
 _HANDSHAKE_STEPS: Final = 10
 """Steps in which a handshake in memory ends; three are enough."""
@@ -229,6 +231,12 @@ class NodeTls:
     def _paths(self) -> list[str]:
         return [path for name in FILES if (path := getattr(self.config, name))]
 
+    @property
+    def seconds_left(self) -> dict[str, float]:
+        """Seconds until what is in a file expires, by the file's key; negative: it has."""
+        now = self._now_s()
+        return {key: end - now for key, end in self.current.expires.items()}
+
     def _stats(self) -> list[tuple[int, int, int] | None]:
         found: list[tuple[int, int, int] | None] = []
         for path in self._paths:
@@ -276,13 +284,13 @@ class NodeTls:
         if now - self._warned_at < WARN_EVERY_S:
             return
         self._warned_at = now
-        for key, end in self.current.expires.items():
-            if end - now < WARN_BEFORE_S:
+        for key, left in self.seconds_left.items():
+            if left < (WARN_OF_CRL_BEFORE_S if key == "crl" else WARN_BEFORE_S):
                 log_event(
                     logger,
                     logging.WARNING,
-                    "a TLS file expires soon" if end > now else "a TLS file has expired",
+                    "a TLS file expires soon" if left > 0 else "a TLS file has expired",
                     node=self._self_id,
                     key=key,
-                    days_left=round((end - now) / 86_400, 1),
+                    days_left=round(left / 86_400, 1),
                 )

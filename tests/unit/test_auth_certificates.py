@@ -1,0 +1,163 @@
+"""Whom a certificate is of, and how principals are made of what it says."""
+
+import pytest
+
+from certificates import CLUSTER_ID, OTHER_CLUSTER_ID
+from quorumlog.auth.certificates import (
+    ANONYMOUS,
+    Certified,
+    certified_of,
+    check_member,
+    principal_of,
+    subject_of,
+)
+from quorumlog.model.errors import ConfigError, RemoteProtocolError
+from quorumlog.model.name_rules import (
+    MATCHED_LENGTH_MAX,
+    RULE_LENGTH_MAX,
+    compile_bounded,
+    parse_member_rule,
+    parse_principal_rule,
+)
+
+SUBJECT = (
+    (("countryName", "DE"),),
+    (("organizationName", "Example, Inc."),),
+    (("organizationalUnitName", "Data"), ("userId", "7")),
+    (("commonName", "Alice"),),
+)
+
+
+def certificate(*names, subject=SUBJECT):
+    return {"subject": subject, "subjectAltName": names, "serialNumber": "0A"}
+
+
+def uri(text):
+    return ("URI", f"quorumlog://{text}")
+
+
+def test_a_uri_names_a_node_or_a_user():
+    node = certified_of(certificate(("DNS", "h0"), uri(f"{CLUSTER_ID}/node/n0")))
+    assert node == Certified("node", "n0", CLUSTER_ID, "0A")
+    assert node.principal == "Node:n0"
+    user = certified_of(certificate(uri(f"{CLUSTER_ID}/user/caf%C3%A9@example.com")))
+    assert user.principal == "User:café@example.com"
+
+
+def test_a_common_name_or_an_address_names_nobody():
+    subject = ((("commonName", "n0"),),)
+    assert certified_of(certificate(("DNS", "n0"), subject=subject)) is None
+    assert certified_of(certificate(uri(CLUSTER_ID), ("URI", "spiffe://x/node/n0"))) is None
+    assert certified_of({}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{CLUSTER_ID}/admin/x",
+        f"{CLUSTER_ID}/node/",
+        f"{CLUSTER_ID}/node/n0/user/alice",
+        f"{CLUSTER_ID}/user/*",
+        f"{CLUSTER_ID}/user/%00root",
+        f"{CLUSTER_ID}/user/%FF",
+        f"{CLUSTER_ID}/user/{'a' * 129}",
+        f"{CLUSTER_ID}/user/%EF%AC%81",  # a ligature: not in NFKC
+        f"{CLUSTER_ID[:-1]}/node/n0",
+        "/node/n0",
+        f"{CLUSTER_ID}/node/n0\n",
+    ],
+)
+def test_a_malformed_uri_of_ours_is_refused_and_not_ignored(text):
+    with pytest.raises(RemoteProtocolError, match="URI"):
+        certified_of(certificate(uri(text)))
+
+
+def test_a_certificate_names_one_owner():
+    with pytest.raises(RemoteProtocolError, match="more than one"):
+        certified_of(certificate(uri(f"{CLUSTER_ID}/node/n0"), uri(f"{CLUSTER_ID}/user/n0")))
+    same = certificate(uri(f"{CLUSTER_ID}/node/n0"), uri(f"{CLUSTER_ID}/node/n0"))
+    assert certified_of(same).name == "n0"
+
+
+def test_a_rule_says_which_member_a_certificate_is_of():
+    rule = parse_member_rule(r"DNS:([a-z0-9]+)\.log\.example")
+    found = certified_of(certificate(("DNS", "n0.log.example"), ("DNS", "www.example")), rule)
+    assert found == Certified("node", "n0", "", "0A")
+    assert certified_of(certificate(("DNS", "n0.log.example.org")), rule) is None
+    assert certified_of(certificate(("IP Address", "n0.log.example")), rule) is None
+    with pytest.raises(RemoteProtocolError, match="more than one"):
+        certified_of(certificate(("DNS", "n0.log.example"), ("DNS", "n1.log.example")), rule)
+
+
+def test_subjects_are_written_as_rfc_2253_has_them():
+    assert subject_of(certificate()) == "CN=Alice,OU=Data+UID=7,O=Example\\, Inc.,C=DE"
+    odd = ((("commonName", " #a "),), (("title", 'x"'),))
+    assert subject_of(certificate(subject=odd)) == 'title=x\\",CN=\\ #a\\ '
+
+
+def test_a_principal_is_the_subject_unless_a_rule_or_our_uri_says_otherwise():
+    plain = certificate(("DNS", "client"))
+    assert principal_of(plain, None) == f"User:{subject_of(plain)}"
+    rules = [
+        parse_principal_rule("RULE:CN=(.*?),O=Nobody.*/$1/"),
+        parse_principal_rule("RULE:CN=(.*?),OU=([^,+]*).*/$1@$2/L"),
+        parse_principal_rule("DEFAULT"),
+    ]
+    assert principal_of(plain, None, rules) == "User:alice@data"
+    assert principal_of(plain, None, rules[:1]) == ANONYMOUS
+    assert principal_of(plain, None, rules[2:]) == f"User:{subject_of(plain)}"
+    user = certificate(uri(f"{CLUSTER_ID}/user/bob"))
+    assert principal_of(user, certified_of(user), rules) == "User:bob"
+    assert principal_of({}, None) == ANONYMOUS
+
+
+def test_the_parts_of_a_rule_may_have_slashes():
+    assert parse_principal_rule(r"RULE:CN=a\/(b),.*/$1\/x/U").name_of("CN=a/b,O=c") == "B/X"
+
+
+def test_a_long_subject_fits_no_rule():
+    assert parse_principal_rule("DEFAULT").name_of("a" * (MATCHED_LENGTH_MAX + 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("CN=(.*)", "neither DEFAULT nor RULE"),
+        ("RULE:CN=(.*)/$1", "neither DEFAULT nor RULE"),
+        ("RULE:CN=(.*/$1/", "no regular expression"),
+        ("RULE:CN=(.*)/$2/", "has 1 groups only"),
+        ("RULE:CN=(a+)+/$1/", "repeats a group that has a repetition"),
+        ("RULE:CN=((a|b*)c){3}/$1/", "repeats a group that has a repetition"),
+        (f"RULE:{'a' * (RULE_LENGTH_MAX + 1)}/x/", "at most 256"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused(text, why):
+    with pytest.raises(ConfigError, match=why):
+        parse_principal_rule(text)
+
+
+@pytest.mark.parametrize("text", [r"(a\+)+", "([*+])+", "(a|b)+c*", "a+(b)c*"])
+def test_harmless_repetitions_are_accepted(text):
+    assert compile_bounded("key", text)
+
+
+@pytest.mark.parametrize("text", ["DNS:n.*", "DNS:(a)(b)"])
+def test_a_member_rule_has_one_group(text):
+    with pytest.raises(ConfigError, match="it needs one"):
+        parse_member_rule(text)
+
+
+@pytest.mark.parametrize(
+    ("certified", "why"),
+    [
+        (None, f"quorumlog://{CLUSTER_ID}/node/n1"),
+        (Certified("user", "alice", CLUSTER_ID, ""), "a user's certificate .alice. was shown"),
+        (Certified("node", "n2", CLUSTER_ID, ""), "node n2 was shown for node n1"),
+        (Certified("node", "n1", OTHER_CLUSTER_ID, ""), f"{OTHER_CLUSTER_ID}, this is"),
+        (Certified("node", "n1", "", ""), "none"),
+    ],
+)
+def test_only_the_certificate_of_a_member_of_this_cluster_is_that_members(certified, why):
+    with pytest.raises(RemoteProtocolError, match=why):
+        check_member(certified, "n1", CLUSTER_ID)
+    check_member(Certified("node", "n1", CLUSTER_ID, ""), "n1", CLUSTER_ID)

@@ -1,0 +1,279 @@
+"""What a node makes of its TLS files: at its start, when they change, and of those who connect."""
+
+import logging
+import os
+import ssl
+import time
+
+import pytest
+
+from certificates import BOTH, DAY, OTHER_CLUSTER_ID, Authority
+from quorumlog.log_events import EVENT_FIELDS
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.tls_config import TlsConfig
+from quorumlog.transport.node_tls import NodeTls
+from quorumlog.transport.tls import OutgoingTls
+from quorumlog.transport.tls_contexts import client_context, server_context
+from tls_ends import End, files_of, outgoing, pump
+
+
+@pytest.fixture
+def pki(tmp_path):
+    made = Authority(tmp_path)
+    for name in ("n0", "n1"):
+        made.node(name)
+    made.user("alice")
+    return made
+
+
+def config_of(pki, name="n0", **options):
+    certificate, key = files_of(pki, name)
+    return TlsConfig(certificate=certificate, key=key, ca=str(pki.file), **options)
+
+
+def node_tls(pki, name="n0", self_id="n0", now=time.time, **options):
+    return NodeTls(config_of(pki, name, **options), self_id, now)
+
+
+async def met(tls, incoming):
+    """Let somebody connect; return both ends, ended."""
+    client, server = End(tls), End(incoming)
+    server.start()
+    client.start()
+    await pump(client, server)
+    for end in (client, server):
+        end.wire.end()
+    return client.app, server.app
+
+
+# -- at the start ---------------------------------------------------------------------------------
+
+
+def test_a_node_does_not_start_with_the_certificate_of_somebody_else(pki, tmp_path):
+    with pytest.raises(ConfigError, match=r"n1\.pem: the certificate of node n1 .* for node n0"):
+        node_tls(pki, "n1")
+    pki.issue("plain", "DNS:n0", usage=BOTH)
+    with pytest.raises(ConfigError, match=r"quorumlog://CLUSTER-ID/node/n0"):
+        node_tls(pki, "plain")
+    pki.issue("user", f"URI:quorumlog://{pki.cluster_id}/user/n0")
+    with pytest.raises(ConfigError, match=r"a user's certificate \(n0\)"):
+        node_tls(pki, "user")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"end": -DAY / 2}, "has expired"),
+        ({"begin": DAY}, "not valid yet"),
+        ({"usage": BOTH[:1]}, "not for this use"),
+        ({"usage": BOTH[1:]}, "not for this use"),
+    ],
+)
+def test_a_node_does_not_start_with_a_certificate_that_its_peers_would_refuse(pki, options, why):
+    pki.node("n0", **options)
+    with pytest.raises(ConfigError, match=f"peers would refuse it: .*{why}"):
+        node_tls(pki)
+
+
+def test_a_node_does_not_start_with_a_certificate_of_another_authority(pki, tmp_path):
+    other = Authority(tmp_path, "other")
+    with pytest.raises(ConfigError, match="authority that is not trusted here"):
+        node_tls(pki, peer_ca=str(other.file))
+
+
+@pytest.mark.parametrize("bits", [0o640, 0o604, 0o620, 0o601])
+def test_a_key_that_others_may_read_is_refused_with_what_to_do(pki, bits):
+    path = pki.directory / "n0.key"
+    path.chmod(bits)
+    with pytest.raises(ConfigError, match=f"mode {bits:04o}.; run chmod 600 {path}"):
+        server_context(config_of(pki))
+    with pytest.raises(ConfigError, match="chmod 600"):
+        client_context(str(pki.file), *files_of(pki, "n0"))
+
+
+def test_files_that_cannot_be_used_are_named_with_the_reason(pki):
+    key = pki.directory / "n0.key"
+    garbage, encrypted = pki.directory / "garbage", pki.directory / "encrypted"
+    garbage.write_text("x")
+    encrypted.write_text(
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+        "MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgkMTxVfeNPcQICCAAw\n"
+        "-----END ENCRYPTED PRIVATE KEY-----\n"
+    )
+    for path in (garbage, encrypted):
+        path.chmod(0o600)
+    for options, text in {
+        ("certificate", str(pki.directory / "none")): "cannot read the certificate .*none: No such",
+        ("certificate", str(garbage)): "garbage: it is no certificate in PEM",
+        ("certificate", str(pki.directory / "n1.pem")): f"{key}: it does not belong to the",
+        ("key", str(pki.directory)): "it is no regular file",
+        ("key", str(pki.directory / "none")): "cannot read the key .*none: No such file",
+        ("key", str(garbage)): "garbage: it is no private key in PEM",
+        ("key", str(encrypted)): "encrypted: it is",
+        ("ca", str(garbage)): "cannot use the authority .*garbage",
+        ("crl", str(pki.file)): r"revocation list .*ca.pem: it is none in PEM",
+        ("crl", str(pki.directory / "none")): "cannot read the revocation list",
+    }.items():
+        values = {"certificate": str(pki.directory / "n0.pem"), "key": str(key)}
+        values |= {"ca": str(pki.file), options[0]: options[1]}
+        with pytest.raises(ConfigError, match=text):
+            server_context(TlsConfig(**values))
+
+
+def test_a_certificate_without_its_key_is_refused(pki):
+    with pytest.raises(ConfigError, match="a certificate and its key are needed"):
+        client_context(str(pki.file), certificate=str(pki.directory / "alice.pem"))
+
+
+def test_contexts_speak_tls_1_3_and_give_no_tickets(pki):
+    context = server_context(config_of(pki))
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_3
+    assert context.num_tickets == 0
+    assert context.options & ssl.OP_NO_TICKET
+    assert client_context("system").check_hostname
+
+
+# -- who connects ---------------------------------------------------------------------------------
+
+
+async def test_whoever_shows_a_certificate_is_known_by_it(pki):
+    tls = node_tls(pki)
+    assert tls.current.own.principal == "Node:n0"
+    for name, principal in (("alice", "User:alice"), ("n1", "Node:n1"), ("", "User:ANONYMOUS")):
+        _, server = await met(outgoing(pki, name), tls.current.native)
+        assert server.identity.principal == principal
+
+
+async def test_a_certificate_of_another_authority_and_name_is_mapped_by_rules(pki):
+    pki.issue("bob", "DNS:bob", common_name="Bob")
+    rules = ["RULE:CN=(.*)/$1/L"]
+    _, server = await met(outgoing(pki, "bob"), node_tls(pki, principal_rules=rules).current.kafka)
+    assert server.identity == (None, "User:bob")
+
+
+async def test_no_client_gets_a_name_where_certificates_are_not_asked_for(pki):
+    state = node_tls(pki, client_auth="none").current
+    for incoming in (state.native, state.kafka):
+        _, server = await met(outgoing(pki, "alice"), incoming)
+        assert server.identity == (None, "User:ANONYMOUS")
+    _, server = await met(outgoing(pki, "n1"), state.native)
+    assert server.identity.principal == "Node:n1"
+
+
+async def test_a_node_is_no_kafka_client(pki):
+    _, server = await met(outgoing(pki, "n1"), node_tls(pki).current.kafka)
+    assert server.identity is None
+    assert "node n1 was shown by a client" in str(server.error)
+
+
+async def test_a_user_of_another_cluster_is_refused(pki):
+    uri = f"URI:quorumlog://{OTHER_CLUSTER_ID}/user/alice"
+    pki.issue("alice2", uri)
+    _, server = await met(outgoing(pki, "alice2"), node_tls(pki).current.native)
+    assert f"is of cluster {OTHER_CLUSTER_ID}" in str(server.error)
+
+
+async def test_only_the_peers_authority_makes_members(pki, tmp_path):
+    """With authorities of their own, a certificate of the clients' one is no member's."""
+    clients = Authority(tmp_path, "clients")
+    clients.issue("n2", "DNS:n2.log.example", f"URI:quorumlog://{pki.cluster_id}/node/n2")
+    clients.issue("n3", "DNS:n3.log.example")
+    pki.issue("m0", "DNS:n0.log.example")
+    pki.issue("m1", "DNS:n1.log.example")
+    options = {"peer_ca": str(pki.file), "member_rule": r"DNS:(n[0-9])\.log\.example"}
+    certificate, key = files_of(pki, "m0")
+    config = TlsConfig(certificate=certificate, key=key, ca=str(clients.file), **options)
+    state = NodeTls(config, "n0", time.time).current
+
+    def shown(authority, name):
+        context = client_context(str(pki.file), *files_of(authority, name))
+        context.check_hostname = False
+        return OutgoingTls(context)
+
+    _, server = await met(shown(pki, "m1"), state.native)
+    assert server.identity.certified.name == "n1"
+    _, server = await met(shown(clients, "n2"), state.native)
+    assert "node n2 is not of an authority in peerCa" in str(server.error)
+    _, server = await met(shown(clients, "n3"), state.native)
+    assert server.identity.certified is None
+
+
+@pytest.mark.parametrize(
+    ("dialled", "self_id", "why"),
+    [
+        ("n2", "n1", "node n1 was shown for node n2"),
+        ("n1", "alice", "a user's certificate"),
+    ],
+)
+async def test_whoever_is_dialled_has_to_be_there(pki, dialled, self_id, why):
+    pki.issue("alice", f"URI:quorumlog://{pki.cluster_id}/user/alice", "DNS:localhost")
+    incoming = node_tls(pki).current.native
+    context = server_context(config_of(pki, self_id))
+    there = incoming.__class__(context, incoming.identify_object)
+    client, _ = await met(node_tls(pki).current.to_peer(dialled, None), there)
+    assert why in str(client.error)
+
+
+# -- newer files ----------------------------------------------------------------------------------
+
+
+def lines_of(caplog):
+    return [(r.levelno, r.getMessage(), getattr(r, EVENT_FIELDS)) for r in caplog.records]
+
+
+async def test_newer_files_count_for_the_next_connection(pki, caplog):
+    caplog.set_level(logging.INFO)
+    tls = node_tls(pki, crl=str(pki.revoke()))
+    before = tls.current
+    _, server = await met(outgoing(pki, "alice"), tls.current.native)
+    assert server.identity.principal == "User:alice"
+    tls.check()
+    assert tls.current is before
+    pki.revoke(pki.user("bob"), pki.user("alice"))
+    tls.check()
+    assert tls.current is not before
+    client, server = await met(outgoing(pki, "alice"), tls.current.native)
+    assert server.identity is None
+    assert "revoked" in str(client.error)
+    pki.node("n0")
+    tls.check()
+    assert tls.current.own.serial != before.own.serial
+    assert [text for _, text, _ in lines_of(caplog)] == ["TLS files read again"] * 2
+
+
+def test_files_that_cannot_be_used_change_nothing_until_they_can(pki, caplog):
+    tls = node_tls(pki)
+    before, key = tls.current, pki.directory / "n0.key"
+    good = key.read_bytes()
+    key.write_bytes(b"")
+    os.utime(key, (1, 1))
+    for _ in range(3):
+        tls.check()
+    assert tls.current is before
+    assert tls.has_failed
+    ((level, text, fields),) = lines_of(caplog)
+    assert (level, text) == (logging.ERROR, "TLS files cannot be used; those from before still are")
+    assert "no private key" in fields["reason"]
+    key.write_bytes(good)
+    tls.check()
+    assert not tls.has_failed
+    key.unlink()
+    tls.check()
+    assert tls.has_failed
+
+
+def test_what_expires_soon_is_said_once_a_day(pki, caplog):
+    now = time.time()
+    pki.node("n0", end=20 * DAY)
+    tls = node_tls(pki, now=lambda: now, crl=str(pki.revoke(end=27 * DAY)))
+    assert tls.seconds_left.keys() == {"certificate", "ca", "crl"}
+    assert 19.9 < tls.seconds_left["certificate"] / 86_400 < 20.1
+    assert 26.9 < tls.seconds_left["crl"] / 86_400 < 27.1
+    tls.check()
+    ((_, text, fields),) = lines_of(caplog)
+    assert text == "a TLS file expires soon"
+    assert (fields["key"], round(fields["days_left"])) == ("certificate", 20)
+    now += 21 * 86_400
+    tls.check()
+    assert lines_of(caplog)[1][1] == "a TLS file has expired"
+    assert lines_of(caplog)[2][2]["key"] == "crl"
