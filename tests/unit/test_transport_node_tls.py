@@ -12,7 +12,7 @@ from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.transport.node_tls import NodeTls
-from quorumlog.transport.tls import OutgoingTls
+from quorumlog.transport.tls import IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import client_context, server_context
 from tls_ends import End, files_of, outgoing, pump
 
@@ -209,7 +209,7 @@ async def test_whoever_is_dialled_has_to_be_there(pki, dialled, self_id, why):
     pki.issue("alice", f"URI:quorumlog://{pki.cluster_id}/user/alice", "DNS:localhost")
     incoming = node_tls(pki).current.native
     context = server_context(config_of(pki, self_id))
-    there = incoming.__class__(context, incoming.identify_object)
+    there = IncomingTls(context, incoming.identify_object)
     client, _ = await met(node_tls(pki).current.to_peer(dialled, None), there)
     assert why in str(client.error)
 

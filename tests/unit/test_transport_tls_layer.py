@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from certificates import DAY, Authority
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.tls_config import TlsConfig
-from quorumlog.transport.tls import IncomingTls
+from quorumlog.transport.tls import IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import client_context, server_context
 from quorumlog.transport.tls_layer import (
     ANSWER_BYTES_MAX,
@@ -412,7 +412,7 @@ async def test_a_certificate_out_of_its_time_is_refused(pki, tmp_path, times, he
 
 async def test_a_name_that_does_not_fit_is_refused(pki):
     context = client_context(str(pki.file), *files_of(pki, "alice"))
-    tls = outgoing(pki).__class__(context).to("elsewhere.example")
+    tls = OutgoingTls(context).to("elsewhere.example")
     client, _ = await failure_of(tls, incoming(pki))
     assert client.startswith("its certificate is for another name")
     assert "elsewhere.example" in client
