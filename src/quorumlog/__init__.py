@@ -7,6 +7,8 @@ what users import; everything else may change between versions.
 import importlib
 from typing import TYPE_CHECKING
 
+from quorumlog.model.release import RELEASE as __version__  # noqa: N811  (what it is called here)
+
 if TYPE_CHECKING:
     from quorumlog import errors
     from quorumlog.client import (
@@ -66,7 +68,6 @@ if TYPE_CHECKING:
         Limits,
     )
 
-__version__ = "0.1.0"
 
 __all__ = [
     "KV",

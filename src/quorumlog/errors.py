@@ -62,6 +62,7 @@ from quorumlog.model.errors import (
     UnknownProducerError,
     UnsettledError,
     UnsupportedError,
+    UnsupportedVersionError,
     WrongClusterError,
 )
 
@@ -111,5 +112,6 @@ __all__ = [
     "UnknownProducerError",
     "UnsettledError",
     "UnsupportedError",
+    "UnsupportedVersionError",
     "WrongClusterError",
 ]

@@ -8,6 +8,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from quorumlog import KV
+from quorumlog.model.release import RELEASE
 from quorumlog.service import metrics as metrics_module
 from quorumlog.service.metric_families import FAMILIES
 from quorumlog.service.metrics import OTHER_GROUPS, NodeMetrics
@@ -77,6 +78,11 @@ async def test_166_metrics_have_their_listed_names_and_labels_and_truthful_units
             entries = value(found, "quorumlog_replica_entries", **of)
             assert entries == value(found, "quorumlog_replica_end_index", **of) + 1
             assert value(found, "quorumlog_build_info") == 1
+            links = {has["remote_id"]: has for has, _ in found["quorumlog_peer_link_info"]}
+            assert links.keys() == {"n0", "n1", "n2"} - {leader}
+            assert {(has["release"], has["wire_version"]) for has in links.values()} == {
+                (RELEASE, "1")
+            }
             free, size = (
                 value(found, f"quorumlog_disk_{name}_bytes", directory=directory)
                 for directory in [cluster.configs[leader].store_base_dir]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.model.release import RELEASE
+
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
@@ -69,6 +71,10 @@ def test_every_page_that_these_pages_link_to_exists(page):
 def test_every_folder_of_tests_is_told_of():
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/*") if path.is_file()}
     assert {f"tests/{folder}" for folder in folders} <= paths()
+
+
+def test_the_code_and_the_package_have_the_same_version():
+    assert PROJECT["version"] == RELEASE
 
 
 def test_the_versions_of_python_are_the_same_everywhere():

@@ -17,6 +17,7 @@ from quorumlog.model.messages.peer import (
 from quorumlog.node.peer_turns import PeerTurns
 from quorumlog.node.turn import Turn
 from quorumlog.wire.joined import PART_ATTACHED_MAX, split
+from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 
 def beat(group, peer="b"):
@@ -58,7 +59,7 @@ class Links:
     """Links to peers that take joined frames, while `room` is a number; what they were given."""
 
     def __init__(self):
-        self.room, self.is_up = 64 * MIB, True
+        self.room, self.is_up, self.untaken = 64 * MIB, True, frozenset()
         self.sent, self.soon = [], []
         self.turn = Turn(self.soon.append)
         self.out = PeerTurns("a", self, self.turn.at_end, DEFAULT_LIMITS)
@@ -71,6 +72,9 @@ class Links:
 
     def send(self, peer_id, message, attachments=(), *, bulk=False, has_room=False):
         if not self.is_up or not (has_room or self.takes(sum(map(len, attachments)))):
+            return False
+        parts = message.parts if isinstance(message, PeerTurn) else ()
+        if self.untaken & {KIND_OF_MESSAGE[type(message)], *(part[0] for part in parts)}:
             return False
         self.sent.append((peer_id, bulk, message, b"".join(attachments)))
         return True
@@ -113,6 +117,14 @@ def test_what_one_turn_brings_for_a_link_goes_in_one_frame(links):
         ("c", False, [(beat("g", "c"), b"")]),
     ]
     assert not isinstance(links.sent[2][2], PeerTurn), "one alone goes as it is"
+
+
+def test_a_message_that_the_peer_does_not_take_holds_up_no_other(links):
+    links.untaken = {KIND_OF_MESSAGE[VoteRequest]}
+    for message, attached in ((push("g"), b"a"), (vote("h"), b""), (beat("i"), b"")):
+        assert links.out.send("b", message, [attached], bulk=True)
+    links.end_turn()
+    assert links.frames() == [("b", True, [(push("g"), b"a")]), ("b", True, [(beat("i"), b"")])]
 
 
 def test_each_turn_begins_anew(links):

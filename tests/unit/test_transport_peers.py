@@ -11,11 +11,14 @@ from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.limits import DEFAULT_LIMITS, KIB, MIB
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, ReadIndexRequest
+from quorumlog.model.release import RELEASE
 from quorumlog.transport import peers
 from quorumlog.transport.connection import Connection
 from quorumlog.transport.listener import Listener
-from quorumlog.transport.peers import PeerLinks
+from quorumlog.transport.peers import PeerLinks, Spoken
 from quorumlog.transport.stream import TransportCounters
+from quorumlog.wire.kinds import KIND_OF_MESSAGE
+from quorumlog.wire.versions import NEEDS, WIRE_MAX, Need
 
 
 class Peer:
@@ -342,3 +345,38 @@ async def test_a_peer_is_heard_until_its_newest_control_connection_ends(linked):
         peer.links.incoming_opened("n1", one)
     closed = [peer.links.incoming_closed("n1", one) for one in (old, bulk, new, new)]
     assert closed == [False, False, True, False]
+
+
+async def test_what_a_peer_runs_is_kept_and_said_once(linked, caplog):
+    peer, watcher = linked
+    assert peer.links.spoken == {"n1": Spoken(RELEASE, WIRE_MAX, 0)}
+    hello = peer.listener._hello
+    caplog.set_level("INFO")
+    for release in ("9.9", "9.9", ""):
+        peer.listener._hello = msgspec.structs.replace(hello, release=release)
+        peer.break_connections()
+        assert await watcher.news.get() == ("connected", "n1")
+        assert peer.links.spoken["n1"].release == release
+    said = [
+        getattr(record, EVENT_FIELDS)["release"]
+        for record in caplog.records
+        if record.message == "peer speaks"
+    ]
+    assert said == ["9.9", "an earlier one"]
+
+
+async def test_a_message_that_the_peer_does_not_take_is_not_sent_and_said_once(
+    linked, caplog, monkeypatch
+):
+    peer, watcher = linked
+    message = ReadIndexRequest(group="g", local_id="n0", remote_id="n1", term=1, request_id=1)
+    need = Need("9.0", version=WIRE_MAX + 1)
+    monkeypatch.setitem(NEEDS, KIND_OF_MESSAGE[ReadIndexRequest], need)
+    peer.break_connections()
+    assert await watcher.news.get() == ("connected", "n1")
+    caplog.clear()
+    for _ in range(3):
+        assert not peer.links.send("n1", message, bulk=True)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "needs quorumlog 9.0" in getattr(record, EVENT_FIELDS)["reason"]

@@ -30,9 +30,9 @@ from quorumlog.model.messages.peer import (
 )
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import (
+    FIRST_VERSION,
     HEADER,
     MAGIC,
-    VERSION,
     Frame,
     RefusedFrame,
     encode_frame,
@@ -118,7 +118,7 @@ def thaw(value):
 def framed(number, value):
     """What comes of a frame with any payload."""
     body = msgspec.msgpack.encode(value)
-    header = HEADER.pack(MAGIC, VERSION, number, 0, len(body), 0, 5, crc32(body))
+    header = HEADER.pack(MAGIC, FIRST_VERSION, number, 0, len(body), 0, 5, crc32(body))
     decoder = FrameDecoder(DEFAULT_LIMITS)
     decoder.receive_data(header + crc32(header).to_bytes(4, "big") + body)
     return decoder.next_frame()

@@ -179,6 +179,7 @@ def replica_object(status: StatusResponse, lag: int | None) -> dict[str, object]
         "machine_checked_ms": status.machine_checked_ms if known else None,
         "tables_compared_index": status.tables_compared_index if known else None,
         "tables_rebuilt": status.tables_rebuilt if known else None,
+        "release": (status.release or None) if known else None,
         "original_compatible": status.original_compatible if known else None,
         "stable_index": status.stable_index if known else None,
         "open_transactions": status.open_transactions if known else None,
@@ -206,6 +207,8 @@ def _print_replicas(replicas: list[StatusResponse], lags: dict[str, int]) -> Non
     rows = [_row(status, lags.get(status.node_id)) for status in replicas]
     known = [row for status, row in zip(replicas, rows, strict=True) if answered(status)]
     left_out = {name for name, usual in LEFT_OUT.items() if all(r[name] == usual for r in known)}
+    if len({row["RELEASE"] for row in known}) == 1:
+        left_out.add("RELEASE")
     if not any(status.state_machine for status in replicas):
         left_out.update(MACHINE_COLUMNS)
     columns = [name for name in known[0] if name not in left_out]
@@ -221,6 +224,7 @@ def _row(status: StatusResponse, lag: int | None) -> dict[str, str | Text]:
     safe = status.flush == "sync"
     return {
         **place,
+        "RELEASE": status.release or "?",
         "ROLE": Text(status.role, GOOD_STYLE if leads else QUIET_STYLE),
         ">TERM": str(status.term),
         ">END": str(status.end_index),

@@ -15,7 +15,9 @@ from quorumlog.model.errors import (
     NetworkError,
     Outcome,
     RemoteProtocolError,
+    RequestError,
     WrongClusterError,
+    error_for,
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Request, Response, Responses
@@ -27,6 +29,7 @@ from quorumlog.transport.stream import TransportCounters
 from quorumlog.transport.tls import OutgoingTls
 from quorumlog.wire.frame import Frame, RefusedFrame
 from quorumlog.wire.joined import split
+from quorumlog.wire.versions import stating_versions
 
 NAME_SHARE = 2
 """A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
@@ -36,6 +39,8 @@ _CLOSED_AT_ONCE = (
 )
 _LONG_POLLS = (FetchRequest, QueryRequest)
 """Requests that wait at the server if their `wait_ms` is above 0; all others are prompt."""
+_FINAL_REFUSALS = (ResponseCode.UNSUPPORTED_VERSION, ResponseCode.WRONG_CLUSTER)
+"""Refusals of a Hello that the same server would repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,15 @@ class ServerConnection:
         self._on_silent = on_silent
         self._on_notice = on_notice
         self._is_stopping = False
-        self._hello = Hello(
-            cluster=cluster,
-            node_id="",
-            role="client",
-            group=group,
-            identity=identity,
-            takes_joined=True,
+        self._hello = stating_versions(
+            Hello(
+                cluster=cluster,
+                node_id="",
+                role="client",
+                group=group,
+                identity=identity,
+                takes_joined=True,
+            )
         )
         self._limits = limits
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -100,7 +107,8 @@ class ServerConnection:
     async def open(self, timeout_s: float, resolver: Resolver | None = None) -> None:
         """Connect and exchange Hellos; `resolver` looks up names of hosts.
 
-        Raises `NetworkError`, or `WrongClusterError` for a server of another cluster.
+        Raises `NetworkError`, `WrongClusterError` for a server of another cluster, or
+        `UnsupportedVersionError` for one that speaks no version that this client speaks.
         """
         resolver = resolver or Resolver()
         host, port = parse_address(self.address)
@@ -155,7 +163,8 @@ class ServerConnection:
         """Send a request; the future resolves with the answer or fails with `NetworkError`.
 
         Raises `NetworkError` when the connection has ended, `LeaderPendingFullError` when too much
-        is unsent, `UnexpectedArgumentError` when the request is above a limit.
+        is unsent, `UnexpectedArgumentError` when the request is above a limit, `UnsupportedError`
+        when the server has not said that it takes such requests.
         """
         connection = self._connection
         if connection is None or not self.is_open:
@@ -272,9 +281,14 @@ class ServerConnection:
 
     def _lost(self, connection: Connection) -> None:
         if not self._ready.done():
-            text = f"{self.address}: {connection.reason or _CLOSED_AT_ONCE}"
-            self._ready.set_exception(self._wrong_cluster or NetworkError(text))
+            self._ready.set_exception(self._wrong_cluster or self._not_opened(connection))
         self._fail("connection lost")
+
+    def _not_opened(self, connection: Connection) -> RequestError:
+        text = f"{self.address}: {connection.reason or _CLOSED_AT_ONCE}"
+        if connection.refused_with in _FINAL_REFUSALS:
+            return error_for(connection.refused_with, text)
+        return NetworkError(text)
 
     def _fail(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -7,7 +7,13 @@ from typing import Protocol
 
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.process import MakingProcess
-from quorumlog.model.errors import NetworkError, Outcome, RequestError, WrongClusterError
+from quorumlog.model.errors import (
+    NetworkError,
+    Outcome,
+    RequestError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.client import GroupIdentity
@@ -17,9 +23,9 @@ CONNECT_TIMEOUT_S = 1.5
 UNRESPONSIVE_MAX = 16
 """At most this many unresponsive servers are remembered."""
 REFUSED_S = 1.0
-"""A server of another cluster is refused without being asked again for this long."""
+"""A server of another cluster, or of other versions, is not asked again for this long."""
 REFUSED_MAX = 64
-"""At most this many servers of another cluster are remembered."""
+"""At most this many such servers are remembered."""
 
 
 class ServerObserver(Protocol):
@@ -30,7 +36,7 @@ class ServerObserver(Protocol):
         ...
 
     def forget_leader(self, address: str) -> None:
-        """A server belongs to another cluster, so it does not lead this group."""
+        """A server belongs to another cluster, or cannot be spoken to: it leads nothing here."""
         ...
 
     def fell_silent(self, connection: ServerConnection) -> None:
@@ -79,7 +85,7 @@ class ConnectionPool:
         self._opening: dict[str, asyncio.Lock] = {}
         # all that may be open or being opened, also those that callers have for themselves
         self._made: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
-        self._refused: dict[str, tuple[float, str]] = {}
+        self._refused: dict[str, tuple[float, type[RequestError], str]] = {}
         self._identity = b""
         self._process = MakingProcess("client")
         self._is_closed = False
@@ -107,13 +113,13 @@ class ConnectionPool:
     async def open(self, address: str) -> ServerConnection:
         """Return a new connection to a server, for the caller alone; `close` ends it too.
 
-        Raises `NetworkError` or `WrongClusterError`; see `check_open`.
+        Raises `NetworkError`, `WrongClusterError` or `UnsupportedVersionError`; see `check_open`.
         """
         self.check_open()
         now = asyncio.get_running_loop().time()
-        until, said = self._refused.get(address, (now, ""))
+        until, kind, said = self._refused.get(address, (now, RequestError, ""))
         if now < until:
-            raise WrongClusterError(said)
+            raise kind(said)
         fresh = ServerConnection(
             address,
             self._cluster,
@@ -130,12 +136,12 @@ class ConnectionPool:
             self.check_open()
             self._observer.unreachable(address)
             raise
-        except WrongClusterError as error:
+        except (WrongClusterError, UnsupportedVersionError) as error:
             self._observer.forget_leader(address)
             self._refused.pop(address, None)
             if len(self._refused) >= REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
-            self._refused[address] = now + REFUSED_S, str(error)
+            self._refused[address] = now + REFUSED_S, type(error), str(error)
             raise
         if self._is_closed:  # just when it was open
             fresh.close()

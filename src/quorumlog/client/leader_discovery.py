@@ -4,9 +4,16 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from quorumlog.model.errors import RequestError, UnknownGroupError, WrongClusterError
+from quorumlog.model.errors import (
+    RequestError,
+    UnknownGroupError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
 from quorumlog.model.messages.client import GroupMetadata
 
+_FINAL = (UnknownGroupError, UnsupportedVersionError, WrongClusterError)
+"""What a server that does not host the group, or cannot be spoken to, says again and again."""
 ASKED_MAX = 16
 """At most this many servers are asked for the leader at the same time."""
 ASK_AGAIN_S = 0.1
@@ -31,12 +38,12 @@ class LeaderDiscovery:
         self._objection_to = objection_to
         self._candidates = deque(candidates)
         self._unanswered = set(candidates)
-        self._refusal: UnknownGroupError | WrongClusterError | None = None
+        self._refusal: RequestError | None = None
         self._hosts_group = False
         self.objections: dict[str, str] = {}
 
     @property
-    def refusal(self) -> UnknownGroupError | WrongClusterError | None:
+    def refusal(self) -> RequestError | None:
         """The error to raise if no server that answered hosts this group, else None."""
         return None if self._hosts_group else self._refusal
 
@@ -73,7 +80,7 @@ class LeaderDiscovery:
             found = await self._ask(address)
         except RequestError as error:
             self.objections[address] = str(error)
-            if isinstance(error, UnknownGroupError | WrongClusterError):
+            if isinstance(error, _FINAL):
                 self._refusal = error
             return None
         self._hosts_group = True

@@ -56,6 +56,14 @@ Name: TypeAlias = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 """Of a group, a node, a cluster."""
 AddressText: TypeAlias = Annotated[str, Meta(max_length=300)]
 """`host:port`; empty: not said."""
+WireVersion: TypeAlias = Annotated[int, Meta(ge=1, le=255)]
+"""Of the protocol between nodes, and between clients and nodes."""
+FeatureBits: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 62) - 1)]
+"""Features of the wire (`quorumlog.model.features`); a later release may state more of them."""
+ReleaseText: TypeAlias = Annotated[str, Meta(max_length=64)]
+"""A version of quorumlog, such as 0.1.0; empty: not said."""
+ClientText: TypeAlias = Annotated[str, Meta(max_length=200)]
+"""What a client calls itself; empty: not said."""
 FileNumber: TypeAlias = Annotated[int, Meta(ge=0)]
 """Device or inode, all 64 bits of them."""
 Batch: TypeAlias = Annotated[int, Meta(ge=-1)]

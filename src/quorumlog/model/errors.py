@@ -11,6 +11,7 @@
     │   │                             ConsumerFencedError,
     │   │                             UnexpectedArgumentError, HookRefusedError,
     │   │                             EmptyBatchError, UnsupportedError,
+    │   │                             UnsupportedVersionError,
     │   │                             UnknownGroupError, WrongClusterError,
     │   │                             IndexOutOfRangeError, IndexRemovedError (of a watch
     │   │                             EventsForgottenError)
@@ -423,6 +424,16 @@ class UnsupportedError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class UnsupportedVersionError(RequestError):
+    """A server and this client speak no common version of the protocol; nothing was done there.
+
+    The text says which versions each of them speaks, and whether to upgrade the client or the node.
+    """
+
+    code = ResponseCode.UNSUPPORTED_VERSION
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class TermChangedError(RequestError):
     """The leader lost its leadership before a majority had the entries: they may be kept or not."""
 
@@ -499,6 +510,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         IndexOutOfRangeError,
         IndexRemovedError,
         UnsupportedError,
+        UnsupportedVersionError,
         TermChangedError,
         QuorumAckTimeoutError,
         NetworkError,

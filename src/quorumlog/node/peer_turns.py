@@ -146,10 +146,16 @@ class PeerTurns:
         elif self._links.joined_room(peer_id, bulk=bulk) is None:
             self._send_to_earlier(link, messages)
         else:
+            place = 0
             for run in runs_of(messages, self._attached_max):
+                begin, place = place, place + len(run.parts)
                 turn = PeerTurn(local_id=self._self_id, remote_id=peer_id, parts=run.parts)
                 message = run.first.message if len(run.parts) == 1 else turn
-                self._links.send(peer_id, message, run.attachments, bulk=bulk, has_room=True)
+                if self._links.send(peer_id, message, run.attachments, bulk=bulk, has_room=True):
+                    continue
+                if message is turn:  # one part may be nothing for this peer: not the others
+                    for one in messages[begin:place]:
+                        self._links.send(peer_id, one.message, one.attachments, bulk=bulk)
 
     def _send_to_earlier(self, link: _Link, messages: list[Outgoing[_Message]]) -> None:
         """Send to a peer that takes no joined frames, or has been connected anew."""

@@ -288,6 +288,15 @@ FAMILIES: Final = (
             ),
         },
     ),
+    *_gauges(
+        ("self_id", "remote_id", "release", "wire_version", "features"),
+        {
+            "peer_link_info": (
+                "1 for each peer; the labels say what it runs (empty: an earlier release, which "
+                "does not say so), and which version and features of the wire are used with it."
+            ),
+        },
+    ),
     *_gauges(("version", "python"), {"build_info": "1; the labels say what runs."}),
 )
 """All metrics but those of the process, which prometheus_client makes."""

@@ -26,6 +26,7 @@ from quorumlog.broker.running import IN_SYNC_ENTRIES
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterView
 from quorumlog.model.codes import Role
+from quorumlog.model.features import names_of
 from quorumlog.model.histogram import Histogram
 from quorumlog.model.messages.client import StatusResponse
 from quorumlog.node.node import Node
@@ -311,6 +312,10 @@ def _add_tls(page: _Page, tls: NodeTls | None) -> None:
 
 
 def _add_transport(page: _Page, node: Node) -> None:
+    for peer_id, spoken in node.links.spoken.copy().items():
+        features = ",".join(names_of(spoken.features))
+        labels = (node.config.self_id, peer_id, spoken.release, str(spoken.wire_version), features)
+        page.add("peer_link_info", labels, 1)
     counters, budgets = node.listener.counters, node.listener.shared.budgets
     receiving = budgets.unproven.used + budgets.clients.used
     page.add("transport_connections", (), len(node.listener.connections))

@@ -1,9 +1,11 @@
 """One connection of our own protocol: frames in and out, a handshake at its start."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer
@@ -16,6 +18,14 @@ from quorumlog.transport.stream import StreamConnection, TransportCounters
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
+from quorumlog.wire.versions import (
+    BEFORE_HELLO,
+    HelloRefusedError,
+    Need,
+    agree,
+    check_taken,
+    untaken,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +39,9 @@ class _Greeting:
     own_hello: Hello
     check: "Callable[[Hello], ConnectionHandler]"
 
-    def refusal(self, text: str) -> Hello:
+    def refusal(self, text: str, code: ResponseCode) -> Hello:
         """Return the message that the other side gets when it is refused."""
-        own = self.own_hello
-        code = ResponseCode.UNEXPECTED_MEMBER
-        return Hello(cluster=own.cluster, node_id=own.node_id, role=own.role, code=code, text=text)
+        return msgspec.structs.replace(self.own_hello, code=code, text=text)
 
 
 class ConnectionHandler(Protocol):
@@ -58,6 +66,8 @@ class Connection(StreamConnection):
     `greet` is called with the other side's Hello; it returns the handler, or raises
     `RemoteProtocolError` with the text for the other side. Before it, `check_identity` does so if
     the other side is not who its Hello says. `shared`: see `StreamConnection`.
+    `agreed` is what both sides use, once the other's Hello has come. `refused_with` is the code
+    with which either side refused the other's Hello, or SUCCESS.
     """
 
     _decoder: FrameDecoder
@@ -86,6 +96,9 @@ class Connection(StreamConnection):
         self._check_identity = check_identity
         self._handler: ConnectionHandler | None = None
         self.hello: Hello | None = None
+        self.agreed = BEFORE_HELLO
+        self.refused_with: int = ResponseCode.SUCCESS
+        self._untaken: Mapping[type[Message], Need] = {}
         self._refused_text = ""
 
     @property
@@ -125,23 +138,19 @@ class Connection(StreamConnection):
             raise RemoteProtocolError(f"{type(message).__name__} before Hello")
         self._end_deadline()
         if message.code != ResponseCode.SUCCESS:
+            self.refused_with = message.code
             self.close(f"refused by {self.remote_address}: {message.text}")
             return
         try:
             self._check_identity(self, message)
+            agreed = agree(self._greeting.own_hello, message)
             self._handler = self._greeting.check(message)
         except RemoteProtocolError as error:
-            log_event(
-                logger,
-                logging.WARNING,
-                "refusing a connection",
-                remote=self.remote_address,
-                reason=str(error),
-            )
-            self._write(self._greeting.refusal(str(error)), 0, ())
-            self.close(str(error))
+            self._refuse_hello(error)
             return
         self.hello = message
+        self.agreed, self._untaken = agreed, untaken(agreed)
+        self._decoder.version = agreed.version
         self._decoder.frame_bytes_max = self._limits.frame_bytes_max
         if self._shared is not None:
             self._decoder.kinds = PEER_KINDS if message.role in PEER_ROLES else CLIENT_KINDS
@@ -151,6 +160,21 @@ class Connection(StreamConnection):
                 self._unfinished.becomes_members()
         self._on_frame = self._handler.frame_received
         self._handler.opened(self, message)
+
+    def _refuse_hello(self, error: RemoteProtocolError) -> None:
+        code = ResponseCode.UNEXPECTED_MEMBER
+        if isinstance(error, HelloRefusedError):
+            code = error.code
+        self.refused_with = code
+        log_event(
+            logger,
+            logging.WARNING,
+            "refusing a connection",
+            remote=self.remote_address,
+            reason=str(error),
+        )
+        self._write(self._greeting.refusal(str(error), code), 0, ())
+        self.close(str(error))
 
     def send(
         self,
@@ -163,7 +187,8 @@ class Connection(StreamConnection):
         """Send a frame; return False, with nothing sent, if closed or too much is unsent.
 
         `has_room`: what is unsent was looked at before, and left room for what is attached. Raises
-        `UnexpectedArgumentError` when the frame would be above a limit.
+        `UnexpectedArgumentError` when the frame would be above a limit, and `UnsupportedError` when
+        the other side has not said that it takes such a message.
         """
         stream, limits = self._transport, self._limits
         if stream is None or stream.is_closing():
@@ -189,8 +214,14 @@ class Connection(StreamConnection):
 
     def _write(self, message: Message, correlation_id: int, parts: Sequence[Buffer]) -> None:
         if self._transport is not None:
+            if self._untaken:
+                check_taken(message, self._untaken, self.hello)
             frame = encode_frame(
-                message, correlation_id=correlation_id, attachments=parts, limits=self._limits
+                message,
+                correlation_id=correlation_id,
+                attachments=parts,
+                limits=self._limits,
+                version=self.agreed.version,
             )
             self.bytes_out += sum(map(len, frame))
             if len(frame) == 1:

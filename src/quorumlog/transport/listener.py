@@ -20,6 +20,7 @@ from quorumlog.transport.node_tls import NodeTls, refused_node
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import MAGIC, encode_frame
+from quorumlog.wire.versions import stating_versions
 
 CLIENT_ROLE = "client"
 PEERS_RESERVE = 256
@@ -62,7 +63,8 @@ class Listener:
         tls: NodeTls | None = None,
     ) -> None:
         self._handler_for = handler_for
-        self._hello = Hello(cluster=cluster, node_id=node_id, role="node", takes_joined=True)
+        hello = Hello(cluster=cluster, node_id=node_id, role="node", takes_joined=True)
+        self._hello = stating_versions(hello)
         self._accepts = accepts
         self._limits = limits
         self._peers_reserve = PEERS_RESERVE if peers_reserve is None else peers_reserve

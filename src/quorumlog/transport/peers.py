@@ -8,13 +8,18 @@ import logging
 import random
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
-from quorumlog.model.errors import RemoteProtocolError, UnexpectedArgumentError
+from quorumlog.model.errors import (
+    RemoteProtocolError,
+    UnexpectedArgumentError,
+    UnsupportedError,
+)
+from quorumlog.model.features import names_of
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
@@ -24,6 +29,7 @@ from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.transport.stream import TransportCounters
 from quorumlog.transport.tls import OutgoingTls
 from quorumlog.wire.frame import Frame
+from quorumlog.wire.versions import stating_versions
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +50,14 @@ REMOVED_S = 60.0
 """How long the links to a member that was removed stay."""
 UNKNOWN_PEERS_MAX = 32
 """Connections of nodes that are not members as far as this node knows, but may be (R18)."""
+
+
+class Spoken(NamedTuple):
+    """What a peer runs, and what was agreed with it; `release` is empty if it did not say."""
+
+    release: str
+    wire_version: int
+    features: int
 
 
 class LinkWatcher(Protocol):
@@ -82,9 +96,10 @@ class _Link:
     ) -> None:
         self._links = links
         self.peer_id = peer_id
-        self._hello = Hello(
+        hello = Hello(
             cluster=links.cluster, node_id=links.self_id, role=role, address=links.own_address
         )
+        self._hello = stating_versions(hello)
         self._is_bulk = role == "bulk"
         self._watcher = watcher
         self._ended = asyncio.Event()
@@ -185,6 +200,7 @@ class _Link:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self.connection = connection  # set before the watcher is called, which may send at once
+        self._links.note_spoken(self.peer_id, Spoken(hello.release, *connection.agreed))
         self._is_welcome = True
         self.introduce()
         if self._is_bulk:
@@ -228,13 +244,16 @@ class _Link:
         *,
         has_room: bool = False,
     ) -> bool:
-        """Send if the link is up and its outbox has room; what no frame takes is logged."""
+        """Send if the link is up and its outbox has room.
+
+        What no frame takes, and what the peer does not, is logged.
+        """
         connection = self.connection
         if connection is None:
             return False
         try:
             return connection.send(message, attachments=attachments, has_room=has_room)
-        except UnexpectedArgumentError as error:
+        except (UnexpectedArgumentError, UnsupportedError) as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 text = "a message cannot be sent"
@@ -287,6 +306,8 @@ class PeerLinks:
         self._unknown_peers: dict[str, list[Connection]] = {}
         self._heard_on: dict[str, Connection] = {}
         self._running = False
+        self.spoken: dict[str, Spoken] = {}
+        """By peer, as it said when a link to it was last made."""
 
     def start(self) -> None:
         """Start to connect."""
@@ -330,6 +351,21 @@ class PeerLinks:
         self._removed.pop(peer_id).cancel()
         self.addresses.pop(peer_id, None)
         self._close(peer_id)
+
+    def note_spoken(self, peer_id: str, spoken: Spoken) -> None:
+        """Keep what a peer speaks, and log it if it has changed."""
+        if self.spoken.get(peer_id) == spoken:
+            return
+        self.spoken[peer_id] = spoken
+        log_event(
+            logger,
+            logging.INFO,
+            "peer speaks",
+            peer=peer_id,
+            release=spoken.release or "an earlier one",
+            wire_version=spoken.wire_version,
+            features=names_of(spoken.features),
+        )
 
     def accepts(self, hello: Hello) -> bool:
         """Whether a peer may connect: one that is known, or that says where it is."""
@@ -385,6 +421,7 @@ class PeerLinks:
         ]
 
     def _close(self, peer_id: str) -> list[asyncio.Task[None]]:
+        self.spoken.pop(peer_id, None)
         tasks = self._tasks.pop(peer_id, [])
         for task in tasks:
             task.cancel()

@@ -13,13 +13,14 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Message
-from quorumlog.wire.frame import HEADER, HEADER_SIZE, MAGIC, VERSION, Frame, RefusedFrame
+from quorumlog.wire.frame import FIRST_VERSION, HEADER, HEADER_SIZE, MAGIC, Frame, RefusedFrame
 from quorumlog.wire.kinds import (
     CLIENT_KINDS,
     HELLO_KINDS,
     JOINED_KINDS,
     MESSAGE_OF_KIND,
     UNATTACHED_KINDS,
+    UNVERSIONED_KINDS,
 )
 from quorumlog.wire.receiver import TLS_HANDSHAKE, FrameReceiver, UnexpectedTlsError
 
@@ -45,8 +46,9 @@ class _Header(msgspec.Struct, frozen=True):
 class FrameDecoder(FrameReceiver):
     """Cuts received bytes into frames of our own protocol.
 
-    `frame_bytes_max` may be raised once the other side is known. `staged` and `allocates_ahead`
-    are those of `FrameReceiver`.
+    Once the other side is known, `frame_bytes_max` may be raised, and `version` is what both agreed
+    on; a Hello, and a Response that refuses one, are in the first version all the same. `staged`
+    and `allocates_ahead` are those of `FrameReceiver`.
     """
 
     header_size = HEADER_SIZE
@@ -64,6 +66,7 @@ class FrameDecoder(FrameReceiver):
         self.frame_bytes_max = frame_bytes_max or limits.frame_bytes_max
         self.kinds: frozenset[int] | None = None
         """What may come; nothing else is decoded. None: anything may."""
+        self.version = FIRST_VERSION
         self._header: _Header | None = None
 
     def next_frame(self) -> Frame | RefusedFrame | None:
@@ -105,8 +108,8 @@ class FrameDecoder(FrameReceiver):
         kind, length, correlation_id = header.kind, header.length, header.correlation_id
         if crc32(payload) != header.crc:
             raise RemoteProtocolError("the CRC of a frame does not fit")
-        if header.version != VERSION:
-            text = f"protocol version {header.version} is not spoken here, only {VERSION}"
+        if header.version != self.version and not _precedes_agreement(header):
+            text = f"protocol version {header.version} is not spoken here, only {self.version}"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED_VERSION, text)
         decoder = DECODERS.get(kind)
         if decoder is None:
@@ -138,3 +141,8 @@ class FrameDecoder(FrameReceiver):
             else:
                 attachment = memoryview(bytearray(payload[length:]))
         return Frame(correlation_id, message, attachment)
+
+
+def _precedes_agreement(header: _Header) -> bool:
+    """Whether a frame is what a side may have sent before it knew the version to use."""
+    return header.version == FIRST_VERSION and header.kind in UNVERSIONED_KINDS

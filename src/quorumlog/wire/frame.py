@@ -5,8 +5,9 @@
             5 u8  kind                                       28 u32 CRC-32 of bytes 0 to 27
             6 u16 flags (0)
 
-All integers are big-endian. The message is MessagePack; the attachment is a block of entries as
-they are on disk (or nothing). The header's own CRC is checked before its lengths are believed.
+All integers are big-endian. The version is 1 in a Hello, and after it what both sides agreed on.
+The message is MessagePack; the attachment is a block of entries as they are on disk (or nothing).
+The header's own CRC is checked before its lengths are believed.
 """
 
 import struct
@@ -24,7 +25,8 @@ from quorumlog.model.messages.base import Message
 from quorumlog.wire.kinds import KIND_OF_MESSAGE
 
 MAGIC: Final = b"QLOG"
-VERSION: Final = 1
+FIRST_VERSION: Final = 1
+"""The version of a Hello, and of all frames until both sides have agreed on one."""
 HEADER: Final = struct.Struct(">4sBBHIIQI")
 HEADER_SIZE: Final = HEADER.size + 4
 
@@ -57,6 +59,7 @@ def encode_frame(
     correlation_id: int = 0,
     attachments: Sequence[Buffer] = (),
     limits: Limits = DEFAULT_LIMITS,
+    version: int = FIRST_VERSION,
 ) -> list[Buffer]:
     """Return the buffers of one frame; attachments are passed on as they are.
 
@@ -79,6 +82,6 @@ def encode_frame(
     for part in attachments:
         crc = crc32(part, crc)
     kind = KIND_OF_MESSAGE[type(message)]
-    header = HEADER.pack(MAGIC, VERSION, kind, 0, len(body), length, correlation_id, crc)
+    header = HEADER.pack(MAGIC, version, kind, 0, len(body), length, correlation_id, crc)
     head = header + crc32(header).to_bytes(4, "big") + body
     return [head, *attachments]

@@ -93,6 +93,8 @@ def _kinds_of(*bases: type[base.Message]) -> frozenset[int]:
 
 HELLO_KINDS = _kinds_of(base.Hello)
 """All that may come before the handshake is done."""
+UNVERSIONED_KINDS = HELLO_KINDS | {KIND_OF_MESSAGE[base.Response]}
+"""What is said before the two sides have agreed on a version: always in the first one."""
 CLIENT_KINDS = _kinds_of(base.Request)
 """What clients send."""
 UNATTACHED_KINDS = CLIENT_KINDS - {

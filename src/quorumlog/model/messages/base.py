@@ -11,17 +11,23 @@ from msgspec import Meta
 
 from quorumlog.model.bounds import (
     AddressText,
+    ClientText,
     Code,
+    FeatureBits,
     IdentityBytes,
     Kind,
     Name,
     Number,
+    ReleaseText,
     Size,
     Term,
     Text,
+    WireVersion,
 )
 from quorumlog.model.codes import ResponseCode
 
+MECHANISMS_MAX = 16
+"""Ways to log in that one Hello names."""
 JOINED_MAX = 512
 """Messages in one joined frame; more go into another."""
 JoinedPart: TypeAlias = tuple[Kind, Number, bytes, Size]
@@ -31,7 +37,12 @@ JoinedParts: TypeAlias = Annotated[list[JoinedPart], Meta(max_length=JOINED_MAX)
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Base of everything on the wire; encoded as an array, so field order is the format."""
+    """Base of everything on the wire; encoded as an array, so field order is the format.
+
+    A field may be added at the end of a message that has no subclasses, with a default: earlier
+    releases ignore it, and what they send has the default. The fields of a base come before those
+    of its subclasses, so a base never gets another one.
+    """
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -42,6 +53,14 @@ class Hello(Message, frozen=True, kw_only=True):
     that knows the `identity` of the `group` that it uses names both: requests to another are
     refused. `takes_joined`: several messages may be sent to this side in one frame, a `PeerTurn` to
     a node or `Responses` to a client; earlier versions do not say so, and get each alone.
+
+    It always goes in a frame of version 1. `wire_min` … `wire_max` are the versions of the wire
+    that this side speaks, and `features` what else it takes (`quorumlog.model.features`); from both
+    Hellos follows what the two use (`quorumlog.wire.versions`). `cluster_id` is the id of the
+    cluster that this side is of, empty if it has none: two that differ refuse each other.
+    `mechanisms` are the ways to log in that a node offers. `release` is the version of quorumlog,
+    and `client` what a client calls itself, both for people. Releases up to 0.1.0 at a293495a have
+    none of these fields.
     """
 
     cluster: Name
@@ -53,6 +72,13 @@ class Hello(Message, frozen=True, kw_only=True):
     group: Name = ""
     identity: IdentityBytes = b""
     takes_joined: bool = False
+    wire_min: WireVersion = 1
+    wire_max: WireVersion = 1
+    features: FeatureBits = 0
+    cluster_id: Name = ""
+    mechanisms: Annotated[list[Name], Meta(max_length=MECHANISMS_MAX)] = []
+    release: ReleaseText = ""
+    client: ClientText = ""
 
 
 class Request(Message, frozen=True, kw_only=True):

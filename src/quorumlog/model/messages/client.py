@@ -14,6 +14,7 @@ from quorumlog.model.bounds import (
     Milliseconds,
     Number,
     Position,
+    ReleaseText,
     Size,
     Term,
 )
@@ -262,3 +263,5 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     """How often they differed from a majority's, and a peer's took their place."""
     original_compatible: bool = False
     """Whether the group's own entries are written so that DLedger 0.2.7 to 0.4.0 reads the log."""
+    release: ReleaseText = ""
+    """What the node runs; empty: an earlier release, which does not say so."""

@@ -4,6 +4,7 @@ from quorumlog.model.codes import FAILED
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import StorageError
 from quorumlog.model.messages.client import StatusResponse
+from quorumlog.model.release import RELEASE
 from quorumlog.model.wording import counted
 from quorumlog.node.replica.replica import Replica
 
@@ -76,6 +77,7 @@ def status_of(replica: Replica, node_id: str) -> StatusResponse:
         tables_compared_index=replica.derived.agreed_index,
         tables_rebuilt=replica.counters.tables_rebuilt,
         original_compatible=core.membership.original_compatible,
+        release=RELEASE,
     )
 
 
@@ -89,6 +91,7 @@ def status_of_failed(config: NodeConfig, group: str, reason: str) -> StatusRespo
         role=FAILED,
         healthy=False,
         health_text=reason,
+        release=RELEASE,
     )
 
 

@@ -1,0 +1,19 @@
+"""Features of the wire: what one side may use if the other side says that it takes it.
+
+Each is a bit of `Hello.features`; two sides use those that both state. A bit keeps its number and
+its meaning for ever, also when no release knows it any more.
+"""
+
+from typing import Final
+
+FEATURES: Final[dict[int, str]] = {}
+"""The name of each bit that this release takes. No change of the wire has needed one yet: whatever
+does gets the next bit, from 1 << 0 on, as a constant in this module."""
+OWN_FEATURES: Final = sum(FEATURES)
+"""What this release states."""
+
+
+def names_of(features: int) -> list[str]:
+    """Return the names of the bits that are set; one that has no name here as `bit N`."""
+    bits = (1 << number for number in range(features.bit_length()))
+    return [FEATURES.get(bit, f"bit {bit.bit_length() - 1}") for bit in bits if features & bit]
