@@ -1,0 +1,55 @@
+"""Names of users, and principals: who asks, as a text such as `User:alice` (Kafka's form)."""
+
+import unicodedata
+from typing import Final
+
+from quorumlog.model.bounds import NAME_LENGTH_MAX
+from quorumlog.model.errors import UnexpectedArgumentError
+
+EVERYBODY: Final = "*"
+"""Instead of the name of a user in an ACL: any."""
+USER: Final = "User:"
+"""What the principal of a user begins with."""
+ANY_USER: Final = USER + EVERYBODY
+"""The principal of an ACL that is about all users, also those who have not logged in."""
+
+
+def user_name(given: str) -> str:
+    """Return the name of a user in the form in which it is kept and compared (NFKC).
+
+    It has 1 to 128 characters, none of them a control character; `*` is reserved for everybody.
+    Raises `UnexpectedArgumentError`.
+    """
+    name = unicodedata.normalize("NFKC", given)
+    if not 0 < len(name) <= NAME_LENGTH_MAX:
+        text = f"the name of a user has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}"
+        raise UnexpectedArgumentError(text)
+    if any(unicodedata.category(one) in _REFUSED for one in name):
+        raise UnexpectedArgumentError(
+            f"the name of a user has no control characters, as {name!a} has"
+        )
+    if name == EVERYBODY:
+        raise UnexpectedArgumentError("no user is called *, which stands for everybody in ACLs")
+    return name
+
+
+_REFUSED: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Categories of Unicode: control characters, halves of surrogate pairs, ends of lines."""
+
+
+def principal_of(user: str) -> str:
+    """Return the principal of a user. Raises `UnexpectedArgumentError`."""
+    return USER + user_name(user)
+
+
+def principal(given: str) -> str:
+    """Return a principal as ACLs have it: that of a user, or `User:*`.
+
+    Raises `UnexpectedArgumentError`.
+    """
+    kind, colon, name = given.partition(":")
+    if kind + colon != USER:
+        raise UnexpectedArgumentError(
+            f"a principal is a text such as User:alice or {ANY_USER}, not {given!a}"
+        )
+    return given if given == ANY_USER else principal_of(name)

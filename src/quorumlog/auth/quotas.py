@@ -1,0 +1,75 @@
+"""Quotas of clients: whom they are for, and what they bound (Kafka's model, KIP-546)."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
+
+from quorumlog.auth.acls import network_of
+from quorumlog.auth.principals import user_name
+from quorumlog.model.errors import UnexpectedArgumentError
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+CONNECTION_RATE: Final = "connection_creation_rate"
+CLIENT_ID_MAX: Final = 1_024
+"""Characters of what a client calls itself."""
+
+EntityName: TypeAlias = Annotated[str, Meta(max_length=CLIENT_ID_MAX)]
+QuotaEntity: TypeAlias = tuple[tuple[EntityName, EntityName | None], ...]
+"""Type and name of each part, in order of the types; without a name: all that have no quota of
+their own."""
+
+KEYS: Final[Mapping[str, str]] = {
+    "producer_byte_rate": "bytes a second that clients may send",
+    "consumer_byte_rate": "bytes a second that clients may read",
+    "request_percentage": "share of a thread's time that requests may take, in percent",
+    "controller_mutation_rate": "partitions a second that clients may make or delete",
+    CONNECTION_RATE: "connections a second that may be made from an address",
+}
+"""The keys there are, and what each bounds."""
+
+
+def checked_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """Return whom a quota is for, in the form in which it is kept.
+
+    It is a user, a client id, both, or an address. Raises `UnexpectedArgumentError`.
+    """
+    given = sorted(parts)
+    kinds = [kind for kind, _ in given]
+    if kinds not in ([USER], [CLIENT_ID], [CLIENT_ID, USER], [IP]):
+        said = ", ".join(map(ascii, kinds)) or "nobody"
+        raise UnexpectedArgumentError(
+            f"a quota is for a {USER}, a {CLIENT_ID}, both, or an {IP}, not for {said}"
+        )
+    return tuple((kind, None if name is None else _checked(kind, name)) for kind, name in given)
+
+
+def _checked(kind: str, name: str) -> str:
+    if kind == USER:
+        return user_name(name)
+    if kind == CLIENT_ID:
+        if not 0 < len(name) <= CLIENT_ID_MAX:
+            text = f"a {CLIENT_ID} has 1 to {CLIENT_ID_MAX} characters"
+            raise UnexpectedArgumentError(text)
+        return name
+    network = network_of(name)
+    if network is None or network.prefixlen != network.max_prefixlen:
+        raise UnexpectedArgumentError(f"a quota is for one address, not for {name!a}")
+    return str(network.network_address)
+
+
+def check_quota(entity: QuotaEntity, key: str, value: float | None) -> None:
+    """Raise `UnexpectedArgumentError` unless an entity can have this quota; None: none."""
+    if key not in KEYS:
+        text = f"there is no quota {key!a}; there are {', '.join(KEYS)}"
+        raise UnexpectedArgumentError(text)
+    is_address = entity[0][0] == IP
+    if is_address != (key == CONNECTION_RATE):
+        raise UnexpectedArgumentError(
+            f"{CONNECTION_RATE} is for an {IP}, all other quotas are for users and client ids"
+        )
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise UnexpectedArgumentError(f"{key} is a number above 0, not {value:g}")
