@@ -261,6 +261,7 @@ def test_b5_what_is_aborted_takes_no_offset_of_others_away(rivals):
 def test_b5_a_snapshot_of_an_earlier_version_has_offsets_without_numbers(rivals):
     rivals.offset(ORDERS, 0, 100)
     saved = msgspec.msgpack.decode(rivals.machine._state.encode())
+    del saved[15:]
     assert saved.pop() == 1, "how many commands have added offsets"
     (offsets,) = next(one[13] for one in saved[10] if one[0] == "t").values()
     assert [one.pop() for one in offsets.values()] == [1]

@@ -15,7 +15,6 @@ from msgspec import Meta
 
 from quorumlog.auth.principals import principal
 from quorumlog.model.errors import UnexpectedArgumentError
-from quorumlog.model.wording import counted
 
 ANY_NAME: Final = "*"
 """Instead of the name of a resource in a literal pattern: every resource of the type."""
@@ -186,11 +185,8 @@ def network_of(host: str) -> Network | None:
         ) from None
 
 
-def checked_acl(acl: Acl) -> Acl:
-    """Return a rule with its principal and host in the form in which they are compared.
-
-    Raises `UnexpectedArgumentError` for one that cannot be: of a filter's type, say.
-    """
+def check_acl(acl: Acl) -> None:
+    """Raise `UnexpectedArgumentError` for a rule that cannot be: of a filter's type, say."""
     if ResourceType.ANY is acl.resource_type or Operation.ANY is acl.operation:
         raise UnexpectedArgumentError("an ACL is for one type of resource and one operation")
     if acl.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -199,10 +195,19 @@ def checked_acl(acl: Acl) -> Acl:
         raise UnexpectedArgumentError("an ACL allows or denies")
     if not 0 < len(acl.name) <= RESOURCE_NAME_MAX:
         text = f"the name of a resource has 1 to {RESOURCE_NAME_MAX} characters"
-        raise UnexpectedArgumentError(f"{text}, not {counted(len(acl.name), 'character')}")
+        raise UnexpectedArgumentError(f"{text}, not {len(acl.name)}")
     is_cluster = acl.resource_type is ResourceType.CLUSTER
     if is_cluster and (acl.name, acl.pattern) != (CLUSTER_NAME, PatternType.LITERAL):
         raise UnexpectedArgumentError(f"the only cluster is {CLUSTER_NAME}, not {acl.name!a}")
+    network_of(acl.host)
+
+
+def checked_acl(acl: Acl) -> Acl:
+    """Return a rule with its principal and host in the form in which they are compared.
+
+    Raises `UnexpectedArgumentError` for one that cannot be (`check_acl`).
+    """
+    check_acl(acl)
     network = network_of(acl.host)
     host = ANY_HOST if network is None else _host_text(network)
     return msgspec.structs.replace(acl, principal=principal(acl.principal), host=host)

@@ -37,14 +37,19 @@ def checked_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
 
     It is a user, a client id, both, or an address. Raises `UnexpectedArgumentError`.
     """
-    given = sorted(parts)
-    kinds = [kind for kind, _ in given]
+    given = tuple(sorted(parts, key=lambda part: part[0]))
+    check_entity(given)
+    return tuple((kind, None if name is None else _checked(kind, name)) for kind, name in given)
+
+
+def check_entity(entity: QuotaEntity) -> None:
+    """Raise `UnexpectedArgumentError` unless a quota can be for such an entity."""
+    kinds = [kind for kind, _ in entity]
     if kinds not in ([USER], [CLIENT_ID], [CLIENT_ID, USER], [IP]):
         said = ", ".join(map(ascii, kinds)) or "nobody"
         raise UnexpectedArgumentError(
             f"a quota is for a {USER}, a {CLIENT_ID}, both, or an {IP}, not for {said}"
         )
-    return tuple((kind, None if name is None else _checked(kind, name)) for kind, name in given)
 
 
 def _checked(kind: str, name: str) -> str:
@@ -62,7 +67,10 @@ def _checked(kind: str, name: str) -> str:
 
 
 def check_quota(entity: QuotaEntity, key: str, value: float | None) -> None:
-    """Raise `UnexpectedArgumentError` unless an entity can have this quota; None: none."""
+    """Raise `UnexpectedArgumentError` unless an entity can have this quota.
+
+    `value` None: it shall have none.
+    """
     if key not in KEYS:
         text = f"there is no quota {key!a}; there are {', '.join(KEYS)}"
         raise UnexpectedArgumentError(text)

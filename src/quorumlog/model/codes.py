@@ -79,6 +79,8 @@ class ResponseCode(IntEnum):
     NODE_STOPPING = 650
     CONSUMER_FENCED = 660
     TLS_REQUIRED = 670
+    UNKNOWN_USER = 671
+    USER_EXISTS = 672
 
 
 class WriteLevel(IntEnum):

@@ -532,6 +532,9 @@ _REFUSALS = frozenset(
         ResponseCode.GROUP_EXISTS,
         ResponseCode.GROUP_DELETED,
         ResponseCode.GROUP_REFUSED,
+        ResponseCode.CLUSTER_FULL,
+        ResponseCode.UNKNOWN_USER,
+        ResponseCode.USER_EXISTS,
     }
 )
 """Codes without a class of their own that say that nothing was started."""

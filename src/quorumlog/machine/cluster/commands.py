@@ -10,6 +10,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from quorumlog.auth.acls import Acl
+from quorumlog.auth.quotas import EntityName, QuotaEntity
+from quorumlog.auth.scram import Verifier
 from quorumlog.model.bounds import (
     NUMBER_MAX,
     AddressText,
@@ -575,6 +578,68 @@ class SinkBatchEnded(Result, frozen=True, array_like=True, tag=True):
     last_rows: int = UNKNOWN_ROWS
 
 
+# -- users, ACLs, quotas ------------------------------------------------------------------------
+
+
+class SecurityCommand(Command, frozen=True, array_like=True):
+    """Base of changes of who may do what. `actor` is the principal that asked for it, `address`
+    where it asked from: for the audit log, nothing depends on them.
+    """
+
+    actor: Annotated[str, Meta(max_length=256)]
+    address: AddressText
+
+
+class UserChange(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a user's password by one mechanism; without a verifier it is removed.
+
+    Without a mechanism, too, the user is removed. `exists`: only if there is such a user, or, if
+    it is False, only if there is none; None: in any case.
+    """
+
+    name: Name
+    mechanism: Annotated[str, Meta(max_length=64)]
+    verifier: Verifier | None
+    exists: bool | None = None
+
+
+class AlterUsers(SecurityCommand, frozen=True, array_like=True, tag=True):
+    """Change users; a change that cannot be made does not hinder the others."""
+
+    changes: Annotated[list[UserChange], Meta(max_length=ITEMS_MAX)]
+
+
+class AlterAcls(SecurityCommand, frozen=True, array_like=True, tag=True):
+    """Add and remove ACLs. One that is there already is added all the same, one that is not there
+    is removed all the same.
+    """
+
+    added: Annotated[list[Acl], Meta(max_length=ITEMS_MAX)]
+    removed: Annotated[list[Acl], Meta(max_length=ITEMS_MAX)]
+
+
+class QuotaChange(msgspec.Struct, frozen=True, array_like=True):
+    """A quota of an entity; None: it has none any more."""
+
+    entity: QuotaEntity
+    key: EntityName
+    value: float | None
+
+
+class AlterQuotas(SecurityCommand, frozen=True, array_like=True, tag=True):
+    """Change quotas; a change that cannot be made does not hinder the others."""
+
+    changes: Annotated[list[QuotaChange], Meta(max_length=ITEMS_MAX)]
+
+
+class SecurityAltered(Result, frozen=True, array_like=True, tag=True):
+    """One outcome (code, text) for each change, in the order of the command: of ACLs, those that
+    are added come first.
+    """
+
+    outcomes: list[tuple[ResponseCode, str]]
+
+
 # -- encoding -----------------------------------------------------------------------------------
 
 
@@ -616,6 +681,9 @@ AnyCommand: TypeAlias = (
     | BeginSinkRun
     | EndSinkBatch
     | ForgetSinks
+    | AlterUsers
+    | AlterAcls
+    | AlterQuotas
 )
 AnyResult: TypeAlias = (
     Registered
@@ -626,6 +694,7 @@ AnyResult: TypeAlias = (
     | GroupsChanged
     | OffsetsCommitted
     | SinkBatchEnded
+    | SecurityAltered
     | Refused
 )
 

@@ -14,7 +14,10 @@ from quorumlog.machine.cluster.commands import (
     AddToTransaction,
     AddTransactionOffsets,
     AllocateProducerIds,
+    AlterAcls,
     AlterConfigs,
+    AlterQuotas,
+    AlterUsers,
     AnyResult,
     BeginSinkRun,
     Changed,
@@ -46,10 +49,13 @@ from quorumlog.machine.cluster.commands import (
     ReplaceGroup,
     SaveConsumers,
     SaveGroup,
+    SecurityAltered,
+    SecurityCommand,
     SinkBatchEnded,
     decode_envelope,
     encode,
 )
+from quorumlog.machine.cluster.security import takes_away
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterState
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.entry import Entry
@@ -139,6 +145,18 @@ def _forget_sinks(state: ClusterState, command: ForgetSinks, at_ms: int) -> Grou
     return state.sinks.forget(command, state.transactions)
 
 
+def _alter_users(state: ClusterState, command: AlterUsers, at_ms: int) -> SecurityAltered:
+    return state.security.alter_users(command)
+
+
+def _alter_acls(state: ClusterState, command: AlterAcls, at_ms: int) -> SecurityAltered:
+    return state.security.alter_acls(command)
+
+
+def _alter_quotas(state: ClusterState, command: AlterQuotas, at_ms: int) -> SecurityAltered:
+    return state.security.alter_quotas(command)
+
+
 _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] = {
     RegisterBroker: brokers.register_broker,
     AddGroups: brokers.add_groups,
@@ -167,9 +185,14 @@ _EXECUTE: Final[dict[type[Any], Callable[[ClusterState, Any, int], AnyResult]]] 
     BeginSinkRun: _begin_sink_run,
     EndSinkBatch: _end_sink_batch,
     ForgetSinks: _forget_sinks,
+    AlterUsers: _alter_users,
+    AlterAcls: _alter_acls,
+    AlterQuotas: _alter_quotas,
 }
 
 
+_UNCOUNTED: Final = (CoordinatorCommand, MarkersWritten, SecurityCommand)
+"""Commands that change nothing that the version of the view counts."""
 _RELEASING: Final = (DeleteTopics, AlterConfigs, DeleteOffsets, ForgetGroups)
 
 
@@ -186,7 +209,7 @@ def execute(state: ClusterState, envelope: Envelope, term: int = 0) -> bytes:
     if refusal:
         return encode(Refused(refusal))
     command = envelope.command
-    state.changes += not isinstance(command, CoordinatorCommand | MarkersWritten)
+    state.changes += not isinstance(command, _UNCOUNTED)
     if isinstance(command, CoordinatorCommand) and command.term != term:
         text = f"decided in term {command.term}, appended in {term}"
         result: AnyResult = GroupsChanged(ResponseCode.NOT_LEADER, text)
@@ -230,7 +253,8 @@ class ClusterMachine(StateMachine):
     def releases(self, body: memoryview) -> bool:
         """See `StateMachine`: deletions, and configs such as shorter retention, make room.
 
-        So does a consumer group that has fewer members: one without any may be deleted.
+        So does a consumer group that has fewer members: one without any may be deleted. Rights must
+        be taken away however full the disk is.
         """
         try:
             command = decode_envelope(body).command
@@ -238,7 +262,7 @@ class ClusterMachine(StateMachine):
             return False
         is_emptied = isinstance(command, SaveGroup) and not command.members
         shrinks = isinstance(command, SaveConsumers) and not command.changed
-        return is_emptied or shrinks or isinstance(command, _RELEASING)
+        return is_emptied or shrinks or isinstance(command, _RELEASING) or takes_away(command)
 
     def save_snapshot(self, writer: SnapshotWriter) -> None:
         """See `StateMachine`."""

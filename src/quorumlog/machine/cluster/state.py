@@ -1,5 +1,5 @@
 """What `__cluster` holds: brokers, partition groups, topics, configs, consumer groups,
-transactions and sinks; as tables that change, and as a view that does not.
+transactions, sinks, users and what they may do; as tables that change, and as a view that does not.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from quorumlog.auth.view import NO_SECURITY, SecurityView
 from quorumlog.machine.cluster.answers import Answers
 from quorumlog.machine.cluster.command_time import CommandTime
 from quorumlog.machine.cluster.commands import ID_BYTES
@@ -16,6 +17,7 @@ from quorumlog.machine.cluster.consumer_groups import (
     ConsumerGroupRecord,
     ConsumerGroups,
 )
+from quorumlog.machine.cluster.security import SavedSecurity, Security
 from quorumlog.machine.cluster.sinks import SinkRecord, Sinks
 from quorumlog.machine.cluster.transactions import (
     TransactionRecord,
@@ -101,7 +103,7 @@ class ClusterView:
     `ClusterState`. `consumer_group_bytes`: what all consumer groups take.
 
     `version` rises with every change, but not with those of consumer groups and transactions: these
-    come with each commit, and concern nobody else.
+    come with each commit, and concern nobody else. `security` has a version of its own.
     """
 
     version: int = 0
@@ -119,6 +121,7 @@ class ClusterView:
     consumer_group_bytes: int = 0
     transactions: TransactionView = field(default_factory=TransactionView)
     sinks: Mapping[str, SinkRecord] = field(default_factory=dict)
+    security: SecurityView = NO_SECURITY
 
     def broker_of(self, node_id: str) -> BrokerRecord | None:
         """Return the broker that a node is, if it has registered."""
@@ -152,6 +155,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     latest_ms: int = 0
     latest_term: int = 0
     offsets_added: int = 0
+    security: SavedSecurity = SavedSecurity()
 
 
 _STATES: Final = msgspec.msgpack.Decoder(_Saved)
@@ -176,9 +180,10 @@ class ClusterState:
     consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     transactions: Transactions = field(default_factory=Transactions)
     sinks: Sinks = field(default_factory=Sinks)
+    security: Security = field(default_factory=Security)
     time: CommandTime = field(default_factory=CommandTime)
     changes: int = 0
-    """Commands that were applied here about anything but what coordinators decide."""
+    """Commands that were applied here about brokers, groups, topics and configs."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -237,16 +242,18 @@ class ClusterState:
             consumer_group_bytes=self.consumer_groups.taken_bytes,
             transactions=self.transactions.view(),
             sinks=self.sinks.view(),
+            security=self.security.view(),
         )
 
     def view_of_commits(self, before: ClusterView) -> ClusterView:
-        """Return a view as the last one, of its version, but for what coordinators decide."""
+        """Return a view as the last one, of its version, but for all that this does not count."""
         return replace(
             before,
             consumer_groups=dict(self.consumer_groups.records),
             consumer_group_bytes=self.consumer_groups.taken_bytes,
             transactions=self.transactions.view(),
             sinks=self.sinks.view(),
+            security=self.security.view(),
         )
 
     def encode(self) -> bytes:
@@ -266,6 +273,7 @@ class ClusterState:
             self.time.latest_ms,
             self.time.term,
             self.transactions.offsets_added,
+            self.security.saved(),
         )
         return msgspec.msgpack.encode(saved)
 
@@ -282,6 +290,7 @@ class ClusterState:
             answers=Answers.restored(saved.results, saved.sessions),
             consumer_groups=ConsumerGroups.restored(saved.consumer_groups),
             sinks=Sinks({one.name: one for one in saved.sinks}),
+            security=Security.restored(saved.security),
             time=CommandTime(saved.latest_ms, saved.latest_term),
         )
         state.transactions = Transactions.restored(

@@ -1,0 +1,227 @@
+"""Users, ACLs and quotas in the state of `__cluster`: commands of administrators.
+
+What is given by people is checked, and brought to one form, before it becomes a command: by the
+node that was asked. Here nothing may depend on the version of Python, as names in Unicode do.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from quorumlog.auth.acls import Acl, check_acl
+from quorumlog.auth.quotas import QuotaEntity, check_entity, check_quota
+from quorumlog.auth.rules import PrincipalRules
+from quorumlog.auth.scram import Verifier
+from quorumlog.auth.verifiers import check_verifier
+from quorumlog.auth.view import SecurityView
+from quorumlog.machine.cluster.commands import (
+    AlterAcls,
+    AlterQuotas,
+    AlterUsers,
+    QuotaChange,
+    SecurityAltered,
+    UserChange,
+)
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import UnexpectedArgumentError
+
+USERS_MAX: Final = 10_000
+"""Users of a cluster."""
+ACLS_MAX: Final = 100_000
+"""ACLs of a cluster."""
+PRINCIPAL_ACLS_MAX: Final = 10_000
+"""ACLs of one principal: they are compiled anew with each change of one of them (0.1 s)."""
+ENTITIES_MAX: Final = 10_000
+"""Entities that have quotas."""
+
+Outcome: TypeAlias = tuple[ResponseCode, str]
+_DONE: Final[Outcome] = (ResponseCode.SUCCESS, "")
+_NO_USER: Final = "there is no user {!r}"
+
+
+class SavedSecurity(msgspec.Struct, frozen=True, array_like=True):
+    """Users, ACLs and quotas as a snapshot has them; `version` is that of the view."""
+
+    version: int = 0
+    users: tuple[tuple[str, dict[str, Verifier]], ...] = ()
+    acls: tuple[Acl, ...] = ()
+    quotas: tuple[tuple[QuotaEntity, dict[str, float]], ...] = ()
+
+
+@dataclass(slots=True)
+class Security:
+    """All of it. What a user, a principal or an entity has is replaced, never changed.
+
+    `rules` are compiled when a view is asked for, of the principals that have changed since.
+    """
+
+    version: int = 0
+    users: dict[str, dict[str, Verifier]] = field(default_factory=dict)
+    acls: dict[str, dict[Acl, None]] = field(default_factory=dict)
+    quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
+    acl_count: int = 0
+    _rules: dict[str, PrincipalRules] = field(default_factory=dict)
+    _changed: set[str] = field(default_factory=set)
+    _view: SecurityView | None = None
+
+    # -- users --------------------------------------------------------------------------------
+
+    def alter_users(self, command: AlterUsers) -> SecurityAltered:
+        """Add, change and remove what is known of users' passwords."""
+        return self._altered(command.changes, self._alter_user)
+
+    def _alter_user(self, change: UserChange) -> Outcome:
+        name, before = change.name, self.users.get(change.name)
+        if change.exists is False and before is not None:
+            return ResponseCode.USER_EXISTS, f"there is a user {name!r} already"
+        if change.exists and before is None:
+            return ResponseCode.UNKNOWN_USER, _NO_USER.format(name)
+        if change.verifier is not None:
+            if before is None and len(self.users) >= USERS_MAX:
+                return ResponseCode.CLUSTER_FULL, f"a cluster has at most {USERS_MAX} users"
+            check_verifier(change.verifier, change.mechanism)
+            after = {**(before or {}), change.mechanism: change.verifier}
+        elif before is None:
+            return ResponseCode.UNKNOWN_USER, _NO_USER.format(name)
+        elif change.mechanism and change.mechanism not in before:
+            text = f"user {name!r} has no password for {change.mechanism}"
+            return ResponseCode.UNKNOWN_USER, text
+        else:
+            after = {
+                mechanism: one
+                for mechanism, one in before.items()
+                if change.mechanism not in ("", mechanism)
+            }
+        if after:
+            self.users[name] = after
+        else:
+            del self.users[name]
+        self._note()
+        return _DONE
+
+    # -- ACLs ---------------------------------------------------------------------------------
+
+    def alter_acls(self, command: AlterAcls) -> SecurityAltered:
+        """Remove and add ACLs: what is removed makes room."""
+        removed = self._altered(command.removed, self._remove_acl)
+        added = self._altered(command.added, self._add_acl)
+        return SecurityAltered([*added.outcomes, *removed.outcomes])
+
+    def _add_acl(self, acl: Acl) -> Outcome:
+        check_acl(acl)
+        before = self.acls.get(acl.principal, {})
+        if acl in before:
+            return _DONE
+        if self.acl_count >= ACLS_MAX:
+            return ResponseCode.CLUSTER_FULL, f"a cluster has at most {ACLS_MAX} ACLs"
+        if len(before) >= PRINCIPAL_ACLS_MAX:
+            text = f"{acl.principal} has {PRINCIPAL_ACLS_MAX} ACLs, and no room for more"
+            return ResponseCode.CLUSTER_FULL, f"{text}: give one for a prefix instead of many"
+        self._own_acls(acl.principal)[acl] = None
+        self.acl_count += 1
+        self._note()
+        return _DONE
+
+    def _remove_acl(self, acl: Acl) -> Outcome:
+        principal = acl.principal
+        if acl in self.acls.get(principal, ()):
+            left = self._own_acls(principal)
+            del left[acl]
+            if not left:
+                del self.acls[principal]
+            self.acl_count -= 1
+            self._note()
+        return _DONE
+
+    def _own_acls(self, principal: str) -> dict[Acl, None]:
+        """Return the ACLs of a principal, to be changed: views have those that were before."""
+        if principal not in self._changed:
+            self._changed.add(principal)
+            self.acls[principal] = dict(self.acls.get(principal, ()))
+        return self.acls.setdefault(principal, {})
+
+    # -- quotas -------------------------------------------------------------------------------
+
+    def alter_quotas(self, command: AlterQuotas) -> SecurityAltered:
+        """Set and remove quotas."""
+        return self._altered(command.changes, self._alter_quota)
+
+    def _alter_quota(self, change: QuotaChange) -> Outcome:
+        check_entity(change.entity)
+        check_quota(change.entity, change.key, change.value)
+        before = self.quotas.get(change.entity, {})
+        if change.value is None:
+            after = {key: value for key, value in before.items() if key != change.key}
+        elif not before and len(self.quotas) >= ENTITIES_MAX:
+            text = f"a cluster has quotas for at most {ENTITIES_MAX} users, client ids, addresses"
+            return ResponseCode.CLUSTER_FULL, text
+        else:
+            after = {**before, change.key: change.value}
+        if after != before:
+            if after:
+                self.quotas[change.entity] = after
+            else:
+                del self.quotas[change.entity]
+            self._note()
+        return _DONE
+
+    # -- as a whole ---------------------------------------------------------------------------
+
+    def _altered(self, changes: Iterable[Any], alter: Callable[[Any], Outcome]) -> SecurityAltered:
+        outcomes = []
+        for change in changes:
+            try:
+                outcomes.append(alter(change))
+            except UnexpectedArgumentError as error:
+                outcomes.append((error.code, str(error)))
+        return SecurityAltered(outcomes)
+
+    def _note(self) -> None:
+        self.version += 1
+        self._view = None
+
+    def view(self) -> SecurityView:
+        """Return what others may read while this goes on; the same one if nothing has changed."""
+        if self._view is None:
+            for principal in self._changed:
+                self._rules.pop(principal, None)
+                if principal in self.acls:
+                    self._rules[principal] = PrincipalRules(self.acls[principal])
+            self._changed.clear()
+            self._view = SecurityView(
+                self.version,
+                dict(self.users),
+                dict(self.acls),
+                dict(self._rules),
+                dict(self.quotas),
+            )
+        return self._view
+
+    def saved(self) -> SavedSecurity:
+        """Return what `restored` takes; equal histories lead to equal values."""
+        return SavedSecurity(
+            self.version,
+            tuple(self.users.items()),
+            tuple(acl for acls in self.acls.values() for acl in acls),
+            tuple(self.quotas.items()),
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedSecurity) -> "Security":
+        """Return what a snapshot has."""
+        found = cls(saved.version, dict(saved.users), {}, dict(saved.quotas), len(saved.acls))
+        for acl in saved.acls:
+            found.acls.setdefault(acl.principal, {})[acl] = None
+        found._changed = set(found.acls)
+        return found
+
+
+def takes_away(command: object) -> bool:
+    """Whether a command only removes users, ACLs or quotas."""
+    if isinstance(command, AlterUsers):
+        return all(one.verifier is None for one in command.changes)
+    if isinstance(command, AlterAcls):
+        return not command.added
+    return isinstance(command, AlterQuotas) and all(one.value is None for one in command.changes)

@@ -1,0 +1,182 @@
+"""Users, ACLs and quotas in the state of `__cluster`: what each command does, and its bounds."""
+
+import msgspec
+import pytest
+
+from cluster_commands import Coordinated
+from quorumlog.auth.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from quorumlog.auth.verifiers import verifier_of_salted
+from quorumlog.machine.cluster import security
+from quorumlog.machine.cluster.commands import (
+    AlterAcls,
+    AlterQuotas,
+    AlterUsers,
+    Envelope,
+    QuotaChange,
+    UserChange,
+    encode,
+)
+from quorumlog.machine.cluster.state import ClusterState
+from quorumlog.model.codes import ResponseCode
+
+SHA256, SHA512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
+OK, FULL = ResponseCode.SUCCESS, ResponseCode.CLUSTER_FULL
+ONE = verifier_of_salted(b"1" * 32, SHA256, b"salt", 4096)
+OTHER = verifier_of_salted(b"2" * 32, SHA256, b"salt", 4096)
+LONG = verifier_of_salted(b"3" * 64, SHA512, b"salt", 4096)
+ROOT = "User:root", "192.0.2.1:5000"
+ALICE = (("user", "alice"),)
+
+
+def acl(name="flights", principal="User:alice", **fields):
+    given = {
+        "resource_type": ResourceType.TOPIC,
+        "pattern": PatternType.LITERAL,
+        "host": "*",
+        "operation": Operation.READ,
+        "permission": Permission.ALLOW,
+    }
+    return Acl(name=name, principal=principal, **given | fields)
+
+
+class Cluster(Coordinated):
+    @property
+    def view(self):
+        return self.machine.view.security
+
+    def users(self, *changes):
+        return [code for code, _ in self.do(AlterUsers(*ROOT, list(changes))).outcomes]
+
+    def acls(self, added=(), removed=()):
+        result = self.do(AlterAcls(*ROOT, list(added), list(removed)))
+        return [code for code, _ in result.outcomes]
+
+    def quotas(self, *changes):
+        return [code for code, _ in self.do(AlterQuotas(*ROOT, list(changes))).outcomes]
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+# -- users --------------------------------------------------------------------------------------
+
+
+def test_a_user_is_added_gets_another_password_and_is_removed(cluster):
+    assert not cluster.view.has_users
+    assert cluster.users(UserChange("alice", SHA256, ONE, exists=False)) == [OK]
+    assert cluster.view.has_users
+    assert cluster.view.verifier("alice", SHA256) == ONE
+    assert cluster.users(UserChange("alice", SHA256, OTHER, exists=True)) == [OK]
+    assert cluster.view.verifier("alice", SHA256) == OTHER
+    assert cluster.users(UserChange("alice", "", None)) == [OK]
+    assert cluster.view.verifier("alice", SHA256) is None
+
+
+def test_a_user_may_have_a_password_for_each_mechanism(cluster):
+    cluster.users(UserChange("alice", SHA256, ONE), UserChange("alice", SHA512, LONG))
+    assert cluster.users(UserChange("alice", SHA256, None)) == [OK]
+    assert cluster.view.verifier("alice", SHA512) == LONG
+    assert cluster.users(UserChange("alice", SHA256, None)) == [ResponseCode.UNKNOWN_USER]
+
+
+def test_changes_that_cannot_be_made_do_not_hinder_others(cluster):
+    cluster.users(UserChange("alice", SHA256, ONE))
+    assert cluster.users(
+        UserChange("alice", SHA256, OTHER, exists=False),
+        UserChange("bob", SHA256, OTHER, exists=True),
+        UserChange("bob", "", None),
+        UserChange("bob", SHA512, ONE),
+        UserChange("carol", SHA256, ONE),
+    ) == [
+        ResponseCode.USER_EXISTS,
+        ResponseCode.UNKNOWN_USER,
+        ResponseCode.UNKNOWN_USER,
+        ResponseCode.UNEXPECTED_ARGUMENT,
+        OK,
+    ]
+    assert cluster.view.verifier("alice", SHA256) == ONE
+    assert set(cluster.view.users) == {"alice", "carol"}
+
+
+# -- views --------------------------------------------------------------------------------------
+
+
+def test_a_view_stays_what_it_was(cluster):
+    cluster.acls([acl()])
+    before = cluster.view
+    cluster.acls([acl("other")], [acl()])
+    cluster.users(UserChange("alice", SHA256, ONE))
+
+    assert list(before.acls_of(AclFilter())) == [acl()]
+    assert list(cluster.view.acls_of(AclFilter(principal="User:alice"))) == [acl("other")]
+    assert list(cluster.view.acls_of(AclFilter(principal="User:bob"))) == []
+    assert not before.has_users
+    assert before.version < cluster.view.version
+
+
+def test_rights_do_not_count_as_changes_of_what_clients_are_told_of_topics(cluster):
+    before = cluster.machine.view
+    cluster.acls([acl()])
+    after = cluster.machine.view
+    assert (after.version, after.topics) == (before.version, before.topics)
+    assert after.security.version > before.security.version
+
+
+def test_what_changes_nothing_makes_no_other_view(cluster):
+    cluster.acls([acl()])
+    before = cluster.view
+    assert cluster.acls([acl()], [acl("unknown")]) == [OK, OK]
+    assert cluster.view is before
+
+
+# -- bounds and formats -------------------------------------------------------------------------
+
+
+def test_numbers_of_users_acls_and_quotas_are_bounded(cluster, monkeypatch):
+    for name in ("USERS_MAX", "PRINCIPAL_ACLS_MAX", "ENTITIES_MAX"):
+        monkeypatch.setattr(security, name, 1)
+    monkeypatch.setattr(security, "ACLS_MAX", 2)
+    assert cluster.users(UserChange("a", SHA256, ONE), UserChange("b", SHA256, ONE)) == [OK, FULL]
+    assert cluster.acls([acl(), acl("second")]) == [OK, FULL]
+    assert cluster.acls([acl(principal="User:b"), acl(principal="User:c")]) == [OK, FULL]
+    assert cluster.acls([acl(principal="User:c")], [acl()]) == [OK, OK]
+    rate = "producer_byte_rate"
+    assert cluster.quotas(
+        QuotaChange(ALICE, rate, 5.0),
+        QuotaChange(ALICE, "consumer_byte_rate", 5.0),
+        QuotaChange((("user", None),), rate, 5.0),
+    ) == [OK, OK, FULL]
+
+
+def test_commands_are_checked_where_they_are_applied(cluster):
+    wrong = [acl(host="nowhere"), acl(operation=Operation.ANY)]
+    assert set(cluster.acls(wrong)) == {ResponseCode.UNEXPECTED_ARGUMENT}
+    assert cluster.quotas(QuotaChange((), "producer_byte_rate", 1.0)) == [
+        ResponseCode.UNEXPECTED_ARGUMENT
+    ]
+
+
+def test_snapshots_of_earlier_versions_have_no_users(cluster):
+    cluster.users(UserChange("alice", SHA256, ONE))
+    fields = msgspec.msgpack.decode(cluster.machine._state.encode())
+    state = ClusterState.decode(msgspec.msgpack.encode(fields[:-1]))
+    assert not state.security.view().has_users
+    assert set(state.topics) == {"orders", "bills"}
+
+
+@pytest.mark.parametrize(
+    ("command", "is_urgent"),
+    [
+        (AlterUsers(*ROOT, [UserChange("alice", "", None)]), True),
+        (AlterUsers(*ROOT, [UserChange("alice", SHA256, ONE)]), False),
+        (AlterAcls(*ROOT, [], [acl()]), True),
+        (AlterAcls(*ROOT, [acl()], [acl()]), False),
+        (AlterQuotas(*ROOT, [QuotaChange(ALICE, "producer_byte_rate", None)]), True),
+        (AlterQuotas(*ROOT, [QuotaChange(ALICE, "producer_byte_rate", 1.0)]), False),
+    ],
+)
+def test_rights_are_taken_away_on_full_disks_too(cluster, command, is_urgent):
+    body = encode(Envelope(bytes(16), 1, command))
+    assert cluster.machine.releases(memoryview(body)) is is_urgent
