@@ -235,6 +235,33 @@ INTERVAL = "group g: flushFileInterval is a whole number"
         ),
         (f"{HEAD}[[groups]]\npeers = 7\n", "[[groups]], number 1: peers is text in quotes, as in"),
         (f"{HEAD}{GROUP}[limits]\ngroupsMax = 'a'\n", "[limits]: groupsMax is a whole number"),
+        (f"{HEAD}{GROUP}[security]\nlogin = 'off'\n", "[security]: login is one of 'required', "),
+        (
+            f"{HEAD}{GROUP}[security]\nmechanisms = 'PLAIN'\n",
+            "[security]: mechanisms is a list of texts, as in [\"text\"], not 'PLAIN'",
+        ),
+        (
+            f"{HEAD}{GROUP}[security]\nmechanisms = [7]\n",
+            "[security]: mechanisms is a list of texts",
+        ),
+        (f"{HEAD}{GROUP}[security]\nlogn = 'none'\n", "unknown key `logn` in [security]; did you"),
+        (f"{HEAD}security = 7\n{GROUP}", "security is a table, begun by [security] in a line"),
+        (
+            f"{HEAD}{GROUP}[security]\nmechanisms = ['SCRAM-SHA-1']\n",
+            "[security]: mechanisms has 'SCRAM-SHA-1'; known are SCRAM-SHA-256, SCRAM-SHA-512,",
+        ),
+        (
+            f"{HEAD}{GROUP}[security]\nmechanisms = ['PLAIN', 'PLAIN']\n",
+            "[security]: mechanisms names one twice",
+        ),
+        (
+            f"{HEAD}{GROUP}[security]\nmechanisms = ['OAUTHBEARER']\noauthJwksFile = 'keys'\n",
+            "[security]: OAUTHBEARER in mechanisms needs oauthIssuer",
+        ),
+        (
+            f"{HEAD}{GROUP}[security]\nsuperUsers = ['admin']\n",
+            "[security]: superUsers has 'admin', which is no principal; write \"User:NAME\"",
+        ),
         (f"{HEAD}listen = 7101\n{GROUP}", 'listen is text in quotes, as in "text", not 7101'),
         (f"{HEAD}groups = 7\n", f"{NO_TABLES} not 7"),
         (f"{HEAD}groups = [7]\n", f"{NO_TABLES} not 7"),
@@ -263,6 +290,24 @@ def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, message):
     with pytest.raises(ConfigError) as refusal:
         load_config(path)
     assert str(refusal.value).startswith(f"{path}: {message}")
+
+
+def test_who_logs_in_and_how_is_read_with_paths_beside_the_file(tmp_path):
+    path = tmp_path / "n0.toml"
+    path.write_text(
+        f"{HEAD}{GROUP}[security]\nlogin = 'optional'\nmechanisms = ['PLAIN', 'OAUTHBEARER']\n"
+        "superUsers = ['User:admin']\noauthJwksFile = 'keys.json'\noauthIssuer = 'i'\n"
+        "oauthAudience = 'a'\n"
+    )
+    security = load_config(path).security
+    assert security.oauth_jwks_file == str(tmp_path / "keys.json")
+    assert (security.login, security.oauth_principal_claim) == ("optional", "sub")
+    path.write_text(f"{HEAD}{GROUP}[security]\n")
+    security = load_config(path).security
+    assert (security.login, security.oauth_jwks_file) == ("required", "")
+    assert security.mechanisms == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    path.write_text(f"{HEAD}{GROUP}")
+    assert load_config(path).security is None
 
 
 def test_where_metrics_are_sent_is_checked():

@@ -16,6 +16,7 @@ from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.config_keys import (
     GROUPS,
     LIMITS,
+    SECURITY,
     TLS,
     TOP,
     quotes_advice,
@@ -25,6 +26,7 @@ from quorumlog.model.config_keys import (
 from quorumlog.model.config_ranges import check_numbers
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
+from quorumlog.model.security_config import SecurityConfig
 from quorumlog.model.tls_config import TlsConfig
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
@@ -374,6 +376,8 @@ class NodeConfig(
     connections are served as well."""
     tls: TlsConfig | None = None
     """Certificates and what else TLS needs; none: nothing is encrypted."""
+    security: SecurityConfig | None = None
+    """Who has to log in, and how; none: nobody has to, and nobody can."""
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -555,6 +559,7 @@ def _types() -> dict[str, dict[str, object]]:
         GROUPS: GroupConfig,
         LIMITS: Limits,
         TLS: TlsConfig,
+        SECURITY: SecurityConfig,
     }
     return {
         table: {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
@@ -589,10 +594,12 @@ def load_config(path: str | Path) -> NodeConfig:
         config = _converted(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}{quotes_advice(str(error))}") from error
-    if config.tls is None:
-        return config
-    tls = config.tls.relative_to(Path(path).absolute().parent)
-    return msgspec.structs.replace(config, tls=tls)
+    directory, tls, security = Path(path).absolute().parent, config.tls, config.security
+    return msgspec.structs.replace(
+        config,
+        tls=None if tls is None else tls.relative_to(directory),
+        security=None if security is None else security.relative_to(directory),
+    )
 
 
 def _converted(document: Mapping[str, object]) -> NodeConfig:
@@ -605,6 +612,7 @@ def _converted(document: Mapping[str, object]) -> NodeConfig:
 def dump_config(config: NodeConfig) -> bytes:
     """Return the configuration as TOML that `load_config` reads back to an equal value."""
     document: dict[str, object] = msgspec.to_builtins(config)
-    if config.tls is None:  # TOML has no word for it
-        del document["tls"]
+    for name in ("tls", "security"):
+        if document[name] is None:  # TOML has no word for it
+            del document[name]
     return msgspec.toml.encode(document)

@@ -11,6 +11,7 @@ import msgspec
 from quorumlog.model.dledger_keys import REFUSED
 
 TOP, GROUPS, LIMITS, TLS = "the file's top", "[[groups]]", "[limits]", "[tls]"
+SECURITY: Final = "[security]"
 """The tables of a file as messages name them."""
 ALIKE = 0.75
 """A key is taken for a misspelt one if they are so alike, as `difflib` measures it."""
@@ -24,7 +25,8 @@ _KINDS: Final = {
     str: 'text in quotes, as in "text"',
 }
 _WRONG: Final = re.compile(
-    r"(?:Expected `|Invalid enum value ).* - at `\$(?:\.(groups)\[(\d+)\]|\.(limits|tls))?\.(\w+)`"
+    r"(?:Expected `|Invalid enum value ).* - at "
+    r"`\$(?:\.(groups)\[(\d+)\]|\.(limits|tls|security))?\.(?!groups\[)(\w+)(?:\[\d+\])?`"
 )
 """How the decoder speaks of a value of a wrong type, and where it stands."""
 _NO_GROUP: Final = re.compile(r"Expected `object`, got `\w+` - at `\$\.groups\[(\d+)\]`")
@@ -45,7 +47,7 @@ def key_of(name: str) -> str:
 def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]]) -> str:
     """Return which keys of a file are unknown, and what to do about each; "" if all are known.
 
-    `tables`: for TOP, GROUPS, LIMITS and TLS the keys that belong there.
+    `tables`: for TOP, GROUPS and the other tables the keys that belong there.
     """
     found = [_unknown_key(key, TOP, TOP, tables) for key in document if key not in tables[TOP]]
     groups = document.get("groups")
@@ -54,7 +56,7 @@ def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]])
             where = f"{GROUPS} (group {group.get('group', '?')})"
             unknown = [key for key in group if key not in tables[GROUPS]]
             found += [_unknown_key(key, where, GROUPS, tables) for key in unknown]
-    for name in (LIMITS, TLS):
+    for name in (LIMITS, TLS, SECURITY):
         table = document.get(name.strip("[]"))
         if isinstance(table, dict):
             unknown = [key for key in table if key not in tables[name]]
@@ -115,7 +117,7 @@ def wrong_value_in(
 ) -> str:
     """Return what is wrong with a value of a file in its own words; `reason` if they have none.
 
-    `reason` is the decoder's. `types`: for TOP, GROUPS, LIMITS and TLS the types of all keys.
+    `reason` is the decoder's. `types`: for TOP, GROUPS and the other tables the types of all keys.
     """
     found = _WRONG.fullmatch(reason)
     if found is None:
