@@ -1,0 +1,358 @@
+"""Logins of a node, by either port: what is offered, who is in, and how refusals are answered."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from quorumlog.auth.failure_delays import FailureDelays
+from quorumlog.auth.oauthbearer import OauthbearerExchange, TokenRules
+from quorumlog.auth.plain import PlainExchange
+from quorumlog.auth.principals import USER, principal_of
+from quorumlog.auth.remembered import Remembered
+from quorumlog.auth.sasl import (
+    MESSAGE_BYTES_MAX,
+    STEPS_MAX,
+    Compute,
+    Continue,
+    Done,
+    Exchange,
+    Failed,
+    Reason,
+    Step,
+)
+from quorumlog.auth.scram import Decoys, Verifiers
+from quorumlog.model.bounds import NAME_LENGTH_MAX
+from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.security_config import (
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    SecurityConfig,
+)
+
+ANONYMOUS: Final = f"{USER}ANONYMOUS"
+"""The principal of who has not said who they are, as in Kafka."""
+COMPUTED_MAX: Final = 100
+"""Logins by PLAIN of a node whose passwords wait to be checked on threads; more are refused."""
+REFUSED_TEXT: Final = "login refused"
+"""What a client is told, whatever the reason: another text would help who guesses."""
+BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
+_SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
+Result = TypeVar("Result")
+
+
+class Channel(NamedTuple):
+    """What is known of a connection. `address`: the client's host, without its port."""
+
+    address: str
+    is_encrypted: bool
+    is_loopback: bool
+
+
+class LoggedIn(NamedTuple):
+    """The client is `principal`. `lifetime_ms`: how long that holds; 0: no end."""
+
+    principal: str
+    data: bytes
+    lifetime_ms: int
+
+
+class Refused(NamedTuple):
+    """The client is not let in, and the connection is to be closed; `text` is for the client.
+
+    `is_busy`: it may try again at once.
+    """
+
+    text: str = REFUSED_TEXT
+    is_busy: bool = False
+
+
+Answer: TypeAlias = Continue | LoggedIn | Refused
+
+
+class LoginEvent(NamedTuple):
+    """A login that has ended, for the log of a node. `reason`: why it was refused; None: it was
+    not."""
+
+    address: str
+    mechanism: str
+    user: str
+    reason: Reason | None
+    text: str = ""
+
+
+class Cancellable(Protocol):
+    """A call that waits for its time."""
+
+    def cancel(self) -> None:
+        """Do not make it."""
+        ...
+
+
+class WorkerThreads(Protocol):
+    """Runs what takes long."""
+
+    def run(
+        self,
+        work: Callable[[], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+        client: object,
+    ) -> None:
+        """Run `work` on a thread, then `done` or `failed` on the loop."""
+        ...
+
+    def forget(self, client: object) -> None:
+        """Neither run nor report what is for this client."""
+        ...
+
+
+class LoginEnvironment(NamedTuple):
+    """What logins need from outside.
+
+    `now` reads a clock that never goes back, in seconds, `wall_ms` Unix time in milliseconds.
+    `later` makes a call after some seconds. `nonce` returns text that was not there before.
+    `is_ready`: whether the node knows yet which users there are.
+    """
+
+    now: Callable[[], float]
+    wall_ms: Callable[[], int]
+    later: Callable[[float, Callable[[], None]], Cancellable]
+    threads: WorkerThreads
+    nonce: Callable[[], str]
+    is_ready: Callable[[], bool]
+    told: Callable[[LoginEvent], None]
+
+
+@dataclass(slots=True)
+class LoginCounters:
+    """Totals since the start; `refused` by reason. `computed`: passwords on threads just now."""
+
+    accepted: int = 0
+    refused: dict[Reason, int] = field(default_factory=dict)
+    busy: int = 0
+    computed: int = 0
+
+
+class Logins:
+    """What all logins of a node share.
+
+    `tokens`: what tokens must say; None: OAUTHBEARER is not offered.
+    """
+
+    def __init__(
+        self,
+        config: SecurityConfig,
+        verifiers: Verifiers,
+        decoys: Decoys,
+        remembered: Remembered,
+        tokens: TokenRules | None,
+        environment: LoginEnvironment,
+    ) -> None:
+        self.config = config
+        self.environment = environment
+        self.counters = LoginCounters()
+        self.delays = FailureDelays()
+        self._verifiers = verifiers
+        self._decoys = decoys
+        self._remembered = remembered
+        self._tokens = tokens
+
+    @property
+    def are_required(self) -> bool:
+        """Whether clients have to say who they are."""
+        return self.config.login == "required"
+
+    def offered(self, channel: Channel) -> list[str]:
+        """Return the mechanisms that a client may use on a connection.
+
+        What carries a secret needs TLS. Without it SCRAM may be used within one machine only.
+        """
+        if self.config.login == "none":
+            return []
+        known = self.config.mechanisms
+        if channel.is_encrypted:
+            return list(known)
+        return [one for one in known if one in _SCRAM] if channel.is_loopback else []
+
+    def exchange(self, mechanism: str) -> Exchange | None:
+        """Return a new login by a mechanism; None: there is no such one."""
+        # scramp takes 0.1 s and 9 MiB: only nodes where somebody logs in pay for it
+        from quorumlog.auth.scram_exchange import ScramExchange  # noqa: PLC0415
+
+        environment = self.environment
+        if mechanism in _SCRAM:
+            return ScramExchange(mechanism, self._verifiers, self._decoys, environment.nonce())
+        if mechanism == PLAIN:
+            return PlainExchange(self._verifiers, self._decoys, self._remembered, environment.now)
+        if mechanism == OAUTHBEARER and self._tokens is not None:
+            return OauthbearerExchange(self._tokens)
+        return None
+
+
+class ConnectionLogin:
+    """Who the client of one connection is. `principal`: who it is by its certificate.
+
+    It may log in again, to be in for longer (KIP-368), as the same user only.
+    """
+
+    def __init__(self, logins: Logins, channel: Channel, principal: str = ANONYMOUS) -> None:
+        self._logins = logins
+        self._channel = channel
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        self._steps = 0
+        self._since = 0.0
+        self._timer: Cancellable | None = None
+        self._is_waiting = self._is_computed = self._is_over = self._has_logged_in = False
+        self._until: float | None = None
+        self.principal = principal
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the client has to log in before it may ask for anything."""
+        return self._logins.are_required and self.principal == ANONYMOUS
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the client has to log in again before it may ask for anything."""
+        return self._until is not None and self._logins.environment.now() >= self._until
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism of the login that has begun; empty: none has."""
+        return self._mechanism if self._exchange is not None else ""
+
+    @property
+    def offered(self) -> list[str]:
+        """The mechanisms that the client may use."""
+        return self._logins.offered(self._channel)
+
+    def begin(self, mechanism: str) -> bool:
+        """Begin a login; return whether the mechanism is offered."""
+        is_offered = not self._is_over and mechanism in self.offered
+        self._mechanism, self._steps = mechanism, 0
+        self._exchange = self._logins.exchange(mechanism) if is_offered else None
+        if self._exchange is None:
+            self._count(Reason.MECHANISM, f"offered are {', '.join(self.offered) or 'none'}")
+        return self._exchange is not None
+
+    def step(self, data: bytes, done: Callable[[Answer], None]) -> None:
+        """Take a message of the client; `done` is called with the answer, now or later.
+
+        It is not called any more after `end`.
+        """
+        environment = self._logins.environment
+        self._since = environment.now()
+        exchange = self._exchange
+        self._steps += 1
+        if exchange is None or self._is_waiting or self._is_over:
+            self._refuse(Failed(Reason.MALFORMED, "a message outside of a login"), done)
+        elif self._steps > STEPS_MAX or len(data) > MESSAGE_BYTES_MAX:
+            self._refuse(Failed(Reason.MALFORMED, "too many or too long messages"), done)
+        elif not environment.is_ready():
+            self._busy(done)
+        else:
+            self._take(exchange.step(data), done)
+
+    def _take(self, step: Step, done: Callable[[Answer], None]) -> None:
+        if isinstance(step, Compute):
+            self._compute(step, done)
+        elif isinstance(step, Continue):
+            done(step)
+        elif isinstance(step, Failed):
+            self._refuse(step, done)
+        else:
+            self._accept(step, done)
+
+    def _compute(self, step: Compute, done: Callable[[Answer], None]) -> None:
+        counters = self._logins.counters
+        if counters.computed >= COMPUTED_MAX:
+            self._busy(done)
+            return
+        counters.computed += 1
+        self._is_waiting = self._is_computed = True
+
+        def ended() -> None:
+            self._is_waiting = self._is_computed = False
+            counters.computed -= 1
+
+        def computed(value: bool) -> None:
+            ended()
+            if not self._is_over:
+                self._take(step.then(value), done)
+
+        def failed(error: Exception) -> None:
+            ended()
+            if not self._is_over:
+                self._busy(done)
+
+        self._logins.environment.threads.run(step.work, computed, failed, self)
+
+    def _accept(self, step: Done, done: Callable[[Answer], None]) -> None:
+        logins = self._logins
+        try:
+            principal = principal_of(step.user)
+        except UnexpectedArgumentError as error:
+            self._refuse(Failed(Reason.MALFORMED, str(error)), done)
+            return
+        refused = self._why_not(principal)
+        if refused is not None:
+            self._refuse(refused, done)
+            return
+        environment, lifetime_ms = logins.environment, 0
+        self._until = None
+        if step.expires_ms:
+            lifetime_ms = max(1, step.expires_ms - environment.wall_ms())
+            self._until = environment.now() + lifetime_ms / 1000
+        self.principal, self._exchange, self._has_logged_in = principal, None, True
+        self._count(None, user=step.user)
+        done(LoggedIn(principal, step.data, lifetime_ms))
+
+    def _why_not(self, principal: str) -> Failed | None:
+        if principal == ANONYMOUS:
+            return Failed(Reason.OTHER_USER, "the name of those who have not logged in")
+        if principal in self._logins.config.super_users:
+            return Failed(Reason.SUPER_USER, "a super user comes by a certificate")
+        if self._has_logged_in and principal != self.principal:
+            return Failed(Reason.OTHER_USER, f"the connection is that of {self.principal}")
+        return None
+
+    def _refuse(self, failed: Failed, done: Callable[[Answer], None]) -> None:
+        """Answer later, counted from when the message came: how long it took says nothing then."""
+        logins, environment = self._logins, self._logins.environment
+        user = self._user
+        self._count(failed.reason, failed.text, user)
+        delay = logins.delays.failed(self._channel.address, user, self._since)
+        self._exchange, self._is_over, self._is_waiting = None, True, True
+        left = max(0.0, self._since + delay - environment.now())
+        self._timer = environment.later(left, lambda: done(Refused()))
+
+    def _busy(self, done: Callable[[Answer], None]) -> None:
+        self._logins.counters.busy += 1
+        self._exchange, self._is_over = None, True
+        done(Refused(BUSY_TEXT, is_busy=True))
+
+    @property
+    def _user(self) -> str:
+        return "" if self._exchange is None else self._exchange.user[:NAME_LENGTH_MAX]
+
+    def _count(self, reason: Reason | None, text: str = "", user: str = "") -> None:
+        counters = self._logins.counters
+        if reason is None:
+            counters.accepted += 1
+        else:
+            counters.refused[reason] = counters.refused.get(reason, 0) + 1
+        event = LoginEvent(self._channel.address, self._mechanism, user, reason, text)
+        self._logins.environment.told(event)
+
+    def end(self) -> None:
+        """The connection has ended: nothing is answered any more."""
+        self._is_over, self._exchange = True, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_computed:
+            self._is_computed = False
+            self._logins.counters.computed -= 1
+            self._logins.environment.threads.forget(self)

@@ -1,0 +1,267 @@
+"""Logins on a connection: what is offered where, how refusals are answered, what is bounded."""
+
+import pytest
+
+from login_access import (
+    LOOPBACK,
+    TLS,
+    Clock,
+    Issuer,
+    Users,
+    bearer_message,
+    login_of,
+    logins_of,
+    plain_message,
+    scram_login,
+)
+from quorumlog.auth.failure_delays import ENTRIES_MAX, FORGOTTEN_S, FailureDelays
+from quorumlog.auth.login import (
+    ANONYMOUS,
+    BUSY_TEXT,
+    COMPUTED_MAX,
+    Channel,
+    LoggedIn,
+    Refused,
+)
+from quorumlog.auth.sasl import MESSAGE_BYTES_MAX, Continue, Reason
+
+REMOTE = Channel("192.0.2.7", is_encrypted=False, is_loopback=False)
+SCRAM = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+class World:
+    """Logins of a node, whose users are alice and bob."""
+
+    def __init__(self, **config):
+        self.clock = Clock()
+        self.users = Users({"alice": "secret", "bob": "other"})
+        self.issuer = Issuer(self.clock) if config.pop("has_tokens", False) else None
+        keys = self.issuer.public if self.issuer else ()
+        self.logins = logins_of(self.clock, self.users, keys, **config)
+
+    @property
+    def counters(self):
+        return self.logins.counters
+
+    def login(self, channel=TLS, **principal):
+        return login_of(self.logins, channel, **principal)
+
+    def plain(self, user, password, login=None):
+        """Log in by PLAIN; return the answers as they come, and the login."""
+        login, answers = login or self.login(), []
+        assert login.begin("PLAIN")
+        login.step(plain_message(user, password), answers.append)
+        self.clock.compute()
+        return answers, login
+
+
+def test_a_login_gives_a_connection_its_principal():
+    world = World()
+    login = world.login()
+    assert (login.principal, login.is_needed) == (ANONYMOUS, True)
+    answers = scram_login(login, "alice", "secret")
+    assert isinstance(answers[0], Continue)
+    assert answers[1][::2] == ("User:alice", 0)
+    assert (login.principal, login.is_needed, login.is_expired) == ("User:alice", False, False)
+    assert world.counters.accepted == 1
+    (event,) = world.clock.events
+    assert event[:4] == ("192.0.2.7", "SCRAM-SHA-256", "alice", None)
+
+
+@pytest.mark.parametrize(
+    ("channel", "login", "offered"),
+    [
+        (TLS, "required", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]),
+        (LOOPBACK, "required", SCRAM),
+        (REMOTE, "required", []),
+        (TLS, "none", []),
+        (LOOPBACK, "optional", SCRAM),
+    ],
+)
+def test_a_secret_is_sent_inside_tls_only(channel, login, offered):
+    world = World(login=login)
+    assert world.login(channel).offered == offered
+    for mechanism in ("SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "SCRAM-SHA-1", ""):
+        assert world.login(channel).begin(mechanism) == (mechanism in offered)
+
+
+@pytest.mark.parametrize(
+    ("login", "principal", "is_needed"),
+    [
+        ("required", ANONYMOUS, True),
+        ("required", "User:carol", False),  # by a certificate
+        ("optional", ANONYMOUS, False),
+        ("none", ANONYMOUS, False),
+    ],
+)
+def test_who_has_to_log_in(login, principal, is_needed):
+    assert World(login=login).login(principal=principal).is_needed == is_needed
+
+
+def test_who_has_a_certificate_and_logs_in_is_who_has_logged_in():
+    login = World().login(principal="User:carol")
+    scram_login(login, "alice", "secret")
+    assert login.principal == "User:alice"
+
+
+def test_refusals_have_one_text_and_are_answered_later_each_time():
+    world = World()
+    for number, delay in enumerate([0.5, 1, 2, 4, 8, 8]):
+        answers, _ = world.plain("alice", f"wrong {number}")
+        world.clock.sleep(delay - 0.01)
+        assert answers == []
+        world.clock.sleep(0.02)
+        assert answers == [Refused("login refused")]
+    assert world.plain("alice", "secret")[0], "nobody is locked out"
+    for user in ("carol", "bob"):  # each name by itself
+        answers, _ = world.plain(user, "wrong")
+        world.clock.sleep(0.51)
+        assert answers == [Refused("login refused")]
+    reasons = {Reason.PASSWORD: 7, Reason.UNKNOWN_USER: 1}
+    assert (world.counters.refused, world.counters.accepted) == (reasons, 1)
+
+
+def test_the_time_of_a_refusal_does_not_show_how_long_it_took():
+    world = World()
+    login, answers = world.login(), []
+    login.begin("PLAIN")
+    login.step(plain_message("alice", "wrong"), answers.append)
+    world.clock.sleep(0.3)  # until a thread has computed it
+    world.clock.compute()
+    world.clock.sleep(0.19)
+    assert answers == []
+    world.clock.sleep(0.02)
+    assert answers == [Refused()]
+
+
+def test_refusals_are_forgotten_and_their_number_is_bounded():
+    delays = FailureDelays()
+    assert [delays.failed("a", "n", 0.0) for _ in range(3)] == [0.5, 1.0, 2.0]
+    assert delays.failed("b", "n", 0.0) == 0.5
+    assert delays.failed("a", "n", FORGOTTEN_S) == 0.5
+    for number in range(ENTRIES_MAX):
+        delays.failed("a", str(number), FORGOTTEN_S)
+    assert len(delays) == ENTRIES_MAX
+    assert delays.failed("a", "n", FORGOTTEN_S) == 0.5, "the oldest one was forgotten"
+    assert delays.failed("a", str(ENTRIES_MAX - 1), FORGOTTEN_S) == 1.0
+
+
+def test_passwords_on_threads_are_bounded():
+    world = World()
+    logins = [world.login() for _ in range(COMPUTED_MAX + 1)]
+    answers = []
+    for login in logins:
+        login.begin("PLAIN")
+        login.step(plain_message("alice", "secret"), answers.append)
+    assert answers == [Refused(BUSY_TEXT, is_busy=True)]
+    assert (world.counters.busy, world.counters.computed) == (1, COMPUTED_MAX)
+    logins[0].end()  # its connection has ended
+    assert (len(world.clock.work), world.counters.computed) == (COMPUTED_MAX - 1,) * 2
+    world.clock.compute()
+    assert len(answers) == COMPUTED_MAX
+    assert (world.counters.accepted, world.counters.computed) == (COMPUTED_MAX - 1, 0)
+
+
+def test_a_node_that_does_not_know_its_users_yet_refuses_nobody_for_good():
+    world = World()
+    world.clock.is_ready = False
+    login, answers = world.login(), []
+    login.begin("SCRAM-SHA-256")
+    login.step(b"n,,n=alice,r=abc", answers.append)
+    assert answers == [Refused(BUSY_TEXT, is_busy=True)]
+    assert world.users.asked == []
+
+
+def test_nothing_is_answered_on_a_connection_that_has_ended():
+    world = World()
+    answers, login = world.plain("alice", "wrong")
+    login.end()
+    world.clock.sleep(10)
+    assert answers == []
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [b"n,,n=alice,r=abc", b"c=biws,r=abc,p=AA=="],
+        [b"x" * (MESSAGE_BYTES_MAX + 1)],
+        [b""],
+    ],
+)
+def test_after_a_refusal_a_connection_takes_no_further_login(messages):
+    world = World()
+    login, answers = world.login(), []
+    login.begin("SCRAM-SHA-256")
+    for message in messages:
+        login.step(message, answers.append)
+    world.clock.sleep(1)
+    assert answers[-1] == Refused()
+    assert not login.begin("SCRAM-SHA-256")
+    login.step(b"n,,n=alice,r=abc", answers.append)
+    world.clock.sleep(8)
+    assert answers[-2:] == [Refused(), Refused()]
+    assert login.is_needed
+
+
+def test_messages_beside_a_login_are_refused():
+    world = World()
+    login, answers = world.login(), []
+    login.step(b"n,,n=alice,r=abc", answers.append)  # before it has begun
+    world.clock.sleep(1)
+    assert answers == [Refused()]
+    login, answers = world.login(), []
+    login.begin("PLAIN")
+    for _ in range(2):  # while the first one is computed
+        login.step(plain_message("alice", "secret"), answers.append)
+    world.clock.compute()
+    world.clock.sleep(8)
+    assert answers == [Refused()]
+    assert login.principal == ANONYMOUS
+    assert world.counters.refused == {Reason.MALFORMED: 2}
+    assert world.counters.computed == 0
+
+
+def test_nobody_becomes_a_super_user_by_a_password():
+    world = World(super_users=["User:alice"])
+    answers, login = world.plain("alice", "secret")
+    world.clock.sleep(1)
+    assert answers == [Refused()]
+    assert login.principal == ANONYMOUS
+    assert world.counters.refused == {Reason.SUPER_USER: 1}
+    assert login_of(world.logins, TLS, principal="User:alice").is_needed is False
+
+
+@pytest.mark.parametrize("name", ["ANONYMOUS", "*", "a" * 129, "a\nb", ""])
+def test_names_that_nobody_may_have_are_refused(name):
+    world = World(has_tokens=True)
+    login, answers = world.login(), []
+    login.begin("OAUTHBEARER")
+    login.step(bearer_message(world.issuer.token(sub=name)), answers.append)
+    world.clock.sleep(1)
+    assert answers == [Refused()]
+
+
+def test_a_token_expires_and_the_user_logs_in_again():
+    world = World(has_tokens=True)
+    login, answers = world.login(), []
+
+    def log_in(**claims):
+        login.begin("OAUTHBEARER")
+        login.step(bearer_message(world.issuer.token(**claims)), answers.append)
+
+    log_in()
+    assert answers == [LoggedIn("User:alice", b"", 60_000)]
+    world.clock.sleep(59)
+    assert not login.is_expired
+    log_in()
+    world.clock.sleep(2)
+    assert not login.is_expired
+    world.clock.sleep(58)
+    assert login.is_expired
+    log_in()
+    assert not login.is_expired
+    log_in(sub="bob")
+    world.clock.sleep(1)
+    assert answers[-1] == Refused()
+    assert world.counters.refused == {Reason.OTHER_USER: 1}
+    assert login.principal == "User:alice"
