@@ -8,14 +8,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from scramp import ScramClient, ScramMechanism
 
 from quorumlog.auth.decoys import HmacDecoys
-from quorumlog.auth.login import Channel, ConnectionLogin, LoginEnvironment, Logins
+from quorumlog.auth.login import ConnectionLogin, LoginCounters, LoginEnvironment, Logins, Origin
 from quorumlog.auth.oauthbearer import TokenRules, keys_of
 from quorumlog.auth.remembered import Remembered
 from quorumlog.auth.scram import Verifier
 from quorumlog.model.security_config import SecurityConfig
 
-LOOPBACK = Channel("127.0.0.1", is_encrypted=False, is_loopback=True)
-TLS = Channel("192.0.2.7", is_encrypted=True, is_loopback=False)
+LOOPBACK = Origin("127.0.0.1", is_encrypted=False, is_loopback=True)
+TLS = Origin("192.0.2.7", is_encrypted=True, is_loopback=False)
 SALT = b"0123456789abcdef"
 
 
@@ -131,12 +131,18 @@ def security(**keys):
 def logins_of(clock, users, keys=(), **config):
     tokens = TokenRules(lambda: list(keys), "issuer", "log", "sub", clock.wall_ms)
     return Logins(
-        security(**config), users, CountedDecoys(), Remembered(b"key"), tokens, clock.environment
+        security(**config),
+        users,
+        CountedDecoys(),
+        Remembered(b"key"),
+        tokens,
+        clock.environment,
+        LoginCounters(),
     )
 
 
-def login_of(logins, channel=TLS, **principal):
-    return ConnectionLogin(logins, channel, **principal)
+def login_of(logins, origin=TLS, **principal):
+    return ConnectionLogin(logins, origin, **principal)
 
 
 def plain_message(user, password, authorized=""):

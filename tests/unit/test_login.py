@@ -19,13 +19,13 @@ from quorumlog.auth.login import (
     ANONYMOUS,
     BUSY_TEXT,
     COMPUTED_MAX,
-    Channel,
     LoggedIn,
+    Origin,
     Refused,
 )
 from quorumlog.auth.sasl import MESSAGE_BYTES_MAX, Continue, Reason
 
-REMOTE = Channel("192.0.2.7", is_encrypted=False, is_loopback=False)
+REMOTE = Origin("192.0.2.7", is_encrypted=False, is_loopback=False)
 SCRAM = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
@@ -43,8 +43,8 @@ class World:
     def counters(self):
         return self.logins.counters
 
-    def login(self, channel=TLS, **principal):
-        return login_of(self.logins, channel, **principal)
+    def login(self, origin=TLS, **principal):
+        return login_of(self.logins, origin, **principal)
 
     def plain(self, user, password, login=None):
         """Log in by PLAIN; return the answers as they come, and the login."""
@@ -69,7 +69,7 @@ def test_a_login_gives_a_connection_its_principal():
 
 
 @pytest.mark.parametrize(
-    ("channel", "login", "offered"),
+    ("origin", "login", "offered"),
     [
         (TLS, "required", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]),
         (LOOPBACK, "required", SCRAM),
@@ -78,11 +78,11 @@ def test_a_login_gives_a_connection_its_principal():
         (LOOPBACK, "optional", SCRAM),
     ],
 )
-def test_a_secret_is_sent_inside_tls_only(channel, login, offered):
+def test_a_secret_is_sent_inside_tls_only(origin, login, offered):
     world = World(login=login)
-    assert world.login(channel).offered == offered
+    assert world.login(origin).offered == offered
     for mechanism in ("SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "SCRAM-SHA-1", ""):
-        assert world.login(channel).begin(mechanism) == (mechanism in offered)
+        assert world.login(origin).begin(mechanism) == (mechanism in offered)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.failure_delays import FailureDelays
 from quorumlog.auth.oauthbearer import OauthbearerExchange, TokenRules
 from quorumlog.auth.plain import PlainExchange
-from quorumlog.auth.principals import USER, principal_of
+from quorumlog.auth.principals import principal_of
 from quorumlog.auth.remembered import Remembered
 from quorumlog.auth.sasl import (
     MESSAGE_BYTES_MAX,
@@ -31,8 +32,6 @@ from quorumlog.model.security_config import (
     SecurityConfig,
 )
 
-ANONYMOUS: Final = f"{USER}ANONYMOUS"
-"""The principal of who has not said who they are, as in Kafka."""
 COMPUTED_MAX: Final = 100
 """Logins by PLAIN of a node whose passwords wait to be checked on threads; more are refused."""
 REFUSED_TEXT: Final = "login refused"
@@ -42,8 +41,8 @@ _SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 Result = TypeVar("Result")
 
 
-class Channel(NamedTuple):
-    """What is known of a connection. `address`: the client's host, without its port."""
+class Origin(NamedTuple):
+    """Where a login comes from. `address`: the client's host, without its port."""
 
     address: str
     is_encrypted: bool
@@ -149,10 +148,11 @@ class Logins:
         remembered: Remembered,
         tokens: TokenRules | None,
         environment: LoginEnvironment,
+        counters: LoginCounters,
     ) -> None:
         self.config = config
         self.environment = environment
-        self.counters = LoginCounters()
+        self.counters = counters
         self.delays = FailureDelays()
         self._verifiers = verifiers
         self._decoys = decoys
@@ -164,7 +164,7 @@ class Logins:
         """Whether clients have to say who they are."""
         return self.config.login == "required"
 
-    def offered(self, channel: Channel) -> list[str]:
+    def offered(self, origin: Origin) -> list[str]:
         """Return the mechanisms that a client may use on a connection.
 
         What carries a secret needs TLS. Without it SCRAM may be used within one machine only.
@@ -172,9 +172,9 @@ class Logins:
         if self.config.login == "none":
             return []
         known = self.config.mechanisms
-        if channel.is_encrypted:
+        if origin.is_encrypted:
             return list(known)
-        return [one for one in known if one in _SCRAM] if channel.is_loopback else []
+        return [one for one in known if one in _SCRAM] if origin.is_loopback else []
 
     def exchange(self, mechanism: str) -> Exchange | None:
         """Return a new login by a mechanism; None: there is no such one."""
@@ -197,9 +197,9 @@ class ConnectionLogin:
     It may log in again, to be in for longer (KIP-368), as the same user only.
     """
 
-    def __init__(self, logins: Logins, channel: Channel, principal: str = ANONYMOUS) -> None:
+    def __init__(self, logins: Logins, origin: Origin, principal: str = ANONYMOUS) -> None:
         self._logins = logins
-        self._channel = channel
+        self._origin = origin
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._steps = 0
@@ -220,14 +220,19 @@ class ConnectionLogin:
         return self._until is not None and self._logins.environment.now() >= self._until
 
     @property
-    def mechanism(self) -> str:
-        """The mechanism of the login that has begun; empty: none has."""
-        return self._mechanism if self._exchange is not None else ""
+    def is_under_way(self) -> bool:
+        """Whether a login has begun that has not ended."""
+        return self._exchange is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a login was refused: the connection ends once that is answered."""
+        return self._is_over
 
     @property
     def offered(self) -> list[str]:
         """The mechanisms that the client may use."""
-        return self._logins.offered(self._channel)
+        return self._logins.offered(self._origin)
 
     def begin(self, mechanism: str) -> bool:
         """Begin a login; return whether the mechanism is offered."""
@@ -324,7 +329,7 @@ class ConnectionLogin:
         logins, environment = self._logins, self._logins.environment
         user = self._user
         self._count(failed.reason, failed.text, user)
-        delay = logins.delays.failed(self._channel.address, user, self._since)
+        delay = logins.delays.failed(self._origin.address, user, self._since)
         self._exchange, self._is_over, self._is_waiting = None, True, True
         left = max(0.0, self._since + delay - environment.now())
         self._timer = environment.later(left, lambda: done(Refused()))
@@ -344,7 +349,7 @@ class ConnectionLogin:
             counters.accepted += 1
         else:
             counters.refused[reason] = counters.refused.get(reason, 0) + 1
-        event = LoginEvent(self._channel.address, self._mechanism, user, reason, text)
+        event = LoginEvent(self._origin.address, self._mechanism, user, reason, text)
         self._logins.environment.told(event)
 
     def end(self) -> None:

@@ -84,7 +84,12 @@ class Broker:
 
         Until then a topic that is not known here may exist, and clients would be told of no broker.
         """
-        return self._parts is not None and self._parts.is_complete and self.broker_id >= 0
+        return self.knows_cluster and self.broker_id >= 0
+
+    @property
+    def knows_cluster(self) -> bool:
+        """Whether all is known here that was committed in `__cluster` when this node started."""
+        return self._parts is not None and self._parts.is_complete
 
     @property
     def refusal(self) -> str:

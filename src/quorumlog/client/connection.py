@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quorumlog.client.login import LoginOfClient
 from quorumlog.client.silence_watch import SilenceWatch
 from quorumlog.log_events import reason_of
 from quorumlog.model.block import Buffer
@@ -12,6 +13,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import (
     LeaderPendingFullError,
+    LoginError,
     NetworkError,
     Outcome,
     RemoteProtocolError,
@@ -20,8 +22,9 @@ from quorumlog.model.errors import (
     error_for,
 )
 from quorumlog.model.limits import Limits
-from quorumlog.model.messages.base import Hello, Request, Response, Responses
+from quorumlog.model.messages.base import Hello, Message, Request, Response, Responses
 from quorumlog.model.messages.client import FetchRequest, GroupIdentity, MetadataRequest
+from quorumlog.model.messages.login import Authenticate, Authenticated
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.transport.connection import Connection
 from quorumlog.transport.resolver import Resolver, connect_to
@@ -31,12 +34,15 @@ from quorumlog.wire.frame import Frame, RefusedFrame
 from quorumlog.wire.joined import split
 from quorumlog.wire.versions import stating_versions
 
+LOGIN_TIMEOUT_S = 12.0
+"""Time for a login, in seconds: a node holds the answer to one that it refuses back for up to 8."""
 NAME_SHARE = 2
 """A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
 
 _CLOSED_AT_ONCE = (
     "closed during the handshake: this may be its kafkaListen; --servers needs the node's own port"
 )
+_NO_LOGIN = "it takes none: [security] of its configuration says none, or is not there"
 _LONG_POLLS = (FetchRequest, QueryRequest)
 """Requests that wait at the server if their `wait_ms` is above 0; all others are prompt."""
 _FINAL_REFUSALS = (ResponseCode.UNSUPPORTED_VERSION, ResponseCode.WRONG_CLUSTER)
@@ -61,7 +67,7 @@ class ServerConnection:
     `on_notice` is called with messages that answer no request: the identity of the server's group,
     and that the server is about to stop. After the latter the connection takes no more requests,
     and ends when those in flight are answered. `tls`: how the connection is encrypted; None: not
-    at all.
+    at all. `login`: how the client logs in; None: not at all.
     """
 
     def __init__(  # noqa: PLR0913
@@ -75,9 +81,12 @@ class ServerConnection:
         on_silent: "Callable[[ServerConnection], None] | None" = None,
         on_notice: "Callable[[ServerConnection, GroupIdentity | Response], None] | None" = None,
         tls: OutgoingTls | None = None,
+        login: LoginOfClient | None = None,
     ) -> None:
         self.address = address
         self._tls = tls
+        self._login = login
+        self._logging_in: asyncio.Future[Authenticated] | None = None
         self._group = group
         self.identity = identity
         self._on_silent = on_silent
@@ -105,10 +114,11 @@ class ServerConnection:
         self.node_id = ""
 
     async def open(self, timeout_s: float, resolver: Resolver | None = None) -> None:
-        """Connect and exchange Hellos; `resolver` looks up names of hosts.
+        """Connect, exchange Hellos, and log in; `resolver` looks up names of hosts.
 
-        Raises `NetworkError`, `WrongClusterError` for a server of another cluster, or
-        `UnsupportedVersionError` for one that speaks no version that this client speaks.
+        Raises `NetworkError`, `WrongClusterError` for a server of another cluster,
+        `UnsupportedVersionError` for one that speaks no version that this client speaks, and what
+        `LoginOfClient.run` raises.
         """
         resolver = resolver or Resolver()
         host, port = parse_address(self.address)
@@ -119,6 +129,10 @@ class ServerConnection:
                 tls = None if self._tls is None else self._tls.to(host)
                 _, self._connection = await connect_to(found, self._make, tls)
                 await self._ready
+            if self._login is not None:
+                self._watch.stop()  # a refusal is held back for seconds
+                async with asyncio.timeout(LOGIN_TIMEOUT_S) as self._opening:
+                    await self._log_in(self._login)
         except (OSError, TimeoutError) as error:
             is_mute = isinstance(error, TimeoutError) and self._connection is not None
             self.close()
@@ -132,6 +146,19 @@ class ServerConnection:
         finally:
             self._opening = None
             self._watch.stop()
+
+    async def _log_in(self, login: LoginOfClient) -> None:
+        is_encrypted = self._tls is not None
+        await login.run(self._authenticate, address=self.address, is_encrypted=is_encrypted)
+
+    async def _authenticate(self, message: Authenticate) -> Authenticated:
+        """Send a message of a login; return its answer."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            raise _not_sent(self.address)
+        self._logging_in = asyncio.get_running_loop().create_future()
+        connection.send(message, correlation_id=next(self._numbers))
+        return await self._logging_in
 
     def _make(self) -> Connection:
         return Connection(
@@ -240,6 +267,8 @@ class ServerConnection:
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""
         message = frame.message
+        if self._answers_login(message):
+            return
         if isinstance(message, Responses):
             for part in split(message, frame.attachment):
                 if isinstance(part, RefusedFrame):
@@ -258,6 +287,18 @@ class ServerConnection:
             self._on_server_stopping(message)
         if self._is_stopping and not self._waiting:
             self.close()
+
+    def _answers_login(self, message: Message) -> bool:
+        waiting = self._logging_in
+        if waiting is None or waiting.done():
+            return isinstance(message, Authenticated)
+        if isinstance(message, Authenticated):
+            waiting.set_result(message)
+            return True
+        if isinstance(message, Response) and message.code == ResponseCode.UNSUPPORTED:
+            waiting.set_exception(LoginError(_NO_LOGIN))
+            return True
+        return False
 
     def _cannot_be_read(self, answer: RefusedFrame) -> None:
         future = self._waiting.pop(answer.correlation_id, None)
@@ -291,6 +332,8 @@ class ServerConnection:
         return NetworkError(text)
 
     def _fail(self, reason: str) -> None:
+        if self._logging_in is not None and not self._logging_in.done():
+            self._logging_in.set_exception(NetworkError(f"{self.address}: {reason}"))
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from quorumlog.model.errors import (
+    LoginError,
     RequestError,
     UnknownGroupError,
     UnsupportedVersionError,
@@ -12,7 +13,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.messages.client import GroupMetadata
 
-_FINAL = (UnknownGroupError, UnsupportedVersionError, WrongClusterError)
+_FINAL = (LoginError, UnknownGroupError, UnsupportedVersionError, WrongClusterError)
 """What a server that does not host the group, or cannot be spoken to, says again and again."""
 ASKED_MAX = 16
 """At most this many servers are asked for the leader at the same time."""

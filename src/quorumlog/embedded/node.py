@@ -38,6 +38,7 @@ from quorumlog.node import node as inside
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.replica.replica import Replica
 from quorumlog.service.kafka_clients import load_kafka
+from quorumlog.service.logins import load_logins
 from quorumlog.service.served_node import ServedNode
 
 EXPECTED_MAX: Final = 4_096
@@ -63,6 +64,7 @@ class Node:
     def __init__(self, config: NodeConfig | str | Path) -> None:
         self._config = config if isinstance(config, NodeConfig) else load_config(config)
         load_kafka(self._config)
+        load_logins(self._config)
         self._attachments: dict[str, Attachments] = {}
         self._role_changes: dict[str, RoleChanges] = {}
         self._former: list[RoleChanges] = []

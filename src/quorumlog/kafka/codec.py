@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import msgspec
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import ReceivedFrame
@@ -38,7 +38,7 @@ _Read: TypeAlias = Callable[[Cursor], Any]
 
 def _messages() -> dict[tuple[int, bool], Any]:
     """Return the classes of messages that are spoken, by API key and whether it is a request."""
-    modules = (admin, consumer, metadata, producer, schemas)
+    modules = (admin, consumer, metadata, producer, sasl, schemas)
     names = [getattr(module, name) for module in modules for name in module.__all__]
     found = [one for one in names if getattr(one, "type", None) in ("request", "response")]
     return {(one.API_KEY, one.is_request()): one for one in found if one.API_KEY in SPOKEN}

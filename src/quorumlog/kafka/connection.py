@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from quorumlog.auth.login import ConnectionLogin, Logins
+from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.context import Services
 from quorumlog.kafka.frames import FrameReader, ReceivedFrame
 from quorumlog.kafka.memory import KafkaMemory
@@ -37,12 +39,15 @@ class KafkaConnection(StreamConnection):
         *,
         on_lost: Callable[[Any], None] | None,
         shared: SharedResources,
+        logins: Logins | None = None,
     ) -> None:
         reader = FrameReader(staged=shared.staged, allocates_ahead=False)
         super().__init__(reader, limits, counters, on_lost=on_lost, shared=shared)
         self._services = services
         self._memory = memory
         self._queue = RequestQueue(services, memory, self)
+        self._logins = logins
+        self._login: ClientLogin | None = None
         self._is_introduced = self._is_unread = False
 
     @property
@@ -57,17 +62,38 @@ class KafkaConnection(StreamConnection):
 
     def _begun(self) -> None:
         """See `StreamConnection`: the client speaks first."""
+        if self._logins is None:
+            return
+        login = ConnectionLogin(self._logins, self.origin, self.principal)
+        self._login = self._queue.login = ClientLogin(login, self._admit)
+        if login.is_needed:
+            self._decoder.await_login()
+            self._expect_login(lambda: login.is_over)
+
+    def _admit(self, principal: str) -> None:
+        """The client has logged in."""
+        self.principal = principal
+        self._decoder.end_login()
+        self._watch_idle()
 
     def _first_frame(self, connection: StreamConnection, frame: ReceivedFrame) -> None:
         self._is_introduced = True
-        self._end_deadline()
-        self._deadline = asyncio.get_running_loop().call_later(IDLE_S, self._close_if_idle)
         self._on_frame = self._take
+        if self._login is None or not self._login.is_needed:
+            self._watch_idle()
         self._take(self, frame)
 
     def _take(self, connection: StreamConnection, frame: ReceivedFrame) -> None:
         self._services.counters.bytes_in += frame.size
-        self._queue.add(frame)
+        login = self._login
+        if login is not None and login.is_raw:
+            login.step_raw(bytes(frame.buffer[frame.start :]), self.send, self.close)
+        else:
+            self._queue.add(frame)
+
+    def _watch_idle(self) -> None:
+        self._end_deadline()
+        self._deadline = asyncio.get_running_loop().call_later(IDLE_S, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         loop, left = asyncio.get_running_loop(), IDLE_S
@@ -83,6 +109,8 @@ class KafkaConnection(StreamConnection):
 
     def _ended(self, reason: str) -> None:
         self._queue.close()
+        if self._login is not None:
+            self._login.end()
         self._services.executor.forget(self)
         log_event(
             logger,
@@ -155,7 +183,7 @@ class KafkaConnection(StreamConnection):
         size = sum(map(len, buffers))
         self.bytes_out += size
         self._services.counters.bytes_out += size
-        self.answered += 1
+        self.answered += self._login is None or not self._login.is_needed
         self._decoder.allocates_ahead = True
         try:
             if len(buffers) == 1:

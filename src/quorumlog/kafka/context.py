@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.client_lines import ClientLines
+from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
 from quorumlog.kafka.errors import ErrorCode
@@ -89,18 +90,35 @@ class RequestContext:
     """One request on its way to its answer.
 
     `address`: host and port of the client. `owner`: the connection, which takes turns with others
-    on threads.
+    on threads. `login`: who the client is; None: nobody logs in here. `last_answer`: why the
+    connection is closed with the answer; empty: it is not.
     """
 
-    __slots__ = ("_handled", "address", "error", "header", "owner", "services")
+    __slots__ = (
+        "_handled",
+        "address",
+        "error",
+        "header",
+        "last_answer",
+        "login",
+        "owner",
+        "services",
+    )
 
     def __init__(
-        self, services: Services, header: RequestHeader, address: str, owner: object
+        self,
+        services: Services,
+        header: RequestHeader,
+        address: str,
+        owner: object,
+        login: ClientLogin | None = None,
     ) -> None:
         self.services = services
         self.header = header
         self.address = address
         self.owner = owner
+        self.login = login
+        self.last_answer = ""
         self.error = ErrorCode.NONE
         self._handled = 0
 

@@ -14,6 +14,8 @@ from quorumlog.wire.receiver import TLS_HANDSHAKE, FrameReceiver, UnexpectedTlsE
 
 FIRST_FRAME_BYTES_MAX: Final = 64 * 1024
 """Largest first request of a connection, of which nobody knows yet whether it is a Kafka client."""
+LOGIN_FRAME_BYTES_MAX: Final = 16 * 1024
+"""Largest request before a client that has to has logged in."""
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest request."""
 SPARE_BYTES: Final = 64
@@ -39,7 +41,7 @@ class FrameReader(FrameReceiver):
 
     A large frame is received where it stays; small ones that came together are copied out of what
     was received. The first frame may have `FIRST_FRAME_BYTES_MAX` bytes, all others
-    `FRAME_BYTES_MAX`.
+    `FRAME_BYTES_MAX`; `LOGIN_FRAME_BYTES_MAX` from `await_login` to `end_login`.
     """
 
     header_size = _LENGTH_SIZE
@@ -47,7 +49,15 @@ class FrameReader(FrameReceiver):
     def __init__(self, *, staged: memoryview | None = None, allocates_ahead: bool = True) -> None:
         super().__init__(staged=staged, allocates_ahead=allocates_ahead)
         self.frame_bytes_max = FIRST_FRAME_BYTES_MAX
-        self._has_frame = False
+        self._has_frame = self._awaits_login = False
+
+    def await_login(self) -> None:
+        """Take short frames only, until `end_login`."""
+        self._awaits_login, self.frame_bytes_max = True, LOGIN_FRAME_BYTES_MAX
+
+    def end_login(self) -> None:
+        """Take frames of any size that is allowed."""
+        self._awaits_login, self.frame_bytes_max = False, FRAME_BYTES_MAX
 
     def next_frame(self) -> ReceivedFrame | None:
         """Return the next whole frame, or None until more bytes come.
@@ -60,7 +70,9 @@ class FrameReader(FrameReceiver):
             return None
         payload, is_own = found
         if not self._has_frame:
-            self._has_frame, self.frame_bytes_max = True, FRAME_BYTES_MAX
+            self._has_frame = True
+            if not self._awaits_login:
+                self.frame_bytes_max = FRAME_BYTES_MAX
         if is_own:
             return ReceivedFrame(memoryview(payload.obj))
         buffer = memoryview(bytearray(SPARE_BYTES + len(payload)))

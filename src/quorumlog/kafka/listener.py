@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
+from quorumlog.auth.login import Logins
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.counters import KafkaCounters
@@ -46,6 +47,7 @@ class KafkaListener:
 
     `allocate`: see `producer_ids.Allocate`. `defer` calls a function at the end of the turn.
     `tls`: what is spoken before anything else; None: nothing is encrypted.
+    `logins`: how clients log in; None: they do not.
     """
 
     def __init__(  # noqa: PLR0913
@@ -59,6 +61,7 @@ class KafkaListener:
         defer: Callable[[Callable[[], object]], object],
         *,
         tls: NodeTls | None = None,
+        logins: Logins | None = None,
     ) -> None:
         bytes_max = config.limits.kafka_request_bytes_max
         self._limits = msgspec.structs.replace(
@@ -85,6 +88,7 @@ class KafkaListener:
             self._answer_bytes_max,
         )
         self._memory = KafkaMemory(total, self.counters)
+        self._logins = logins
         self.connections: set[KafkaConnection] = set()
         self._unproven: dict[KafkaConnection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -175,6 +179,7 @@ class KafkaListener:
             self.transport_counters,
             on_lost=self._lost,
             shared=self.shared,
+            logins=self._logins,
         )
         self.connections.add(connection)
         self.counters.connections = len(self.connections)

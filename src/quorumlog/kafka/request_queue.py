@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.codec import decode_request, encode_response, error_response, refuse_version
 from quorumlog.kafka.context import RequestContext, Services
 from quorumlog.kafka.errors import ERROR_NAMES, ErrorCode, error_of
@@ -38,6 +39,8 @@ _STARTED: Final = {
     int(ApiKey.OFFSET_COMMIT): start_offset_commit,
 }
 """Requests whose handlers read and answer them without a task for each."""
+_ALWAYS_STARTED: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE)
+"""Requests whose answers do not depend on what the broker knows."""
 _KEY_NAMES: Final = {int(key): key.name for key in ApiKey}
 _UNKNOWN_KEY: Final = "{} is not spoken here; ApiVersions says what is"
 
@@ -93,6 +96,8 @@ class RequestQueue:
         self._is_starting = self._has_many = False
         self.is_closed = False
         self.client_id = ""
+        self.login: ClientLogin | None = None
+        """Who the client is; None: nobody logs in here."""
 
     # -- bounds -----------------------------------------------------------------------------
 
@@ -120,7 +125,8 @@ class RequestQueue:
         header = read_header(frame)
         self.client_id = header.client_id or self.client_id
         connection = self._connection
-        context = RequestContext(self._services, header, connection.remote_address, connection)
+        address = connection.remote_address
+        context = RequestContext(self._services, header, address, connection, self.login)
         request = PendingRequest(self, frame, context)
         self._waiting.append(request)
         self._bytes += request.size
@@ -152,7 +158,7 @@ class RequestQueue:
             return False
         if not self._connection.is_read_by_client:
             return False
-        if request.header.api_key == ApiKey.API_VERSIONS or self._services.broker.is_complete:
+        if request.header.api_key in _ALWAYS_STARTED or self._services.broker.is_complete:
             return True
         self._services.held.add(self)
         return False
@@ -168,6 +174,9 @@ class RequestQueue:
 
     def _start_one(self, request: PendingRequest) -> None:
         header = request.header
+        if self.login is not None and (reason := self.login.why_not(header.api_key)):
+            self._turn_away(request, reason)
+            return
         try:
             if not header.is_spoken:
                 self._refuse_version(request)
@@ -177,6 +186,18 @@ class RequestQueue:
                 request.read(decode_request, partial(self._handle, request))
         except Exception as error:
             self.failed(request, error)
+
+    def _turn_away(self, request: PendingRequest, reason: str) -> None:
+        """End the connection: the client has to log in first, and is told so if that is possible.
+
+        Who wants no answer to a Produce would take one for that of another request.
+        """
+        if not request.header.is_spoken or not request.is_awaited:
+            self._connection.refused(reason)
+            return
+        request.context.note_error(ErrorCode.ILLEGAL_SASL_STATE, reason)
+        request.context.last_answer = reason
+        request.answered([error_response(request.header, ErrorCode.ILLEGAL_SASL_STATE)])
 
     def _refuse_version(self, request: PendingRequest) -> None:
         header = request.header
@@ -222,6 +243,10 @@ class RequestQueue:
             self._count(done)
             if answer:
                 self._connection.send(answer)
+            if done.context.last_answer:
+                self._connection.close(done.context.last_answer)
+                self.close()
+                return
         if self._waiting:  # a replica may answer in the middle of what it does
             self._services.defer(self.changed)
         self._connection.queue_changed()

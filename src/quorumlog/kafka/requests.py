@@ -42,6 +42,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -55,6 +56,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -95,6 +97,7 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.SYNC_GROUP: Versions(0, 5, 4),
     ApiKey.DESCRIBE_GROUPS: Versions(0, 6, 5),
     ApiKey.LIST_GROUPS: Versions(0, 5, 3),
+    ApiKey.SASL_HANDSHAKE: Versions(0, 1, 2),
     ApiKey.API_VERSIONS: Versions(0, 3, 3),
     ApiKey.CREATE_TOPICS: Versions(2, 7, 5),
     ApiKey.DELETE_TOPICS: Versions(1, 6, 4),
@@ -108,6 +111,7 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4, 2),
+    ApiKey.SASL_AUTHENTICATE: Versions(0, 2, 2),
     ApiKey.CREATE_PARTITIONS: Versions(0, 3, 2),
     ApiKey.DELETE_GROUPS: Versions(0, 2, 2),
     ApiKey.ELECT_LEADERS: Versions(0, 2, 2),

@@ -81,6 +81,10 @@ class ResponseCode(IntEnum):
     TLS_REQUIRED = 670
     UNKNOWN_USER = 671
     USER_EXISTS = 672
+    LOGIN_REQUIRED = 680
+    LOGIN_REFUSED = 681
+    LOGIN_BUSY = 682
+    LOGIN_EXPIRED = 683
 
 
 class WriteLevel(IntEnum):

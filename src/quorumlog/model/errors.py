@@ -12,7 +12,7 @@
     │   │                             UnexpectedArgumentError, HookRefusedError,
     │   │                             EmptyBatchError, UnsupportedError,
     │   │                             UnsupportedVersionError,
-    │   │                             UnknownGroupError, WrongClusterError,
+    │   │                             UnknownGroupError, WrongClusterError, LoginError,
     │   │                             IndexOutOfRangeError, IndexRemovedError (of a watch
     │   │                             EventsForgottenError)
     │   ├── happened                  ResultsForgottenError
@@ -380,6 +380,17 @@ class UnknownGroupError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class LoginError(RequestError):
+    """A node does not let this client in, or only after a login; nothing was done.
+
+    Name, password or token are wrong, or the token has expired: nodes do not say which. Or no login
+    was given, where one is needed. Sending it again will not help.
+    """
+
+    code = ResponseCode.LOGIN_REFUSED
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class WrongClusterError(RequestError):
     """A server belongs to another cluster than the client, or is a copy that may not serve.
 
@@ -507,6 +518,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         EmptyBatchError,
         UnknownGroupError,
         WrongClusterError,
+        LoginError,
         IndexOutOfRangeError,
         IndexRemovedError,
         UnsupportedError,
@@ -519,6 +531,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         InternalError,
     )
 }
+_BY_CODE |= dict.fromkeys((ResponseCode.LOGIN_REQUIRED, ResponseCode.LOGIN_EXPIRED), LoginError)
 
 
 _REFUSALS = frozenset(

@@ -7,6 +7,7 @@ from collections import deque
 
 import msgspec
 
+from quorumlog.auth.login import LoginCounters
 from quorumlog.model.histogram import CommitHistograms
 
 TRACES_MAX = 1_024
@@ -67,4 +68,5 @@ class NodeInstruments:
     def __init__(self, trace_every: int) -> None:
         self.commits = CommitHistograms()
         self.sends_failed = 0
+        self.logins = LoginCounters()
         self.tracer = Tracer(trace_every) if trace_every else None

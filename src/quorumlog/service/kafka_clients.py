@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from quorumlog.auth.login import Logins
 from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
@@ -48,7 +49,7 @@ def allocator_of(broker: Broker) -> Callable[[int], Awaitable[int]]:
     return allocate
 
 
-def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
+def kafka_listener(node: Node, broker: Broker, logins: Logins | None) -> "KafkaListener":
     """Return what serves Kafka clients at the address that the configuration names."""
     config = node.config
     # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
@@ -64,6 +65,7 @@ def kafka_listener(node: Node, broker: Broker) -> "KafkaListener":
         node.executor,
         node.turn.at_end,
         tls=node.tls,
+        logins=logins,
     )
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
     return listener
@@ -127,8 +129,13 @@ class KafkaService:
         """Return what `__cluster` holds, as far as is known here; on any thread."""
         return EMPTY_VIEW if self._broker is None else self._broker.view
 
-    async def start(self, node: Node) -> None:
-        """Take part and serve; the node was started.
+    def is_ready(self) -> bool:
+        """Whether all is known here that was committed in `__cluster` when this node started."""
+        return self._broker is None or self._broker.knows_cluster
+
+    async def start(self, node: Node, logins: Logins | None) -> None:
+        """Take part and serve; the node was started. `logins`: how clients log in; None: they do
+        not.
 
         Raises `ConfigError` when the address for Kafka clients cannot be used: `stop` all the same.
         """
@@ -136,7 +143,7 @@ class KafkaService:
             return
         self._broker.start(node)
         if node.config.kafka_listen:
-            self._listener = kafka_listener(node, self._broker)
+            self._listener = kafka_listener(node, self._broker, logins)
             self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
             await serve_kafka(node, self._broker, self._listener)
 

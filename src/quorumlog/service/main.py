@@ -16,6 +16,7 @@ from quorumlog.node.descriptors import SPARE, raise_limit
 from quorumlog.node.node import Node
 from quorumlog.service.garbage import GarbageCollection
 from quorumlog.service.kafka_clients import load_kafka
+from quorumlog.service.logins import load_logins
 from quorumlog.service.logs import last_words, set_group_levels, set_up_logs
 from quorumlog.service.served_node import ServedNode
 from quorumlog.service.watchdog import watchdog_if_wanted
@@ -58,6 +59,7 @@ def serve(config: NodeConfig) -> int:
             spare=SPARE,
         )
         load_kafka(config)
+        load_logins(config)
         return uvloop.run(_serve(config))
     except (QuorumlogError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)

@@ -270,6 +270,16 @@ FAMILIES: Final = (
         {
             "transport_ended": "Connections ended or refused because of what they take, by reason.",
             "transport_foreign_messages": "Peer messages that were not for this node, by reason.",
+            "login_refused": "Logins that were refused, by reason, which clients are not told.",
+        },
+    ),
+    *_counters(
+        NODE,
+        {
+            "login_accepted": "Logins of clients on either port.",
+            "login_busy": (
+                "Logins put off: too many at once, or the node did not know its users yet."
+            ),
         },
     ),
     *_gauges(

@@ -22,6 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from quorumlog.auth.sasl import Reason
 from quorumlog.broker.running import IN_SYNC_ENTRIES
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterView
@@ -142,6 +143,7 @@ class NodeMetrics(Collector):
         _add_transport(page, node)
         _add_tls(page, node.tls)
         _add_disks(page, node)
+        _add_logins(page, node)
         if self._kafka is not None:
             _add_kafka(page, self._kafka)
             _add_consumer_groups(page, node, self._view())
@@ -342,6 +344,14 @@ def _add_transport(page: _Page, node: Node) -> None:
         "malformed_part": strange.malformed_part,
     }.items():
         page.add("transport_foreign_messages_total", (reason,), count)
+
+
+def _add_logins(page: _Page, node: Node) -> None:
+    logins = node.instruments.logins
+    page.add("login_accepted_total", (), logins.accepted)
+    page.add("login_busy_total", (), logins.busy)
+    for reason in Reason:
+        page.add("login_refused_total", (reason.value,), logins.refused.get(reason, 0))
 
 
 def _add_kafka(page: _Page, counters: KafkaCounters) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node
 from quorumlog.service.kafka_clients import KafkaService
+from quorumlog.service.login_gate import LoginGate
+from quorumlog.service.logins import make_logins, token_rules
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.traced_requests import requests_of
+from quorumlog.transport.connection import ConnectionHandler
 
 
 class ServedNode:
@@ -18,7 +20,8 @@ class ServedNode:
 
     `attachments` gets what the broker has for groups. `ended` is called when nothing may be asked
     of replicas any more: their files are about to be closed.
-    Raises `ConfigError` if a package is missing, or a broker could not do with its configuration.
+    Raises `ConfigError` if a package is missing, a broker could not do with its configuration, or
+    the keys of those who issue tokens cannot be used.
     """
 
     def __init__(
@@ -30,13 +33,20 @@ class ServedNode:
         self._outlets = MetricOutlets(config)
         self._kafka = KafkaService(config)
         attachments.update(self._kafka.attachments)
-        requests = partial(requests_of, consumers=self._kafka.consumers)
-        self.node = Node(config, requests, attachments)
+        tokens = token_rules(config)
+        self.node = Node(config, self._handler_of, attachments)
+        kafka = self._kafka
+        self._logins = make_logins(self.node, kafka.view, kafka.is_ready, tokens)
         self._ended = ended
         self._starting: asyncio.Task[None] | None = None
         self._showing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._is_running = False
+
+    def _handler_of(self, node: Node) -> ConnectionHandler:
+        """Return the handler of a client's connection."""
+        requests = requests_of(node, self._kafka.consumers)
+        return requests if self._logins is None else LoginGate(self._logins, requests)
 
     async def start(self) -> None:
         """Open the data, listen, take part, serve Kafka clients, show metrics.
@@ -60,7 +70,7 @@ class ServedNode:
     async def _start(self) -> None:
         await self.node.start()
         self._is_running = True
-        await self._kafka.start(self.node)
+        await self._kafka.start(self.node, self._logins)
         # in a thread: the name of a host may have to be looked up
         kafka = self._kafka
         show = asyncio.to_thread(self._outlets.start, self.node, kafka.counters, kafka.view)

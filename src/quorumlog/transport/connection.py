@@ -15,9 +15,9 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Response
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import StreamConnection, TransportCounters
-from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, FrameDecoder
+from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, LOGIN_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
-from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, PEER_KINDS
+from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, LOGIN_KINDS, PEER_KINDS
 from quorumlog.wire.versions import (
     BEFORE_HELLO,
     HelloRefusedError,
@@ -175,6 +175,21 @@ class Connection(StreamConnection):
         )
         self._write(self._greeting.refusal(str(error), code), 0, ())
         self.close(str(error))
+
+    def await_login(self, is_over: Callable[[], bool]) -> None:
+        """Take nothing from a client but its login, within the time for a handshake.
+
+        `is_over`: whether it was refused, so that the connection ends once that is answered.
+        """
+        self._decoder.kinds, self._decoder.frame_bytes_max = LOGIN_KINDS, LOGIN_BYTES_MAX
+        self._expect_login(is_over)
+
+    def admit(self, principal: str) -> None:
+        """Take requests: the client has logged in."""
+        self.principal = principal
+        self._decoder.kinds = CLIENT_KINDS
+        self._decoder.frame_bytes_max = self._limits.frame_bytes_max
+        self._end_deadline()
 
     def send(
         self,

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from quorumlog.auth.certificates import ANONYMOUS, Certified
+from quorumlog.auth.login import Origin
 from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
+from quorumlog.transport.login_origin import origin_of
 from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
@@ -101,6 +103,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.remote_address = "?"
         self.certified: Certified | None = None
         """Whom the other side's certificate is of, if it showed one with a URI of ours."""
+        self._introduced_by = 0.0
         self.principal = ANONYMOUS
         """Who the other side is: `User:alice`, `Node:n0`."""
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
@@ -143,9 +146,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(
-            self._limits.handshake_ms / 1000, self.close, "no handshake in time"
-        )
+        self._introduced_by = loop.time() + self._limits.handshake_ms / 1000
+        self._deadline = loop.call_at(self._introduced_by, self.close, "no handshake in time")
 
     def begin(self, transport: asyncio.Transport, identity: Identity) -> None:
         """See `SecuredProtocol`."""
@@ -315,6 +317,24 @@ class StreamConnection(asyncio.BufferedProtocol):
         finally:
             if self._on_lost is not None:
                 self._on_lost(self)
+
+    @property
+    def origin(self) -> Origin:
+        """What logins have to know of the connection, which is there."""
+        return origin_of(self._transport, self.remote_address)
+
+    def _expect_login(self, is_over: Callable[[], bool]) -> None:
+        """Have the other side log in within the time for a handshake.
+
+        `is_over`: whether it was refused, so that the connection ends once that is answered.
+        """
+
+        def close() -> None:
+            if not is_over():
+                self.close("no login in time")
+
+        self._end_deadline()
+        self._deadline = asyncio.get_running_loop().call_at(self._introduced_by, close)
 
     def _end_deadline(self) -> None:
         deadline, self._deadline = self._deadline, None

@@ -18,6 +18,7 @@ from quorumlog.wire.kinds import (
     CLIENT_KINDS,
     HELLO_KINDS,
     JOINED_KINDS,
+    LOGIN_KINDS,
     MESSAGE_OF_KIND,
     UNATTACHED_KINDS,
     UNVERSIONED_KINDS,
@@ -26,6 +27,8 @@ from quorumlog.wire.receiver import TLS_HANDSHAKE, FrameReceiver, UnexpectedTlsE
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest frame before the handshake is done: an unknown sender costs no more memory than this."""
+LOGIN_BYTES_MAX: Final = 8 * 1024
+"""Largest frame before a client that has to has logged in."""
 KEPT_MESSAGE_BYTES_MAX: Final = 1024
 """An attachment is a part of its frame's memory if the message is not longer than this. A longer
 one, with fields that nobody knows, would be kept for as long as the request waits."""
@@ -119,6 +122,9 @@ class FrameDecoder(FrameReceiver):
             name = MESSAGE_OF_KIND[kind].__name__
             if self.kinds is HELLO_KINDS:
                 raise RemoteProtocolError(f"{name} before Hello")
+            if self.kinds is LOGIN_KINDS:
+                text = f"{name} before a login: this node takes requests of known users only"
+                return RefusedFrame(correlation_id, ResponseCode.LOGIN_REQUIRED, text)
             who = "client" if self.kinds is CLIENT_KINDS else "peer"
             text = f"{name} is not a {who}'s message"
             return RefusedFrame(correlation_id, ResponseCode.UNSUPPORTED, text)

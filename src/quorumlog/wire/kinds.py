@@ -7,6 +7,7 @@ from quorumlog.model.messages import (
     cluster,
     consumers,
     groups,
+    login,
     machine,
     peer,
     transactions,
@@ -16,6 +17,8 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     1: base.Hello,
     2: base.Response,
     3: peer.Introduction,
+    4: login.Authenticate,
+    5: login.Authenticated,
     10: peer.VoteRequest,
     11: peer.VoteResponse,
     12: peer.HeartBeatRequest,
@@ -95,7 +98,9 @@ HELLO_KINDS = _kinds_of(base.Hello)
 """All that may come before the handshake is done."""
 UNVERSIONED_KINDS = HELLO_KINDS | {KIND_OF_MESSAGE[base.Response]}
 """What is said before the two sides have agreed on a version: always in the first one."""
-CLIENT_KINDS = _kinds_of(base.Request)
+LOGIN_KINDS = _kinds_of(login.Authenticate)
+"""All that may come from a client that has to log in, before it has."""
+CLIENT_KINDS = _kinds_of(base.Request) | LOGIN_KINDS
 """What clients send."""
 UNATTACHED_KINDS = CLIENT_KINDS - {
     KIND_OF_MESSAGE[client.AppendRequest],

@@ -46,6 +46,7 @@ from quorumlog.kafka.handlers.partitions import (
     handle_elect_leaders,
     handle_list_partition_reassignments,
 )
+from quorumlog.kafka.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
 from quorumlog.kafka.handlers.sinks import handle_end_sink_batch, handle_join_sink
 from quorumlog.kafka.handlers.topics import (
     handle_create_partitions,
@@ -78,6 +79,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.SYNC_GROUP: handle_sync_group,
     ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
     ApiKey.LIST_GROUPS: handle_list_groups,
+    ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.API_VERSIONS: handle_api_versions,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
@@ -91,6 +93,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
+    ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.DELETE_GROUPS: handle_delete_groups,
     ApiKey.ELECT_LEADERS: handle_elect_leaders,

@@ -1,0 +1,189 @@
+"""The logins of a node: what they need from its configuration, its files and its clock."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from quorumlog.auth.decoys import HmacDecoys
+from quorumlog.auth.login import LoginEnvironment, LoginEvent, Logins
+from quorumlog.auth.oauthbearer import TokenKey, TokenRules, keys_of
+from quorumlog.auth.remembered import Remembered
+from quorumlog.auth.scram import Verifier
+from quorumlog.kafka.client_lines import ClientLines
+from quorumlog.log_events import log_event, reason_of
+from quorumlog.machine.cluster.state import ClusterView
+from quorumlog.model.config import NodeConfig
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.security_config import OAUTHBEARER, SecurityConfig
+from quorumlog.node.node import Node, wall_ms
+
+logger = logging.getLogger(__name__)
+
+SECRET_BYTES: Final = 32
+"""Bytes of a key of this process."""
+NONCE_BYTES: Final = 24
+JWKS_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a file of keys."""
+JWKS_CHECK_S: Final = 10.0
+"""A file of keys is looked at again after this time, if there are logins, in seconds."""
+
+
+def load_logins(config: NodeConfig) -> None:
+    """Import what checks passwords and tokens, where the configuration has somebody log in.
+
+    It takes 0.1 s and more, so it is done before the event loop runs.
+    """
+    security = _security_of(config)
+    if security is None:
+        return
+    import_module("quorumlog.auth.scram_exchange")
+    if OAUTHBEARER in security.mechanisms:
+        import_module("jwt")
+
+
+class _UsersOfCluster:
+    """See `auth.scram.Verifiers`: the users that `__cluster` holds just now."""
+
+    def __init__(self, view: Callable[[], ClusterView]) -> None:
+        self._view = view
+
+    def verifier(self, user: str, mechanism: str) -> Verifier | None:
+        """Return by what the password of a user is checked; None: there is nothing."""
+        return self._view().security.verifier(user, mechanism)
+
+
+class TokenKeys:
+    """The keys of a file, read again when it changes; one that cannot be used changes nothing.
+
+    Raises `ConfigError` if it cannot be used when it is first read. `now`: seconds.
+    """
+
+    def __init__(self, path: str, now: Callable[[], float]) -> None:
+        self._path = path
+        self._now = now
+        self._seen = self._stamp()
+        self._looked_at = now()
+        self._keys = keys_of(self._read(), path)
+
+    def __call__(self) -> list[TokenKey]:
+        """Return the keys."""
+        now = self._now()
+        if now - self._looked_at >= JWKS_CHECK_S:
+            self._looked_at = now
+            try:
+                self._look()
+            except ConfigError as error:
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "goes on with the keys of tokens that it has",
+                    reason=str(error),
+                )
+        return self._keys
+
+    def _look(self) -> None:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            self._keys = keys_of(self._read(), self._path)
+
+    def _stamp(self) -> tuple[int, int, int]:
+        try:
+            found = Path(self._path).stat()
+        except OSError as error:
+            raise self._unreadable(reason_of(error)) from error
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _read(self) -> bytes:
+        try:
+            with open(self._path, "rb") as file:
+                raw = file.read(JWKS_BYTES_MAX + 1)
+        except OSError as error:
+            raise self._unreadable(reason_of(error)) from error
+        if len(raw) > JWKS_BYTES_MAX:
+            raise self._unreadable(f"it has more than {JWKS_BYTES_MAX} bytes")
+        return raw
+
+    def _unreadable(self, reason: str) -> ConfigError:
+        return ConfigError(f"oauthJwksFile {self._path} cannot be read: {reason}")
+
+
+def token_rules(config: NodeConfig) -> TokenRules | None:
+    """Return what tokens must say; None: none are taken.
+
+    Raises `ConfigError` if the file of keys cannot be used.
+    """
+    security = _security_of(config)
+    if security is None or OAUTHBEARER not in security.mechanisms:
+        return None
+    return TokenRules(
+        TokenKeys(security.oauth_jwks_file, time.monotonic),
+        security.oauth_issuer,
+        security.oauth_audience,
+        security.oauth_principal_claim,
+        wall_ms,
+    )
+
+
+def _security_of(config: NodeConfig) -> SecurityConfig | None:
+    """Return how clients log in; None: they do not."""
+    security = config.security
+    return None if security is None or security.login == "none" else security
+
+
+def make_logins(
+    node: Node,
+    view: Callable[[], ClusterView],
+    is_ready: Callable[[], bool],
+    tokens: TokenRules | None,
+) -> Logins | None:
+    """Return the logins of a node; None: nobody can log in.
+
+    `view` returns what `__cluster` holds, `is_ready` whether that is known here yet.
+    """
+    security = _security_of(node.config)
+    if security is None:
+        return None
+    lines = ClientLines(logger, time.monotonic)
+
+    def told(event: LoginEvent) -> None:
+        _write_line(lines, event)
+
+    environment = LoginEnvironment(
+        now=time.monotonic,
+        wall_ms=wall_ms,
+        later=lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
+        threads=node.executor,
+        nonce=lambda: secrets.token_urlsafe(NONCE_BYTES),
+        is_ready=is_ready,
+        told=told,
+    )
+    return Logins(
+        security,
+        _UsersOfCluster(view),
+        HmacDecoys(secrets.token_bytes(SECRET_BYTES)),
+        Remembered(secrets.token_bytes(SECRET_BYTES)),
+        tokens,
+        environment,
+        node.instruments.logins,
+    )
+
+
+def _write_line(lines: ClientLines, event: LoginEvent) -> None:
+    """Write a line about a refused login: an address has one a minute."""
+    if event.reason is None:
+        return
+    lines.warn(
+        "refused a login",
+        "",
+        f"{event.address}:",
+        user=event.user,
+        mechanism=event.mechanism,
+        why=event.reason.value,
+        reason=event.text,
+    )
