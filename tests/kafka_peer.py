@@ -4,7 +4,7 @@ import struct
 from uuid import UUID
 
 from hypothesis import strategies as st
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import FRAME_BYTES_MAX, FrameReader
@@ -12,7 +12,7 @@ from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, read_header
 
 MESSAGES = {
     (one.API_KEY, one.is_request()): one
-    for module in (admin, consumer, metadata, producer, schemas)
+    for module in (admin, consumer, metadata, producer, sasl, schemas)
     for one in (getattr(module, name) for name in module.__all__)
     if getattr(one, "type", None) in ("request", "response") and one.API_KEY in SPOKEN
 }

@@ -1,5 +1,6 @@
 """Logins of a node, by either port: what is offered, who is in, and how refusals are answered."""
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -47,6 +48,16 @@ class Origin(NamedTuple):
     address: str
     is_encrypted: bool
     is_loopback: bool
+
+
+def origin_of(address: str, *, is_encrypted: bool) -> Origin:
+    """Return where a login comes from. `address`: host and port of the client."""
+    host = address.rpartition(":")[0]
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    return Origin(host, is_encrypted, is_loopback)
 
 
 class LoggedIn(NamedTuple):

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from quorumlog.auth.certificates import ANONYMOUS, Certified
-from quorumlog.auth.login import Origin
+from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
-from quorumlog.transport.login_origin import origin_of
 from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
@@ -321,7 +320,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     @property
     def origin(self) -> Origin:
         """What logins have to know of the connection, which is there."""
-        return origin_of(self._transport, self.remote_address)
+        return origin_of(self.remote_address, is_encrypted=self.is_encrypted)
 
     def _expect_login(self, is_over: Callable[[], bool]) -> None:
         """Have the other side log in within the time for a handshake.

@@ -1,0 +1,378 @@
+"""Kafka's clients log in: by SCRAM, a password or a token, with TLS or on loopback without."""
+
+import asyncio
+import socket
+import ssl
+import struct
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaError
+from kafka.net.sasl.oauth import AbstractTokenProvider as OtherTokenProvider
+from scramp import ScramClient
+
+from certificates import Authority
+from login_access import Issuer
+from login_cluster import SECONDS, login_node
+from quorumlog.auth.sasl import Reason
+from quorumlog.kafka.frames import LOGIN_FRAME_BYTES_MAX
+from quorumlog.model.tls_config import TlsConfig
+from quorumlog.node.node import wall_ms
+
+ALL = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
+SCRAM = ALL[:2]
+USERS = {"alice": "secret, of =alice", "bob": "other"}
+
+
+class WallClock:
+    @staticmethod
+    def wall_ms():
+        return wall_ms()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def issuer():
+    return Issuer(WallClock())
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory, authority, issuer):
+    """A node with TLS, all mechanisms, and two users."""
+    pair = authority.node("n0")
+    keys = tmp_path_factory.mktemp("keys") / "keys.json"
+    keys.write_bytes(issuer.jwks)
+    tls = TlsConfig(certificate=str(pair.certificate), key=str(pair.key), ca=str(authority.file))
+    oauth = {"oauth_jwks_file": str(keys), "oauth_issuer": "issuer", "oauth_audience": "log"}
+    with login_node(
+        tmp_path_factory.mktemp("kafka"),
+        tls,
+        mechanisms=ALL,
+        super_users=["User:admin"],
+        **oauth,
+    ) as node:
+        for user, password in USERS.items():
+            node.add_user(user, password)
+        node.add_user("admin", "admin")
+        yield node
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A node without TLS, on loopback, where bob logs in."""
+    with login_node(tmp_path_factory.mktemp("kafka"), mechanisms=ALL[:3]) as node:
+        for user in ("bob", *CLIENTS):
+            node.add_user(user, "other")
+        yield node
+
+
+class Tokens(AbstractTokenProvider, OtherTokenProvider):
+    def __init__(self, token):
+        self._token = token
+
+    async def token(self):
+        return self._token
+
+
+class OtherTokens(OtherTokenProvider):
+    def __init__(self, token):
+        self._token = token
+
+    def token(self):
+        return self._token
+
+
+async def with_aiokafka(node, ca, mechanism, user, password, token=""):
+    options = {"sasl_oauth_token_provider": Tokens(token)} if token else {}
+    client = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=node.kafka,
+        security_protocol="SASL_SSL" if ca else "SASL_PLAINTEXT",
+        ssl_context=ssl.create_default_context(cafile=ca) if ca else None,
+        sasl_mechanism=mechanism,
+        sasl_plain_username=user,
+        sasl_plain_password=password,
+        request_timeout_ms=SECONDS * 1000,
+        **options,
+    )
+    try:
+        await client.start()
+        return sorted((await client.client.fetch_all_metadata()).brokers())
+    finally:
+        await client.stop()
+
+
+def with_kafka_python(node, ca, mechanism, user, password, token=""):
+    options = {"sasl_oauth_token_provider": OtherTokens(token)} if token else {}
+    client = kafka.KafkaAdminClient(
+        bootstrap_servers=node.kafka,
+        security_protocol="SASL_SSL" if ca else "SASL_PLAINTEXT",
+        ssl_cafile=ca,
+        sasl_mechanism=mechanism,
+        sasl_plain_username=user,
+        sasl_plain_password=password,
+        bootstrap_timeout_ms=700 if password and password.startswith("wrong") else 30_000,
+        **options,
+    )
+    try:
+        return client.list_topics()
+    finally:
+        client.close()
+
+
+def with_confluent_kafka(node, ca, mechanism, user, password, token=""):
+    errors = []
+    options = {"sasl.username": user, "sasl.password": password}
+    if token:
+        options = {"oauth_cb": lambda _: (token, wall_ms() / 1000 + 60)}
+    client = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": node.kafka,
+            "group.id": "unused",
+            "security.protocol": "SASL_SSL" if ca else "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "error_cb": errors.append,
+            **({"ssl.ca.location": ca} if ca else {}),
+            **options,
+        }
+    )
+    try:
+        if token:
+            client.poll(0)  # asks for a token
+        if password and password.startswith("wrong"):
+            while not errors:
+                client.poll(0.05)
+            raise PermissionError(str(errors[0]))
+        return client.list_topics(timeout=SECONDS).brokers
+    finally:
+        client.close()
+
+
+CLIENTS = {
+    "aiokafka": lambda *given: asyncio.run(with_aiokafka(*given)),
+    "kafka-python": with_kafka_python,
+    "confluent-kafka": with_confluent_kafka,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_clients_log_in_with_a_password_over_tls(secured, authority, client, mechanism):
+    accepted = secured.counters.accepted
+    ca = str(authority.file)
+    CLIENTS[client](secured, ca, mechanism, "alice", USERS["alice"])
+    assert secured.counters.accepted > accepted
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_log_in_with_a_token(secured, authority, issuer, client):
+    accepted = secured.counters.accepted
+    ca, token = str(authority.file), issuer.token("ES256", sub="carol")
+    CLIENTS[client](secured, ca, "OAUTHBEARER", None, None, token)
+    assert secured.counters.accepted > accepted
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_log_in_by_scram_without_tls_on_loopback(plain, client):
+    accepted = plain.counters.accepted
+    CLIENTS[client](plain, None, "SCRAM-SHA-512", "bob", "other")
+    assert plain.counters.accepted > accepted
+
+
+@pytest.mark.parametrize(
+    ("client", "error"),
+    [
+        ("aiokafka", KafkaError),
+        ("kafka-python", kafka.errors.KafkaError),
+        ("confluent-kafka", PermissionError),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
+    plain, client, error, known, caplog
+):
+    accepted, refused = plain.counters.accepted, sum(plain.counters.refused.values())
+    user = client if known else f"no {client}"
+    with pytest.raises(error) as refusal:
+        CLIENTS[client](plain, None, "SCRAM-SHA-256", user, f"wrong {client}")
+    told = str(refusal.value) + caplog.text
+    assert client == "kafka-python" or "login refused" in told  # it may see the end first
+    assert "Unknown user" not in told
+    assert plain.counters.accepted == accepted
+    assert sum(plain.counters.refused.values()) > refused
+
+
+# -- byte by byte -------------------------------------------------------------------------
+
+
+class Raw:
+    """A client that sends what it is told."""
+
+    def __init__(self, node):
+        host, _, port = node.kafka.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), SECONDS)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._file.close()
+        self.socket.close()
+
+    def send(self, key, version, body, number=7):
+        header = struct.pack(">hhi", key, version, number) + string(b"raw")
+        self.frame(header + body)
+
+    def frame(self, content):
+        self.socket.sendall(struct.pack(">i", len(content)) + content)
+
+    def answer(self):
+        """Return the next frame; None: the connection was closed."""
+        size = self._file.read(4)
+        return self._file.read(int.from_bytes(size, "big")) if size else None
+
+    def ask(self, *request):
+        self.send(*request)
+        answer = self.answer()
+        assert answer[:4] == b"\0\0\0\7"
+        return answer[4:]
+
+
+def string(text):
+    return struct.pack(">h", len(text)) + text
+
+
+def data(content):
+    return struct.pack(">i", len(content)) + content
+
+
+HANDSHAKE, AUTHENTICATE, VERSIONS, METADATA = 17, 36, 18, 3
+ALL_TOPICS = struct.pack(">i", -1) + b"\0"
+NO_ERROR = b"\0\0"
+
+
+def scram_client():
+    return ScramClient(["SCRAM-SHA-256"], "bob", "other")
+
+
+def test_a_login_step_by_step_with_versions_asked_for_before(plain):
+    client = scram_client()
+    with Raw(plain) as raw:
+        assert raw.ask(VERSIONS, 0, b"")[:2] == NO_ERROR
+        answer = raw.ask(HANDSHAKE, 1, string(b"SCRAM-SHA-256"))
+        offered = struct.pack(">i", 2) + string(b"SCRAM-SHA-256") + string(b"SCRAM-SHA-512")
+        assert answer == NO_ERROR + offered, "PLAIN is offered with TLS only"
+        first = raw.ask(AUTHENTICATE, 1, data(client.get_client_first().encode()))
+        assert first[:4] == NO_ERROR + b"\xff\xff"
+        client.set_server_first(first[8:-8].decode())
+        last = raw.ask(AUTHENTICATE, 1, data(client.get_client_final().encode()))
+        client.set_server_final(last[8:-8].decode())
+        assert last[-8:] == bytes(8), "the session has no end"
+        assert "User:bob" in plain.connections()
+        assert len(raw.ask(METADATA, 4, ALL_TOPICS)) > 20
+
+
+def test_messages_of_the_mechanism_without_requests_around_them(plain):
+    client = scram_client()
+    with Raw(plain) as raw:
+        assert raw.ask(HANDSHAKE, 0, string(b"SCRAM-SHA-256"))[:2] == NO_ERROR
+        raw.frame(client.get_client_first().encode())
+        client.set_server_first(raw.answer().decode())
+        raw.frame(client.get_client_final().encode())
+        client.set_server_final(raw.answer().decode())
+        assert len(raw.ask(METADATA, 4, ALL_TOPICS)) > 20
+    with Raw(plain) as raw:
+        raw.ask(HANDSHAKE, 0, string(b"SCRAM-SHA-256"))
+        raw.frame(b"no message")
+        assert raw.answer() is None
+
+
+def test_a_request_before_a_login_is_refused_and_the_connection_closed(plain):
+    with Raw(plain) as raw:
+        raw.send(METADATA, 4, ALL_TOPICS)
+        assert struct.pack(">h", 34) in raw.answer(), "ILLEGAL_SASL_STATE"
+        assert raw.answer() is None
+    with Raw(plain) as raw:  # a Produce, whose client may want no answer
+        raw.send(0, 7, struct.pack(">hhii", -1, 0, 1000, 0))
+        assert raw.answer() is None
+    with Raw(plain) as raw:  # an unknown request
+        raw.send(9_999, 0, b"")
+        assert raw.answer() is None
+
+
+def test_an_unknown_mechanism_is_told_which_are_offered_and_the_connection_closed(plain):
+    with Raw(plain) as raw:
+        answer = raw.ask(HANDSHAKE, 1, string(b"PLAIN"))
+        assert answer[:6] == struct.pack(">hi", 33, 2)
+        assert raw.answer() is None
+
+
+def test_a_refusal_is_told_in_words_and_nothing_is_answered_after_it(plain):
+    with Raw(plain) as raw:
+        raw.ask(HANDSHAKE, 1, string(b"SCRAM-SHA-256"))
+        raw.send(AUTHENTICATE, 1, data(b"p=tls-unique,,n=bob,r=abc"))
+        raw.send(METADATA, 4, ALL_TOPICS)
+        assert raw.answer()[4:] == struct.pack(">h", 58) + string(b"login refused") + bytes(12)
+        assert raw.answer() is None
+
+
+def test_frames_before_a_login_are_short(plain):
+    with Raw(plain) as raw:
+        raw.socket.sendall(struct.pack(">i", LOGIN_FRAME_BYTES_MAX + 1))
+        assert raw.answer() is None
+
+
+def test_a_request_after_a_token_has_expired_closes_the_connection(secured, issuer, authority):
+    with Raw(secured) as raw:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        raw.socket = context.wrap_socket(raw.socket, server_hostname="localhost")
+        raw._file = raw.socket.makefile("rb")
+        raw.ask(HANDSHAKE, 1, string(b"OAUTHBEARER"))
+        token = issuer.token(sub="carol", exp=wall_ms() / 1000 + 0.4)
+        message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        answer = raw.ask(AUTHENTICATE, 1, data(message))
+        lifetime = int.from_bytes(answer[-8:], "big")
+        assert 0 < lifetime <= 400
+
+        def until_closed():
+            while True:
+                raw.send(METADATA, 4, ALL_TOPICS)
+                answer = raw.answer()
+                if answer is None:
+                    return
+                assert len(answer) > 20
+
+        until_closed()
+
+
+def test_nobody_becomes_a_super_user_by_a_password(secured, authority, caplog):
+    before = secured.counters.refused.get(Reason.SUPER_USER, 0)
+    with pytest.raises(KafkaError):
+        CLIENTS["aiokafka"](secured, str(authority.file), "PLAIN", "admin", "admin")
+    assert "login refused" in caplog.text
+    assert secured.counters.refused[Reason.SUPER_USER] > before
+
+
+def test_a_certificate_is_enough(secured, authority):
+    pair = authority.user("dave")
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.load_cert_chain(pair.certificate, pair.key)
+
+    async def log_in():
+        client = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=secured.kafka, security_protocol="SSL", ssl_context=context
+        )
+        await client.start()
+        try:
+            return secured.connections()
+        finally:
+            await client.stop()
+
+    assert "User:dave" in asyncio.run(log_in())
