@@ -276,6 +276,8 @@ VALUES = {
     ApiKey.FIND_COORDINATOR: lambda version: (
         {"coordinator_keys": ["group"]} if version >= 4 else {"key": "group"}
     ),
+    ApiKey.SASL_HANDSHAKE: lambda version: {"mechanism": "PLAIN"},  # nobody logs in at this node
+    ApiKey.SASL_AUTHENTICATE: lambda version: {"auth_bytes": b"\0user\0password"},
     ApiKey.API_VERSIONS: lambda version: (
         {"client_software_name": "a", "client_software_version": "1"} if version >= 3 else {}
     ),
