@@ -63,6 +63,8 @@ def _scalar(random, kind, name):
             return bytes(batch_of(range(random.randint(1, 3))))
         case "bytes":
             return random.randbytes(random.randint(0, 8))
+        case "float64":
+            return random.choice((0.0, 1.5, -1.0, float("inf"), float("nan")))
         case "bitfield":
             return {random.randint(0, 30)}
         case _ if "timeout" in name or "wait" in name:

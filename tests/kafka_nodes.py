@@ -25,6 +25,7 @@ from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.node.node import Node, wall_ms
 from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.requests import ClientRequests
+from quorumlog.service.security import SecurityService
 from small_files import SMALL_FILES, SMALL_SETTINGS, directory_in_memory
 
 SECONDS = 60
@@ -44,7 +45,8 @@ class KafkaNode:
         self.is_stopped = False
         self.broker = Broker(config)
         self.consumers = ConsumerService(config, lambda: self.broker.view, wall_ms)
-        requests = partial(ClientRequests, consumers=self.consumers)
+        self.security = SecurityService(config)
+        requests = partial(ClientRequests, consumers=self.consumers, security=self.security)
         self.node = Node(config, requests, self.broker.attachments)
         host, _, port = config.kafka_listen.rpartition(":")
         self.listener = KafkaListener(
@@ -64,6 +66,7 @@ class KafkaNode:
     async def start(self):
         await self.node.start()
         self.broker.start(self.node)
+        self.security.broker = self.broker
         coordinator, replica = self.listener.coordinator, self.node.replicas[CLUSTER_GROUP]
         self.consumers.coordinator = LogConsumers(
             coordinator, self.listener.commits, self.broker, lambda: replica.core.leader_id
@@ -74,7 +77,7 @@ class KafkaNode:
         if self.is_stopped:
             return
         self.is_stopped = True
-        self.consumers.coordinator = None
+        self.consumers.coordinator = self.security.broker = None
         await self.listener.stop()
         self.broker.stop()
         await self.node.stop(clean=False)
@@ -112,7 +115,7 @@ class KafkaNodes:
 
     def _is_settled(self):
         brokers = [one.broker for one in self.nodes]
-        known = [(one.view.topics, one.view.defaults) for one in brokers]
+        known = [(one.view.topics, one.view.defaults, one.security.version) for one in brokers]
         return known.count(known[0]) == len(known) and all(
             partition.is_open
             and broker.leader_of(partition.group).broker_id

@@ -20,13 +20,20 @@ from kio.serial import entity_reader
 
 from kafka_nodes import SECONDS, kafka_nodes
 from kafka_peer import MESSAGES, answered, framed, sent
+from quorumlog.auth.acls import Acl, Operation, PatternType, Permission, ResourceType
+from quorumlog.auth.verifiers import verifier_of_salted
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
 from quorumlog.machine.cluster.commands import (
+    AlterAcls,
     AlterConfigs,
+    AlterQuotas,
     AlterResource,
+    AlterUsers,
     ConfigChange,
     CreateTopics,
     NewTopic,
+    QuotaChange,
+    UserChange,
 )
 from record_batches import batch_of
 
@@ -49,6 +56,17 @@ OWN = (ApiKey.JOIN_SINK, ApiKey.END_SINK_BATCH, ApiKey.LOCATE_BATCHES)
 """Requests that Kafka does not have, nor kio."""
 KEYS = [ApiKey(key) for key in SPOKEN if key not in OWN]
 UNSUPPORTED_VERSION = 35
+NOBODY = ("User:ANONYMOUS", "127.0.0.1:1")
+KNOWN_ACL = Acl(
+    ResourceType.TOPIC,
+    "t",
+    PatternType.PREFIXED,
+    "User:known",
+    "*",
+    Operation.READ,
+    Permission.ALLOW,
+)
+VERIFIER = verifier_of_salted(bytes(32), "SCRAM-SHA-256", b"salt", 4_096)
 
 
 class Connection:
@@ -84,6 +102,12 @@ def cluster(tmp_path_factory):
             names = ("group.consumer.max.session.timeout.ms", "group.consumer.session.timeout.ms")
             changes = [ConfigChange("set", name, str(SECONDS * 60_000)) for name in names]
             await broker.execute(AlterConfigs([AlterResource(None, changes)]), SECONDS * 1000)
+            for command in (
+                AlterAcls(*NOBODY, [KNOWN_ACL], []),
+                AlterUsers(*NOBODY, [UserChange("known", {"SCRAM-SHA-256": VERIFIER})]),
+                AlterQuotas(*NOBODY, [QuotaChange((("user", "known"),), "producer_byte_rate", 5)]),
+            ):
+                await broker.execute(command, SECONDS * 1000)
 
         nodes.run(make_topic())
         yield nodes
@@ -238,7 +262,90 @@ def txn_offset_commit_values(version):
     }
 
 
+def acl_filter(**changes):
+    return {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": "User:known",
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+        **changes,
+    }
+
+
+def acl_creation(**changes):
+    return {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:created",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+        **changes,
+    }
+
+
+def quota_entry(kind, name, key, **changes):
+    operation = {"key": key, "value": 7.5, "remove": False, **changes}
+    return {"entity": [{"entity_type": kind, "entity_name": name}], "ops": [operation]}
+
+
+def upsertion(**changes):
+    return {
+        "name": "altered",
+        "mechanism": 1,
+        "iterations": 4_096,
+        "salt": b"salt",
+        "salted_password": bytes(32),
+        **changes,
+    }
+
+
 VALUES = {
+    ApiKey.DESCRIBE_ACLS: lambda version: acl_filter(),
+    ApiKey.CREATE_ACLS: lambda version: {
+        "creations": [
+            acl_creation(),
+            acl_creation(principal="nobody"),
+            acl_creation(resource_type=6),
+            acl_creation(operation=99),
+        ]
+    },
+    ApiKey.DELETE_ACLS: lambda version: {
+        "filters": [
+            acl_filter(principal_filter="User:nobody"),
+            acl_filter(operation=99),
+            acl_filter(resource_type_filter=6),
+        ]
+    },
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda version: {
+        "components": [{"entity_type": "user", "match_type": 0, "match": "known"}],
+        "strict": True,
+    },
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda version: {
+        "entries": [
+            quota_entry("user", "a", "producer_byte_rate"),
+            quota_entry("user", None, "speed"),
+            quota_entry("ip", "nowhere", "connection_creation_rate"),
+            quota_entry("client-id", "a", "request_percentage", remove=True),
+        ],
+        "validate_only": True,
+    },
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version: {
+        "users": [{"name": "known"}, {"name": "nobody"}]
+    },
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda version: {
+        "deletions": [{"name": "nobody", "mechanism": 1}, {"name": "strange", "mechanism": 9}],
+        "upsertions": [
+            upsertion(),
+            upsertion(name="weak", iterations=1),
+            upsertion(name="twice"),
+            upsertion(name="twice"),
+        ],
+    },
     ApiKey.ADD_PARTITIONS_TO_TXN: lambda version: {
         **{f"v3_and_below_{key}": value for key, value in OF_A_STRANGER.items()},
         "v3_and_below_topics": [{"name": "t", "partitions": [0, 9]}],

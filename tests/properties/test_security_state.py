@@ -29,9 +29,11 @@ WHO = ("User:root", "192.0.2.1:5000")
 USERS = st.builds(
     UserChange,
     st.sampled_from(["alice", "bob"]),
-    st.sampled_from([SHA256, "SCRAM-SHA-512", ""]),
-    st.sampled_from([None, *VERIFIERS]),
+    st.dictionaries(
+        st.sampled_from([SHA256, "SCRAM-SHA-512"]), st.sampled_from([None, *VERIFIERS]), max_size=2
+    ),
     st.sampled_from([None, True, False]),
+    st.booleans(),
 )
 ACLS = st.builds(
     Acl,

@@ -63,32 +63,41 @@ def cluster():
 # -- users --------------------------------------------------------------------------------------
 
 
+def removed(name):
+    return UserChange(name, {}, exists=True, replaces=True)
+
+
 def test_a_user_is_added_gets_another_password_and_is_removed(cluster):
     assert not cluster.view.has_users
-    assert cluster.users(UserChange("alice", SHA256, ONE, exists=False)) == [OK]
+    both = {SHA256: ONE, SHA512: LONG}
+    assert cluster.users(UserChange("alice", both, exists=False)) == [OK]
     assert cluster.view.has_users
     assert cluster.view.verifier("alice", SHA256) == ONE
-    assert cluster.users(UserChange("alice", SHA256, OTHER, exists=True)) == [OK]
+    assert cluster.users(UserChange("alice", {SHA256: OTHER}, True, replaces=True)) == [OK]
     assert cluster.view.verifier("alice", SHA256) == OTHER
-    assert cluster.users(UserChange("alice", "", None)) == [OK]
+    assert cluster.view.verifier("alice", SHA512) is None, "the old password counts no more"
+    assert cluster.users(removed("alice")) == [OK]
     assert cluster.view.verifier("alice", SHA256) is None
+    assert cluster.users(removed("alice")) == [ResponseCode.UNKNOWN_USER]
 
 
 def test_a_user_may_have_a_password_for_each_mechanism(cluster):
-    cluster.users(UserChange("alice", SHA256, ONE), UserChange("alice", SHA512, LONG))
-    assert cluster.users(UserChange("alice", SHA256, None)) == [OK]
+    cluster.users(UserChange("alice", {SHA256: ONE}), UserChange("alice", {SHA512: LONG}))
+    assert cluster.users(UserChange("alice", {SHA256: None})) == [OK]
     assert cluster.view.verifier("alice", SHA512) == LONG
-    assert cluster.users(UserChange("alice", SHA256, None)) == [ResponseCode.UNKNOWN_USER]
+    assert cluster.users(UserChange("alice", {SHA256: None})) == [ResponseCode.UNKNOWN_USER]
+    assert cluster.users(UserChange("alice", {SHA512: None})) == [OK]
+    assert not cluster.view.has_users
 
 
 def test_changes_that_cannot_be_made_do_not_hinder_others(cluster):
-    cluster.users(UserChange("alice", SHA256, ONE))
+    cluster.users(UserChange("alice", {SHA256: ONE}))
     assert cluster.users(
-        UserChange("alice", SHA256, OTHER, exists=False),
-        UserChange("bob", SHA256, OTHER, exists=True),
-        UserChange("bob", "", None),
-        UserChange("bob", SHA512, ONE),
-        UserChange("carol", SHA256, ONE),
+        UserChange("alice", {SHA256: OTHER}, exists=False),
+        UserChange("alice", {SHA256: OTHER, SHA512: None}),
+        UserChange("bob", {SHA256: OTHER}, exists=True),
+        UserChange("bob", {SHA512: ONE}),
+        UserChange("carol", {SHA256: ONE}),
     ) == [
         ResponseCode.USER_EXISTS,
         ResponseCode.UNKNOWN_USER,
@@ -107,7 +116,7 @@ def test_a_view_stays_what_it_was(cluster):
     cluster.acls([acl()])
     before = cluster.view
     cluster.acls([acl("other")], [acl()])
-    cluster.users(UserChange("alice", SHA256, ONE))
+    cluster.users(UserChange("alice", {SHA256: ONE}))
 
     assert list(before.acls_of(AclFilter())) == [acl()]
     assert list(cluster.view.acls_of(AclFilter(principal="User:alice"))) == [acl("other")]
@@ -138,7 +147,10 @@ def test_numbers_of_users_acls_and_quotas_are_bounded(cluster, monkeypatch):
     for name in ("USERS_MAX", "PRINCIPAL_ACLS_MAX", "ENTITIES_MAX"):
         monkeypatch.setattr(security, name, 1)
     monkeypatch.setattr(security, "ACLS_MAX", 2)
-    assert cluster.users(UserChange("a", SHA256, ONE), UserChange("b", SHA256, ONE)) == [OK, FULL]
+    assert cluster.users(UserChange("a", {SHA256: ONE}), UserChange("b", {SHA256: ONE})) == [
+        OK,
+        FULL,
+    ]
     assert cluster.acls([acl(), acl("second")]) == [OK, FULL]
     assert cluster.acls([acl(principal="User:b"), acl(principal="User:c")]) == [OK, FULL]
     assert cluster.acls([acl(principal="User:c")], [acl()]) == [OK, OK]
@@ -159,7 +171,7 @@ def test_commands_are_checked_where_they_are_applied(cluster):
 
 
 def test_snapshots_of_earlier_versions_have_no_users(cluster):
-    cluster.users(UserChange("alice", SHA256, ONE))
+    cluster.users(UserChange("alice", {SHA256: ONE}))
     fields = msgspec.msgpack.decode(cluster.machine._state.encode())
     state = ClusterState.decode(msgspec.msgpack.encode(fields[:-1]))
     assert not state.security.view().has_users
@@ -169,8 +181,8 @@ def test_snapshots_of_earlier_versions_have_no_users(cluster):
 @pytest.mark.parametrize(
     ("command", "is_urgent"),
     [
-        (AlterUsers(*ROOT, [UserChange("alice", "", None)]), True),
-        (AlterUsers(*ROOT, [UserChange("alice", SHA256, ONE)]), False),
+        (AlterUsers(*ROOT, [removed("alice")]), True),
+        (AlterUsers(*ROOT, [UserChange("alice", {SHA256: ONE})]), False),
         (AlterAcls(*ROOT, [], [acl()]), True),
         (AlterAcls(*ROOT, [acl()], [acl()]), False),
         (AlterQuotas(*ROOT, [QuotaChange(ALICE, "producer_byte_rate", None)]), True),

@@ -21,6 +21,7 @@ from quorumlog.model.messages import (
     groups,
     machine,
     peer,
+    security,
     transactions,
 )
 from quorumlog.model.messages.base import Response
@@ -177,6 +178,31 @@ MESSAGES = [
         news=[groups.GroupNews(groups.Knowledge.ABSENT, GroupRecord(group="g"))],
     ),
     groups.GroupInvitation(local_id="n0", remote_id="n1", record=GroupRecord(group="g")),
+    security.UsersRequest(group="__cluster", skipped=2),
+    security.UsersResponse(version=3, users=[security.UserFields("a", {"SCRAM-SHA-256": 4096})]),
+    security.AlterUsersRequest(
+        group="__cluster",
+        changes=[
+            security.UserAlteration(
+                "a",
+                {"SCRAM-SHA-256": security.VerifierFields(b"s", b"k", b"l", 4096)},
+                exists=False,
+            )
+        ],
+    ),
+    security.AclsRequest(group="__cluster", filter=security.AclFields("User:a")),
+    security.AclsResponse(version=3, acls=[security.AclFields("User:a", "allow")], more=True),
+    security.AlterAclsRequest(group="__cluster", added=[security.AclFields("User:a", "allow")]),
+    security.CheckAclRequest(
+        group="__cluster", principal="User:a", operation="read", resource_type="topic", name="t"
+    ),
+    security.CheckAclResponse(is_allowed=True, acl=security.AclFields("User:a"), reason="so"),
+    security.QuotasRequest(group="__cluster"),
+    security.QuotasResponse(quotas=[([("user", None)], {"producer_byte_rate": 1.5})]),
+    security.AlterQuotasRequest(
+        group="__cluster", changes=[security.QuotaAlteration([("user", "a")], "request_percentage")]
+    ),
+    security.AlteredResponse(outcomes=[(200, "")]),
     cluster.Leading(local_id="n0", remote_id="n1", groups=[cluster.LedGroup("pg-0", 3, ["n0"])]),
     cluster.ClusterCommand(local_id="n0", remote_id="n1", number=4, timeout_ms=1_000),
     cluster.ClusterAnswer(
@@ -208,6 +234,7 @@ def test_every_message_has_a_kind():
             groups,
             machine,
             peer,
+            security,
             transactions,
         )
         for value in vars(module).values()
@@ -220,6 +247,9 @@ def test_every_message_has_a_kind():
         base.Request,
         cluster.ClusterMessage,
         consumers.ConsumerRequest,
+        security.SecurityRequest,
+        security.ListRequest,
+        security.ListResponse,
     }
     assert {type(message) for message in MESSAGES} == set(MESSAGE_OF_KIND.values())
 

@@ -208,12 +208,16 @@ def checked_acl(acl: Acl) -> Acl:
     Raises `UnexpectedArgumentError` for one that cannot be (`check_acl`).
     """
     check_acl(acl)
-    network = network_of(acl.host)
-    host = ANY_HOST if network is None else _host_text(network)
-    return msgspec.structs.replace(acl, principal=principal(acl.principal), host=host)
+    return msgspec.structs.replace(
+        acl, principal=principal(acl.principal), host=host_text(acl.host)
+    )
 
 
-def _host_text(network: Network) -> str:
+def host_text(host: str) -> str:
+    """Return a host in the form in which it is kept. Raises `UnexpectedArgumentError`."""
+    network = network_of(host)
+    if network is None:
+        return ANY_HOST
     is_single = network.prefixlen == network.max_prefixlen
     return str(network.network_address) if is_single else str(network)
 
@@ -249,6 +253,8 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True):
             return acl.name in (self.name, ANY_NAME)
         return self.pattern in (PatternType.ANY, acl.pattern) and self.name in (None, acl.name)
 
+
+ALL_ACLS: Final = AclFilter()
 
 _Word = TypeVar("_Word", Operation, ResourceType, PatternType, Permission)
 

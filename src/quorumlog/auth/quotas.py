@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
-from quorumlog.auth.acls import network_of
 from quorumlog.auth.principals import user_name
 from quorumlog.model.errors import UnexpectedArgumentError
 
@@ -60,10 +60,10 @@ def _checked(kind: str, name: str) -> str:
             text = f"a {CLIENT_ID} has 1 to {CLIENT_ID_MAX} characters"
             raise UnexpectedArgumentError(text)
         return name
-    network = network_of(name)
-    if network is None or network.prefixlen != network.max_prefixlen:
-        raise UnexpectedArgumentError(f"a quota is for one address, not for {name!a}")
-    return str(network.network_address)
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        raise UnexpectedArgumentError(f"a quota is for one address, not for {name!a}") from None
 
 
 def check_quota(entity: QuotaEntity, key: str, value: float | None) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
+from quorumlog.auth.view import SecurityView
 from quorumlog.broker.commands import Done
 from quorumlog.broker.controller import DEFAULT_SETTINGS, replicas_at_least
 from quorumlog.broker.environment import OF_THE_SYSTEM, BrokerEnvironment, HostNode
@@ -69,6 +70,7 @@ class Broker:
         self._view: ClusterView = EMPTY_VIEW
         self._listeners: dict[int, Callable[[], None]] = {}
         self._commit_listeners: dict[int, Callable[[], None]] = {}
+        self._security_listeners: dict[int, Callable[[], None]] = {}
         self._numbers = count()
         self._address = config.kafka_address
         if self._address and not parse_address(self._address)[1]:
@@ -120,6 +122,11 @@ class Broker:
     def view(self) -> ClusterView:
         """All that `__cluster` holds, as far as it is known here."""
         return self._view
+
+    @property
+    def security(self) -> SecurityView:
+        """Users, ACLs and quotas, as far as they are known here."""
+        return self._view.security
 
     @property
     def registered(self) -> Mapping[int, BrokerRecord]:
@@ -196,6 +203,13 @@ class Broker:
         """
         return self._listen(self._listeners, call)
 
+    def when_security_changed(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called whenever `security` is another one; return what ends this.
+
+        Raises `RequestError` when too many wait.
+        """
+        return self._listen(self._security_listeners, call)
+
     def _listen(
         self, listeners: dict[int, Callable[[], None]], call: Callable[[], None]
     ) -> Callable[[], None]:
@@ -219,6 +233,8 @@ class Broker:
         if isinstance(machine, ClusterMachine) and machine.view is not self._view:
             before, self._view = self._view, machine.view
             _tell(self._commit_listeners)
+            if self._view.security is not before.security:
+                _tell(self._security_listeners)
             if self._view.version == before.version:
                 if self._parts is not None:
                     self._parts.applied()

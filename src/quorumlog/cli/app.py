@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from quorumlog.cli.acl import app as acl_app
 from quorumlog.cli.append import append_command
 from quorumlog.cli.bench import bench_command
 from quorumlog.cli.broker_config import app as broker_config_app
@@ -21,6 +22,7 @@ from quorumlog.cli.kv import app as kv_app
 from quorumlog.cli.members import app as members_app
 from quorumlog.cli.members import transfer_command, watch_leader_command
 from quorumlog.cli.pipeline import app as pipeline_app
+from quorumlog.cli.quota import app as quota_app
 from quorumlog.cli.read import get_command, tail_command
 from quorumlog.cli.serve import serve_command
 from quorumlog.cli.simulate import simulate_command
@@ -29,6 +31,7 @@ from quorumlog.cli.status import status_command
 from quorumlog.cli.store import app as store_app
 from quorumlog.cli.topic import app as topic_app
 from quorumlog.cli.transaction import app as transaction_app
+from quorumlog.cli.user import app as user_app
 from quorumlog.log_events import reason_of
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError, RequestError
@@ -37,6 +40,7 @@ from quorumlog.transport.standard_streams import fill_standard_streams
 _SHOWN_BY: Final = {
     ResponseCode.UNKNOWN_GROUP: "quorumlog group list",
     ResponseCode.UNKNOWN_MEMBER: "quorumlog members list",
+    ResponseCode.UNKNOWN_USER: "quorumlog user list",
 }
 """Commands that show the names there are, by the codes of errors about a name that is unknown."""
 
@@ -63,6 +67,9 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(consumer_group_app, name="consumer-group")
 app.add_typer(transaction_app, name="transaction")
 app.add_typer(broker_config_app, name="broker-config")
+app.add_typer(user_app, name="user")
+app.add_typer(acl_app, name="acl")
+app.add_typer(quota_app, name="quota")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.command(name="watch-leader")(watch_leader_command)

@@ -4,6 +4,15 @@ Users import from `quorumlog` and `quorumlog.client`; the modules in here may ch
 knows a replica, the Raft core or the storage of a node: a client sees frames and messages only.
 """
 
+from quorumlog.auth.acls import (
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+)
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
 from quorumlog.client.consumer import Consumer
@@ -31,6 +40,7 @@ from quorumlog.client.results import (
     Level,
     Queried,
 )
+from quorumlog.client.security_admin import Access, Quotas, SecurityAdmin, User
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_admin import SyncGroupAdmin
 from quorumlog.client.sync_consumer import SyncConsumer
@@ -38,6 +48,7 @@ from quorumlog.client.sync_groups import SyncGroups
 from quorumlog.client.sync_kv import SyncKV
 from quorumlog.client.sync_machine import SyncMachineCalls
 from quorumlog.client.sync_producer import SyncProducer
+from quorumlog.client.sync_security import SyncSecurityAdmin
 from quorumlog.client.sync_transactions import SyncTransactions
 from quorumlog.client.transactions import ProducerEpoch, Transactions
 from quorumlog.model.errors import EventsForgottenError
@@ -46,6 +57,9 @@ from quorumlog.sessions.entries import AcceptedAttempt, TransactionPart
 __all__ = [
     "KV",
     "AcceptedAttempt",
+    "Access",
+    "Acl",
+    "AclFilter",
     "Appended",
     "AppendedBatch",
     "Client",
@@ -66,12 +80,19 @@ __all__ = [
     "LeaderChange",
     "Level",
     "MachineCalls",
+    "Operation",
+    "PatternType",
+    "Permission",
     "Producer",
     "ProducerEpoch",
     "ProducerStats",
     "Put",
     "Queried",
+    "Quotas",
     "ReplicaHistory",
+    "Resource",
+    "ResourceType",
+    "SecurityAdmin",
     "SyncClient",
     "SyncConsumer",
     "SyncGroupAdmin",
@@ -79,8 +100,10 @@ __all__ = [
     "SyncKV",
     "SyncMachineCalls",
     "SyncProducer",
+    "SyncSecurityAdmin",
     "SyncTransactions",
     "TransactionOutcome",
     "TransactionPart",
     "Transactions",
+    "User",
 ]

@@ -46,6 +46,7 @@ from quorumlog.client.results import (
     Queried,
     positions_of,
 )
+from quorumlog.client.security_admin import SecurityAdmin
 from quorumlog.model.block import Buffer, data_mask, decode_entries, encode_block
 from quorumlog.model.codes import WriteLevel
 from quorumlog.model.config import check_name, parse_address
@@ -110,11 +111,10 @@ class Client:
         limits: the limits of the cluster, if they are not the default ones.
 
     Attributes:
-        group: name of the group.
-        limits: the limits that were given.
-        retry_unknown: the option of this name.
+        group, limits, retry_unknown: what was given.
         admin: administration of the group (`GroupAdmin`).
         machine: its state machine (`MachineCalls`).
+        security: users, ACLs and quotas of the cluster (`SecurityAdmin`).
 
     Raises:
         ConfigError: an option has a wrong type or value.
@@ -151,6 +151,7 @@ class Client:
         )
         self.admin = GroupAdmin(self._requester)
         self.machine = MachineCalls(self._requester)
+        self.security = SecurityAdmin(self._requester)
         self._batcher = AppendBatcher(limits, partial(_append_block, self))
 
     @property

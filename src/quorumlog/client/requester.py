@@ -6,7 +6,7 @@ state machine, transactions and administration.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from quorumlog.client import options
@@ -165,10 +165,15 @@ class Requester:
                 f"{connection.address} did not answer a {what} within {limit_ms:.0f} ms"
             ) from None
 
-    async def any_server(self) -> ServerConnection:
-        """Return a connection to a server chosen by chance. Raises if none can be reached."""
+    async def any_server(self, *, without: Collection[str] = ()) -> ServerConnection:
+        """Return a connection to a server chosen by chance. Raises if none can be reached.
+
+        `without`: addresses of servers that are of no use.
+        """
         error: RequestError | None = None
         for address in self.metadata.candidates():
+            if address in without:
+                continue
             try:
                 return await self.metadata.connection(address)
             except RequestError as failed:  # one that may answer later says more than a refusal

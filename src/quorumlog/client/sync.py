@@ -20,6 +20,7 @@ from quorumlog.client.results import (
 )
 from quorumlog.client.sync_admin import SyncGroupAdmin
 from quorumlog.client.sync_machine import SyncMachineCalls
+from quorumlog.client.sync_security import SyncSecurityAdmin
 from quorumlog.model.block import Buffer
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
@@ -40,6 +41,7 @@ class SyncClient:
         group: the name of the group.
         admin: administration of the group (`SyncGroupAdmin`).
         machine: its state machine (`SyncMachineCalls`).
+        security: users, ACLs and quotas of the cluster (`SyncSecurityAdmin`).
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SyncClient:
         self.group = group
         self.admin = SyncGroupAdmin(self._client.admin, self._thread)
         self.machine = SyncMachineCalls(self._client.machine, self._thread)
+        self.security = SyncSecurityAdmin(self._client.security, self._thread)
         self._closed = False
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from quorumlog.auth.view import SecurityView
 from quorumlog.broker.broker import GroupLeader
 from quorumlog.broker.commands import Done
 from quorumlog.machine.cluster.consumer_groups import ConsumerGroupRecord
@@ -188,6 +189,11 @@ class BrokerView(Protocol):
 
     async def wait_open(self, topic_ids: Iterable[bytes], timeout_ms: int) -> bool:
         """Wait until all partitions of some topics have leaders; return whether they have."""
+        ...
+
+    @property
+    def security(self) -> SecurityView:
+        """Users, ACLs and quotas."""
         ...
 
     @property

@@ -18,6 +18,7 @@ FIXED: Final = {
     "int16": struct.Struct(">h"),
     "int32": struct.Struct(">i"),
     "int64": struct.Struct(">q"),
+    "float64": struct.Struct(">d"),
 }
 """Types of fixed size whose values are numbers, by their names in Kafka's schemas."""
 UVARINT_BYTES_MAX: Final = 5

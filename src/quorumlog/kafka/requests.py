@@ -53,6 +53,9 @@ class ApiKey(IntEnum):
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -64,6 +67,10 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -108,6 +115,9 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 3, 3),
     ApiKey.END_TXN: Versions(0, 3, 3),
     ApiKey.TXN_OFFSET_COMMIT: Versions(0, 3, 3),
+    ApiKey.DESCRIBE_ACLS: Versions(1, 3, 2),
+    ApiKey.CREATE_ACLS: Versions(1, 3, 2),
+    ApiKey.DELETE_ACLS: Versions(1, 3, 2),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4, 2),
@@ -119,6 +129,10 @@ SPOKEN: Final[dict[int, Versions]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
     ApiKey.OFFSET_DELETE: Versions(0, 0, 1),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Versions(0, 1, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: Versions(0, 1, 1),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Versions(0, 0, 0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Versions(0, 0, 0),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 1, 0),
     ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0, 0),

@@ -16,6 +16,7 @@ from quorumlog.model.errors import error_for
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node, wall_ms
 from quorumlog.service.consumers import ConsumerService
+from quorumlog.service.security import SecurityService
 
 if TYPE_CHECKING:
     from quorumlog.kafka.counters import KafkaCounters
@@ -114,6 +115,7 @@ class KafkaService:
         self._broker = None if config.cluster_group is None else Broker(config)
         self._listener: KafkaListener | None = None
         self.consumers = ConsumerService(config, self.view, wall_ms)
+        self.security = SecurityService(config)
 
     @property
     def attachments(self) -> Mapping[str, Attachments]:
@@ -142,6 +144,8 @@ class KafkaService:
         if self._broker is None:
             return
         self._broker.start(node)
+        self._broker.when_security_changed(self._note_security)
+        self.security.broker = self._broker
         if node.config.kafka_listen:
             self._listener = kafka_listener(node, self._broker, logins)
             self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
@@ -149,8 +153,21 @@ class KafkaService:
 
     async def stop(self) -> None:
         """Serve no more and take part no more; the node, which has to run, may be stopped then."""
-        self.consumers.coordinator = None
+        self.consumers.coordinator = self.security.broker = None
         if self._listener is not None:
             await self._listener.stop()
         if self._broker is not None:
             self._broker.stop()
+
+    def _note_security(self) -> None:
+        """Say that users, ACLs or quotas have changed: on each node, once they count there."""
+        view = self.view().security
+        log_event(
+            logger,
+            logging.INFO,
+            "users, ACLs or quotas have changed",
+            version=view.version,
+            users=len(view.users),
+            principals=len(view.acls),
+            quotas=len(view.quotas),
+        )

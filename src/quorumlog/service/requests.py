@@ -46,6 +46,7 @@ from quorumlog.model.messages.machine import (
     SnapshotRequest,
     SnapshotResponse,
 )
+from quorumlog.model.messages.security import SecurityRequest
 from quorumlog.model.messages.transactions import (
     TransactionalRequest,
     TransactionalResponse,
@@ -66,6 +67,7 @@ from quorumlog.raft.events import (
 from quorumlog.service.answers import Answers
 from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
+from quorumlog.service.security import SECURITY_REQUESTS, Asker, SecurityService
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.sessions.entries import system_entry_of
 from quorumlog.transport.connection import Connection
@@ -98,11 +100,17 @@ GROUPS_NAMED_MAX = 8
 
 
 class ClientRequests:
-    """Handles the requests of one client connection; `consumers`: what the node has for those."""
+    """Handles the requests of one client connection; `consumers`, `security`: of the node."""
 
-    def __init__(self, node: Node, consumers: ConsumerService | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        consumers: ConsumerService | None = None,
+        security: SecurityService | None = None,
+    ) -> None:
         self._node = node
         self._consumers = consumers
+        self._security = security or SecurityService(node.config)
         self._limits = node.config.limits
         self._bounds = node.request_bounds
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
@@ -377,12 +385,6 @@ class ClientRequests:
 
         self._replica(request.group).transactions.answer_state(request, answer)
 
-    def _consumer(self, connection: Connection, frame: Frame, request: ConsumerRequest) -> None:
-        if self._consumers is None:
-            raise error_for(ResponseCode.UNSUPPORTED, "this node coordinates no consumers")
-        host = connection.remote_address.rpartition(":")[0]
-        self._consumers.answer(request, host, partial(self._answer, connection, frame))
-
     def _fetch(self, connection: Connection, frame: Frame, request: FetchRequest) -> None:
         replica = self._replica(request.group)
         if request.bytes_max <= 0 or request.begin_index < 0 or request.wait_ms < 0:
@@ -498,6 +500,22 @@ class ClientRequests:
         self._answer(connection, frame, HistoryResponse(lines=lines))
 
 
+def _consumer(
+    client: ClientRequests, connection: Connection, frame: Frame, request: ConsumerRequest
+) -> None:
+    if client._consumers is None:
+        raise error_for(ResponseCode.UNSUPPORTED, "this node coordinates no consumers")
+    host = connection.remote_address.rpartition(":")[0]
+    client._consumers.answer(request, host, partial(client._answer, connection, frame))
+
+
+def _secured(
+    client: ClientRequests, connection: Connection, frame: Frame, request: SecurityRequest
+) -> None:
+    asker = Asker(connection.principal, connection.remote_address)
+    client._security.answer(request, asker, partial(client._answer, connection, frame))
+
+
 _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], None]] = {
     AppendRequest: ClientRequests._append,
     FetchRequest: ClientRequests._fetch,
@@ -511,5 +529,6 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     ChangeMembersRequest: ClientRequests._change_members,
     HistoryRequest: ClientRequests._history,
     **dict.fromkeys(GROUPS_REQUESTS, ClientRequests._of_groups),
-    **dict.fromkeys(CONSUMER_REQUESTS, ClientRequests._consumer),
+    **dict.fromkeys(CONSUMER_REQUESTS, _consumer),
+    **dict.fromkeys(SECURITY_REQUESTS, _secured),
 }

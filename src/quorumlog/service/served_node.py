@@ -45,7 +45,7 @@ class ServedNode:
 
     def _handler_of(self, node: Node) -> ConnectionHandler:
         """Return the handler of a client's connection."""
-        requests = requests_of(node, self._kafka.consumers)
+        requests = requests_of(node, self._kafka.consumers, self._kafka.security)
         return requests if self._logins is None else LoginGate(self._logins, requests)
 
     async def start(self) -> None:

@@ -4,6 +4,7 @@ from quorumlog.node.instruments import Tracer
 from quorumlog.node.node import Node, monotonic_us
 from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.requests import ClientRequests
+from quorumlog.service.security import SecurityService
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
 
@@ -11,8 +12,14 @@ from quorumlog.wire.frame import Frame
 class TracedRequests(ClientRequests):
     """Notes when each request begins to be handled: before it is parsed and its CRCs checked."""
 
-    def __init__(self, node: Node, tracer: Tracer, consumers: ConsumerService | None) -> None:
-        super().__init__(node, consumers)
+    def __init__(
+        self,
+        node: Node,
+        tracer: Tracer,
+        consumers: ConsumerService | None,
+        security: SecurityService | None,
+    ) -> None:
+        super().__init__(node, consumers, security)
         self._tracer = tracer
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
@@ -22,9 +29,13 @@ class TracedRequests(ClientRequests):
         self._tracer.arrived_us = 0
 
 
-def requests_of(node: Node, consumers: ConsumerService | None = None) -> ClientRequests:
-    """Return the handler of a client's connection; `consumers`: what the node has for them."""
+def requests_of(
+    node: Node,
+    consumers: ConsumerService | None = None,
+    security: SecurityService | None = None,
+) -> ClientRequests:
+    """Return the handler of a client's connection; for the other two see there."""
     tracer = node.instruments.tracer
     if tracer is None:
-        return ClientRequests(node, consumers)
-    return TracedRequests(node, tracer, consumers)
+        return ClientRequests(node, consumers, security)
+    return TracedRequests(node, tracer, consumers, security)

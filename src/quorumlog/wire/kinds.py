@@ -10,6 +10,7 @@ from quorumlog.model.messages import (
     login,
     machine,
     peer,
+    security,
     transactions,
 )
 
@@ -83,6 +84,18 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     82: consumers.CommitPositionsRequest,
     83: consumers.PositionsRequest,
     84: consumers.PositionsResponse,
+    90: security.UsersRequest,
+    91: security.UsersResponse,
+    92: security.AlterUsersRequest,
+    93: security.AclsRequest,
+    94: security.AclsResponse,
+    95: security.AlterAclsRequest,
+    96: security.CheckAclRequest,
+    97: security.CheckAclResponse,
+    98: security.QuotasRequest,
+    99: security.QuotasResponse,
+    100: security.AlterQuotasRequest,
+    101: security.AlteredResponse,
 }
 """48 was a consumer's report of its position."""
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {

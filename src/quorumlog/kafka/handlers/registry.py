@@ -47,6 +47,15 @@ from quorumlog.kafka.handlers.partitions import (
     handle_list_partition_reassignments,
 )
 from quorumlog.kafka.handlers.sasl import handle_sasl_authenticate, handle_sasl_handshake
+from quorumlog.kafka.handlers.security import (
+    handle_alter_client_quotas,
+    handle_alter_user_scram_credentials,
+    handle_create_acls,
+    handle_delete_acls,
+    handle_describe_acls,
+    handle_describe_client_quotas,
+    handle_describe_user_scram_credentials,
+)
 from quorumlog.kafka.handlers.sinks import handle_end_sink_batch, handle_join_sink
 from quorumlog.kafka.handlers.topics import (
     handle_create_partitions,
@@ -90,6 +99,9 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets_to_txn,
     ApiKey.END_TXN: handle_end_txn,
     ApiKey.TXN_OFFSET_COMMIT: handle_txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: handle_describe_acls,
+    ApiKey.CREATE_ACLS: handle_create_acls,
+    ApiKey.DELETE_ACLS: handle_delete_acls,
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
@@ -101,6 +113,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
     ApiKey.OFFSET_DELETE: handle_offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: handle_alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: handle_alter_user_scram_credentials,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,

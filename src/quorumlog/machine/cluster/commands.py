@@ -581,6 +581,9 @@ class SinkBatchEnded(Result, frozen=True, array_like=True, tag=True):
 # -- users, ACLs, quotas ------------------------------------------------------------------------
 
 
+MechanismName: TypeAlias = Annotated[str, Meta(max_length=64)]
+
+
 class SecurityCommand(Command, frozen=True, array_like=True):
     """Base of changes of who may do what. `actor` is the principal that asked for it, `address`
     where it asked from: for the audit log, nothing depends on them.
@@ -591,16 +594,17 @@ class SecurityCommand(Command, frozen=True, array_like=True):
 
 
 class UserChange(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a user's password by one mechanism; without a verifier it is removed.
+    """What is known of a user's passwords, by mechanism: all of it is changed, or nothing.
 
-    Without a mechanism, too, the user is removed. `exists`: only if there is such a user, or, if
-    it is False, only if there is none; None: in any case.
+    None: there shall be no password for the mechanism. `exists`: only if there is such a user, or,
+    if it is False, only if there is none; None: in any case. `replaces`: there is none for other
+    mechanisms than these any more; without any, there is no such user.
     """
 
     name: Name
-    mechanism: Annotated[str, Meta(max_length=64)]
-    verifier: Verifier | None
+    verifiers: Annotated[dict[MechanismName, Verifier | None], Meta(max_length=8)]
     exists: bool | None = None
+    replaces: bool = False
 
 
 class AlterUsers(SecurityCommand, frozen=True, array_like=True, tag=True):

@@ -38,7 +38,6 @@ ENTITIES_MAX: Final = 10_000
 
 Outcome: TypeAlias = tuple[ResponseCode, str]
 _DONE: Final[Outcome] = (ResponseCode.SUCCESS, "")
-_NO_USER: Final = "there is no user {!r}"
 
 
 class SavedSecurity(msgspec.Struct, frozen=True, array_like=True):
@@ -77,27 +76,23 @@ class Security:
         if change.exists is False and before is not None:
             return ResponseCode.USER_EXISTS, f"there is a user {name!r} already"
         if change.exists and before is None:
-            return ResponseCode.UNKNOWN_USER, _NO_USER.format(name)
-        if change.verifier is not None:
-            if before is None and len(self.users) >= USERS_MAX:
-                return ResponseCode.CLUSTER_FULL, f"a cluster has at most {USERS_MAX} users"
-            check_verifier(change.verifier, change.mechanism)
-            after = {**(before or {}), change.mechanism: change.verifier}
-        elif before is None:
-            return ResponseCode.UNKNOWN_USER, _NO_USER.format(name)
-        elif change.mechanism and change.mechanism not in before:
-            text = f"user {name!r} has no password for {change.mechanism}"
-            return ResponseCode.UNKNOWN_USER, text
-        else:
-            after = {
-                mechanism: one
-                for mechanism, one in before.items()
-                if change.mechanism not in ("", mechanism)
-            }
+            return ResponseCode.UNKNOWN_USER, f"there is no user {name!r}"
+        after = {} if change.replaces else dict(before or {})
+        for mechanism, verifier in change.verifiers.items():
+            if verifier is not None:
+                check_verifier(verifier, mechanism)
+                after[mechanism] = verifier
+            elif before is None or mechanism not in before:
+                text = f"there is no user {name!r} with a password for {mechanism}"
+                return ResponseCode.UNKNOWN_USER, text
+            else:
+                after.pop(mechanism, None)
+        if after and before is None and len(self.users) >= USERS_MAX:
+            return ResponseCode.CLUSTER_FULL, f"a cluster has at most {USERS_MAX} users"
         if after:
             self.users[name] = after
         else:
-            del self.users[name]
+            self.users.pop(name, None)
         self._note()
         return _DONE
 
@@ -221,7 +216,8 @@ class Security:
 def takes_away(command: object) -> bool:
     """Whether a command only removes users, ACLs or quotas."""
     if isinstance(command, AlterUsers):
-        return all(one.verifier is None for one in command.changes)
+        verifiers = (one for change in command.changes for one in change.verifiers.values())
+        return all(one is None for one in verifiers)
     if isinstance(command, AlterAcls):
         return not command.added
     return isinstance(command, AlterQuotas) and all(one.value is None for one in command.changes)

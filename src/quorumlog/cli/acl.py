@@ -1,0 +1,376 @@
+"""`quorumlog acl`: who may do what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from quorumlog.auth.acls import (
+    ANY_HOST,
+    ANY_NAME,
+    CLUSTER,
+    OPERATIONS,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+    checked_acl,
+    value_of,
+    word_of,
+)
+from quorumlog.auth.principals import ANY_USER, EVERYBODY, principal_of
+from quorumlog.auth.roles import ON_CLUSTER, Pattern, acls_of_role
+from quorumlog.cli.errors import EXIT_FAILED
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Servers, Timeout
+from quorumlog.cli.output import print_json, print_line, print_note, print_table
+from quorumlog.cli.security_target import cluster_client
+from quorumlog.model.wording import counted
+
+app = typer.Typer(
+    help="Rights: who may do what with which topics, groups, consumer groups.",
+    no_args_is_help=True,
+)
+
+User = Annotated[
+    str | None,
+    typer.Option("--user", metavar="USER", help="Name of the user; '*': all.", show_default=False),
+]
+OneUser = Annotated[str, typer.Option("--user", metavar="USER", help="Name of the user.")]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operation",
+        metavar="NAME",
+        help="What may be done: read, write, create, delete, alter, describe, describe-configs, "
+        "alter-configs, idempotent-write, cluster-action, or all; repeatable.",
+        show_default=False,
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="NAME",
+        help="A topic; 'flights*' is all whose names begin so, '*' all; repeatable.",
+        show_default=False,
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="NAME",
+        help="A group of quorumlog: a log, or a state machine; repeatable.",
+        show_default=False,
+    ),
+]
+ConsumerGroups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--consumer-group", metavar="NAME", help="A consumer group; repeatable.", show_default=False
+    ),
+]
+TransactionalIds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transactional-id",
+        metavar="NAME",
+        help="A transactional id; repeatable.",
+        show_default=False,
+    ),
+]
+OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Deny = Annotated[bool, typer.Option("--deny", help="Deny it, whatever others allow.")]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Only from this address, or network such as 10.1.0.0/16.",
+        show_default=False,
+    ),
+]
+Role = Annotated[
+    str | None,
+    typer.Option(
+        "--role",
+        metavar="ROLE",
+        help="What is often wanted together: reader and writer (of what is named), operator, "
+        "monitor, admin (of the whole cluster).",
+        show_default=False,
+    ),
+]
+
+
+def _patterns(
+    topics: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    consumer_groups: Sequence[str] | None,
+    transactional_ids: Sequence[str] | None,
+    *,
+    on_cluster: bool,
+) -> list[Pattern]:
+    """Return the resources that options name. A name that ends with `*` is a prefix."""
+    named: Mapping[ResourceType, Sequence[str] | None] = {
+        ResourceType.TOPIC: topics,
+        ResourceType.GROUP: groups,
+        ResourceType.CONSUMER_GROUP: consumer_groups,
+        ResourceType.TRANSACTIONAL_ID: transactional_ids,
+    }
+    found = [_pattern(kind, name) for kind, names in named.items() for name in names or ()]
+    return [*found, ON_CLUSTER] if on_cluster else found
+
+
+def _pattern(kind: ResourceType, name: str) -> Pattern:
+    if name.endswith("*") and name != ANY_NAME:
+        return Pattern(kind, name.removesuffix("*"), PatternType.PREFIXED)
+    return Pattern(kind, name)
+
+
+def _principal(user: str) -> str:
+    return ANY_USER if user == EVERYBODY else principal_of(user)
+
+
+@app.command(name="add")
+def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    user: OneUser,
+    operations: Operations = None,
+    role: Role = None,
+    topics: Topics = None,
+    groups: Groups = None,
+    consumer_groups: ConsumerGroups = None,
+    transactional_ids: TransactionalIds = None,
+    on_cluster: OnCluster = False,
+    deny: Deny = False,
+    host: Host = None,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Add ACLs: each operation on each resource, or a role. '*' for a user is everybody."""
+    patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
+    if (role is None) == (not operations):
+        raise typer.BadParameter("give either --operation or --role")
+    who, where = _principal(user), host or ANY_HOST
+    if role is not None:
+        if deny:
+            raise typer.BadParameter("a role allows: give --operation with --deny")
+        acls = acls_of_role(role, who, patterns, where)
+    else:
+        acls = list(_single(who, operations or (), patterns, where, deny=deny))
+    acls = [checked_acl(one) for one in acls]
+    with cluster_client(directory, servers, timeout) as client:
+        client.security.add_acls(acls)
+    _print(acls, as_json=as_json)
+    if role == "reader" and topics and not consumer_groups:
+        print_note("consumers that share topics also need --consumer-group NAME")
+
+
+def _single(
+    principal: str,
+    operations: Sequence[str],
+    patterns: Sequence[Pattern],
+    host: str,
+    *,
+    deny: bool,
+) -> Iterator[Acl]:
+    """Yield an ACL for each operation on each resource."""
+    if not patterns:
+        raise typer.BadParameter(
+            "name what it is about: --topic, --group, --consumer-group, --transactional-id or "
+            "--cluster"
+        )
+    permission = Permission.DENY if deny else Permission.ALLOW
+    for word in operations:
+        operation = value_of(Operation, word)
+        for kind, name, pattern in patterns:
+            if operation not in OPERATIONS[kind]:
+                known = ", ".join(word_of(one) for one in sorted(OPERATIONS[kind]))
+                raise typer.BadParameter(
+                    f"there is no operation {word} on a {word_of(kind)}; there are {known}"
+                )
+            yield Acl(kind, name, pattern, principal, host, operation, permission)
+
+
+@app.command(name="list")
+def list_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    user: User = None,
+    operations: Operations = None,
+    topics: Topics = None,
+    groups: Groups = None,
+    consumer_groups: ConsumerGroups = None,
+    transactional_ids: TransactionalIds = None,
+    on_cluster: OnCluster = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show ACLs: all, or those of a user, or about what is named.
+
+    --topic flights shows all that are about this topic, also those for 'fl*' and for '*';
+    --topic 'fl*' shows those for this prefix.
+    """
+    patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
+    filters = _filters(user, operations, patterns, PatternType.MATCH)
+    with cluster_client(directory, servers, timeout) as client:
+        found = dict.fromkeys(acl for one in filters for acl in client.security.acls(one))
+    _print(list(found), as_json=as_json)
+
+
+def _filters(
+    user: str | None,
+    operations: Sequence[str] | None,
+    patterns: Sequence[Pattern],
+    of_literals: PatternType,
+) -> list[AclFilter]:
+    """Return filters for all that options name; `of_literals`: how names without `*` are meant."""
+    principal = None if user is None else _principal(user)
+    asked = [value_of(Operation, word) for word in operations or ()] or [Operation.ANY]
+    named = [
+        AclFilter(
+            kind,
+            name,
+            pattern if pattern is PatternType.PREFIXED or name == ANY_NAME else of_literals,
+            principal,
+        )
+        for kind, name, pattern in patterns
+    ]
+    return [
+        msgspec.structs.replace(one, operation=operation)
+        for one in named or [AclFilter(principal=principal)]
+        for operation in asked
+    ]
+
+
+@app.command(name="remove")
+def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    user: User = None,
+    operations: Operations = None,
+    role: Role = None,
+    topics: Topics = None,
+    groups: Groups = None,
+    consumer_groups: ConsumerGroups = None,
+    transactional_ids: TransactionalIds = None,
+    on_cluster: OnCluster = False,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Remove ACLs: all of a user, all for a topic or prefix, those of a role; show them.
+
+    Names are meant as they are: --topic flights removes nothing that is for 'fl*'.
+    """
+    patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
+    if role is not None:
+        if user is None or operations:
+            raise typer.BadParameter("a role is taken from a --user, as a whole")
+        filters = [_exactly(one) for one in acls_of_role(role, _principal(user), patterns)]
+    elif user is None and not operations and not patterns:
+        raise typer.BadParameter("say which: --user, --operation, or what they are about")
+    else:
+        filters = _filters(user, operations, patterns, PatternType.LITERAL)
+    with cluster_client(directory, servers, timeout) as client:
+        removed = [acl for one in filters for acl in client.security.remove_acls(one)]
+    _print(removed, as_json=as_json)
+    if not as_json:
+        print_note(f"{counted(len(removed), 'ACL')} removed")
+
+
+def _exactly(acl: Acl) -> AclFilter:
+    return AclFilter(
+        acl.resource_type,
+        acl.name,
+        acl.pattern,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    )
+
+
+@app.command(name="check")
+def check_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    user: OneUser,
+    operation: Annotated[
+        str, typer.Option("--operation", metavar="NAME", help="What would be done, such as read.")
+    ],
+    topics: Topics = None,
+    groups: Groups = None,
+    consumer_groups: ConsumerGroups = None,
+    transactional_ids: TransactionalIds = None,
+    on_cluster: OnCluster = False,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="ADDRESS", help="From where.", show_default="not known"),
+    ] = None,
+    directory: FromDir = None,
+    servers: Servers = None,
+    timeout: Timeout = TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a user may do something, and by which ACL. Exit status 1: not allowed."""
+    patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
+    if len(patterns) != 1 or patterns[0].pattern is PatternType.PREFIXED:
+        raise typer.BadParameter("name one thing, such as --topic flights")
+    resource = CLUSTER if on_cluster else Resource(patterns[0].type, patterns[0].name)
+    asked = value_of(Operation, operation)
+    with cluster_client(directory, servers, timeout) as client:
+        found = client.security.check(principal_of(user), asked, resource, host=host or "")
+    if as_json:
+        acl = None if found.acl is None else _object(found.acl)
+        print_json({"allowed": found.is_allowed, "reason": found.reason, "acl": acl})
+    else:
+        print_line(f"{'allowed' if found.is_allowed else 'not allowed'}: {_reason(found.reason)}")
+    if not found.is_allowed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _reason(reason: str) -> str:
+    """Return a reason without the word that the line begins with."""
+    for word in ("allowed by: ", "denied by: "):
+        reason = reason.removeprefix(word)
+    return reason
+
+
+_COLUMNS: Final = ["USER", "MAY", "OPERATION", "RESOURCE", "NAME", "HOST"]
+
+
+def _print(acls: Sequence[Acl], *, as_json: bool) -> None:
+    if as_json:
+        for one in acls:
+            print_json(_object(one))
+        return
+    print_table(
+        _COLUMNS,
+        [
+            [
+                one.principal.partition(":")[2],
+                word_of(one.permission),
+                word_of(one.operation),
+                word_of(one.resource_type),
+                f"{one.name}*" if one.pattern is PatternType.PREFIXED else one.name,
+                one.host,
+            ]
+            for one in acls
+        ],
+    )
+
+
+def _object(acl: Acl) -> dict[str, object]:
+    return {
+        "principal": acl.principal,
+        "permission": word_of(acl.permission),
+        "operation": word_of(acl.operation),
+        "resource_type": word_of(acl.resource_type),
+        "name": acl.name,
+        "pattern": word_of(acl.pattern),
+        "host": acl.host,
+    }
