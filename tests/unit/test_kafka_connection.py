@@ -8,7 +8,6 @@ import pytest
 from kafka_broker import GROUP, kafka_cluster
 from kafka_client import connected, fetch_values, produce_request, until
 from kafka_peer import answered, framed, sent
-from quorumlog.kafka.client_lines import CLIENTS_MAX, PAUSE_S, ClientLines
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX, FRAME_BYTES_MAX
 from quorumlog.kafka.handlers.registry import HANDLERS
@@ -21,6 +20,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.wording import TEXT_LENGTH_MAX
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.stream import TLS_ALERT
+from quorumlog.transport.client_lines import CLIENTS_MAX, PAUSE_S, ClientLines
 from record_batches import batch_of
 
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.model.audit_events import NO_AUDIT
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -82,6 +84,7 @@ class Client:
     """A connection, as the handler sees it, and what came over it."""
 
     remote_address = "127.0.0.1:1"
+    principal = ANONYMOUS
     is_closed_loop = True
     yields_to_interactive = False
     hello = Hello(cluster="c", node_id="", role="client")
@@ -96,7 +99,12 @@ class Client:
         config = SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0")
         served = {"replicas": {"g": self.replica}, "failed_groups": {}}
         bounds = RequestBounds(LIMITS, lambda: clock[0])
-        served |= {"request_bounds": bounds, "executor": Jobs(), "turn": Turn(lambda call: call())}
+        served |= {
+            "instruments": SimpleNamespace(audit=NO_AUDIT),
+            "request_bounds": bounds,
+            "executor": Jobs(),
+            "turn": Turn(lambda call: call()),
+        }
         self.node = node or SimpleNamespace(config=config, **served)
         self.handler = ClientRequests(self.node)
         self.number = 0

@@ -19,6 +19,7 @@ from quorumlog.model.codes import Magic
 from quorumlog.model.entry import SYSTEM_CHANNEL, Entry
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.membership import Membership
+from quorumlog.model.wording import printable_text
 
 PIPE_WIDTH = 10_000
 """Columns of a table that goes to a pipe or file: nothing is cut there."""
@@ -207,13 +208,3 @@ def membership_text(body: bytes) -> str:
 def printable(raw: bytes) -> str:
     r"""Return bytes as text in which everything not printable is written as an escape (`\n`)."""
     return printable_text(raw.decode("utf-8", "backslashreplace"))
-
-
-def printable_text(text: str) -> str:
-    """Return a text in which everything not printable is written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )

@@ -155,12 +155,8 @@ class KafkaConnection(StreamConnection):
         self.close(reason)
 
     def _tell(self, reason: str) -> None:
-        self._services.lines.warn(
-            "closing the connection of a Kafka client",
-            self._queue.client_id,
-            self.remote_address,
-            reason=reason,
-        )
+        event = "closing the connection of a Kafka client"
+        self._tell_refused(event, reason, client=self._queue.client_id)
 
     # -- out ----------------------------------------------------------------------------------
 

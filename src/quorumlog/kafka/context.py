@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.kafka.broker_view import BrokerView
-from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
@@ -22,9 +22,11 @@ from quorumlog.kafka.topic_policies import TopicPolicies
 from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.kafka.transactions.sinks import SinkCoordinator
+from quorumlog.model.audit_events import Audit, AuditedEvent, AuditEvent
 from quorumlog.model.block import Buffer
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.environment import Executor
+from quorumlog.transport.client_lines import ClientLines
 
 TIMEOUT_MS_MAX: Final = 300_000
 """The longest that a request waits for anything, whatever the client says."""
@@ -68,6 +70,7 @@ class Services:
     lines: ClientLines
     producer_ids: ProducerIds
     encoded_topics: EncodedTopics
+    audit: Audit
     now: Callable[[], float]
     defer: Callable[[Callable[[], object]], object]
     """Calls a function at the end of the present turn of the loop."""
@@ -90,8 +93,8 @@ class RequestContext:
     """One request on its way to its answer.
 
     `address`: host and port of the client. `owner`: the connection, which takes turns with others
-    on threads. `login`: who the client is; None: nobody logs in here. `last_answer`: why the
-    connection is closed with the answer; empty: it is not.
+    on threads. `principal`: who the client has proved to be. `login`: how it logs in; None: nobody
+    does here. `last_answer`: why the connection is closed with the answer; empty: it is not.
     """
 
     __slots__ = (
@@ -102,6 +105,7 @@ class RequestContext:
         "last_answer",
         "login",
         "owner",
+        "principal",
         "services",
     )
 
@@ -111,6 +115,7 @@ class RequestContext:
         header: RequestHeader,
         address: str,
         owner: object,
+        principal: str = ANONYMOUS,
         login: ClientLogin | None = None,
     ) -> None:
         self.services = services
@@ -119,6 +124,7 @@ class RequestContext:
         self.owner = owner
         self.login = login
         self.last_answer = ""
+        self.principal = principal
         self.error = ErrorCode.NONE
         self._handled = 0
 
@@ -158,6 +164,40 @@ class RequestContext:
             reason=text,
             **where,
         )
+
+    def record(
+        self,
+        event: AuditedEvent,
+        operation: str,
+        resource: str,
+        *,
+        detail: str = "",
+        reason: str = "",
+    ) -> None:
+        """Have the audit log tell of what the client does to a resource.
+
+        `detail`: what it asks for, besides the kind of the request. `reason`: why it failed.
+        """
+        name = ApiKey(self.header.api_key).name
+        self.services.audit.record(
+            AuditEvent(
+                event=event,
+                principal=self.principal,
+                address=self.address,
+                client=self.client_id,
+                operation=operation,
+                resource=resource,
+                reason=reason,
+                request=f"{name} {detail}".rstrip(),
+            )
+        )
+
+    def accessed(self, topics: Iterable[str], operation: str) -> None:
+        """Have the audit log tell that the client reads or writes topics, where that is wanted."""
+        audit = self.services.audit
+        for topic in topics:
+            if audit.is_accessed("topic", topic):
+                self.record(AuditedEvent.DATA_ACCESS, operation, f"topic:{topic}")
 
     @property
     def is_long(self) -> bool:

@@ -20,6 +20,7 @@ from quorumlog.kafka.groups.offset_commits import OffsetCommits
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.producer_ids import Allocate
 from quorumlog.kafka.services import ServiceEnvironment, broker_changed, make_services
+from quorumlog.model.audit_events import NO_AUDIT, Audit
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.topic_configs import effective
 from quorumlog.node.executor import ThreadExecutor
@@ -48,6 +49,7 @@ class KafkaListener:
     `allocate`: see `producer_ids.Allocate`. `defer` calls a function at the end of the turn.
     `tls`: what is spoken before anything else; None: nothing is encrypted.
     `logins`: how clients log in; None: they do not.
+    `audit` takes what is recorded of clients.
     """
 
     def __init__(  # noqa: PLR0913
@@ -62,6 +64,7 @@ class KafkaListener:
         *,
         tls: NodeTls | None = None,
         logins: Logins | None = None,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         bytes_max = config.limits.kafka_request_bytes_max
         self._limits = msgspec.structs.replace(
@@ -72,6 +75,7 @@ class KafkaListener:
         self.transport_counters = TransportCounters()
         total = RequestMemory(bytes_max)
         self.shared = SharedResources(self._limits, lambda hello: False, appends=total)
+        self.shared.audit = audit
         self._services = make_services(
             broker,
             config,
@@ -83,6 +87,7 @@ class KafkaListener:
                 time.monotonic,
                 lambda: int(time.time() * 1000),
                 lambda: str(uuid4()),
+                audit,
             ),
             logger,
             self._answer_bytes_max,

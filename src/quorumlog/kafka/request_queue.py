@@ -10,20 +10,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from quorumlog.kafka.administration import acts_of, administers
 from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.codec import decode_request, encode_response, error_response, refuse_version
-from quorumlog.kafka.context import RequestContext, Services
+from quorumlog.kafka.context import Answer, RequestContext, Services
 from quorumlog.kafka.errors import ERROR_NAMES, ErrorCode, error_of
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.handlers.fetch import start_fetch
 from quorumlog.kafka.handlers.offset_commit import start_offset_commit
 from quorumlog.kafka.handlers.produce import start_produce
-from quorumlog.kafka.handlers.registry import HANDLERS
+from quorumlog.kafka.handlers.registry import HANDLERS, Handler
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.requests import ApiKey, read_header
+from quorumlog.log_events import describe_error
+from quorumlog.model.audit_events import ADMINISTRATION_REFUSED, AuditedEvent
 from quorumlog.model.block import Buffer
-from quorumlog.model.errors import RemoteProtocolError, RequestError
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import RemoteProtocolError, RequestError, error_for
 
 REQUESTS_MAX: Final = 256
 """Requests of a connection that wait for their answers; it is not read above."""
@@ -54,6 +58,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def principal(self) -> str:
+        """Who the client has proved to be."""
+        ...
+
+    @property
     def is_read_by_client(self) -> bool:
         """Whether the client reads its answers, so that another one may be made."""
         ...
@@ -81,6 +90,33 @@ class Connection(Protocol):
     def close(self, reason: str) -> None:
         """End the connection."""
         ...
+
+
+async def _recorded(context: RequestContext, message: Any, handle: Handler) -> Answer:
+    """Have a request handled that administers, and tell the audit log what became of it.
+
+    Raises what the handler raises, and `RequestError` if it could not be recorded.
+    """
+    if not context.services.audit.has_room:
+        raise error_for(ResponseCode.LEADER_PENDING_FULL, ADMINISTRATION_REFUSED)
+    answer, failure = None, "it ended before it was answered: it may be done, or not"
+    try:
+        answer = await handle(context, message)
+        failure = ""
+        return answer
+    except Exception as error:
+        failure = describe_error(error)
+        raise
+    finally:
+        known = answer if isinstance(answer, Mapping) else None
+        for act in acts_of(context.header.api_key, message, known, failure):
+            context.record(
+                AuditedEvent.ADMINISTRATION,
+                act.operation,
+                act.resource,
+                detail=act.detail,
+                reason=act.reason,
+            )
 
 
 class RequestQueue:
@@ -125,8 +161,14 @@ class RequestQueue:
         header = read_header(frame)
         self.client_id = header.client_id or self.client_id
         connection = self._connection
-        address = connection.remote_address
-        context = RequestContext(self._services, header, address, connection, self.login)
+        context = RequestContext(
+            self._services,
+            header,
+            connection.remote_address,
+            connection,
+            connection.principal,
+            self.login,
+        )
         request = PendingRequest(self, frame, context)
         self._waiting.append(request)
         self._bytes += request.size
@@ -219,7 +261,11 @@ class RequestQueue:
         """Answer a request, whatever its handler raises."""
         header = request.header
         try:
-            answer = await HANDLERS[header.api_key](request.context, message)
+            handle = HANDLERS[header.api_key]
+            if administers(header.api_key, message):
+                answer = await _recorded(request.context, message, handle)
+            else:
+                answer = await handle(request.context, message)
             if isinstance(answer, Mapping):
                 write = partial(encode_response, header, answer)
                 is_long = request.context.is_long

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quorumlog.kafka.broker_view import BrokerView
-from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.kafka.context import RequestExecutor, Services
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.encoded_topics import EncodedTopics
@@ -18,11 +17,13 @@ from quorumlog.kafka.topic_policies import TopicPolicies
 from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
 from quorumlog.kafka.transactions.gate import TransactionGate
 from quorumlog.kafka.transactions.sinks import SinkCoordinator
+from quorumlog.model.audit_events import NO_AUDIT, Audit
 from quorumlog.model.config import NodeConfig
+from quorumlog.transport.client_lines import ClientLines
 
 
 class ServiceEnvironment(NamedTuple):
-    """What services need from outside.
+    """What services need from outside. `audit` takes what is recorded of administration.
 
     `executor` runs work on threads. `defer` calls a function at the end of the present turn of the
     loop. `now` reads a clock that never goes back, in seconds, `wall_ms` Unix time in milliseconds.
@@ -34,6 +35,7 @@ class ServiceEnvironment(NamedTuple):
     now: Callable[[], float]
     wall_ms: Callable[[], int]
     unique: Callable[[], str]
+    audit: Audit = NO_AUDIT
 
 
 def make_services(
@@ -63,6 +65,7 @@ def make_services(
         lines=ClientLines(logger, now),
         producer_ids=producer_ids,
         encoded_topics=EncodedTopics(broker),
+        audit=environment.audit,
         now=now,
         defer=environment.defer,
         rooms=Rooms(environment.defer),

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from quorumlog.model.audit_events import DataPatterns
 from quorumlog.model.block import INDEX_RECORD_SIZE
 from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.config_keys import (
@@ -44,6 +45,8 @@ OWN_PREFIX = "quorumlog."
 """How the names begin of what a node keeps in its own directory, beside those of its groups."""
 JOURNAL_NAME = f"{OWN_PREFIX}journal"
 """Directory of a node's journal, in its own directory."""
+AUDIT_LOG_NAME = f"{OWN_PREFIX}audit.log"
+"""The newest file of a node's audit log, in its own directory."""
 
 
 def check_name(kind: str, name: str, *, dash: bool = True) -> None:
@@ -370,6 +373,13 @@ class NodeConfig(
     partition_groups: dict[str, str | int | float | bool] = {}
     """Keys of a group's configuration, and their values, for the partition groups that this node
     has made while it leads `CLUSTER_GROUP`."""
+    audit_data: list[str] = []
+    """Whose reads and writes the audit log has: `group:NAME`, `topic:NAME`, or either with `*` at
+    its end for all names that begin so."""
+    audit_file_bytes: int = 64 * 1024 * 1024
+    """Bytes of a file of the audit log."""
+    audit_files: int = 10
+    """Files of the audit log that are kept; 0: there is no audit log."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     insecure: bool = False
     """Allow listening beyond the loopback addresses although there is no TLS, or though plain
@@ -386,6 +396,7 @@ class NodeConfig(
         check_name("cluster", self.cluster)
         self._check_exporter()
         check_numbers(self)
+        DataPatterns(self.audit_data)
         if not self.groups and not self.listen:
             raise ConfigError('groups: at least one group is needed, or listen = "host:port"')
         names = [group.group for group in self.groups]

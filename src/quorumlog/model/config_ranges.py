@@ -14,6 +14,7 @@ from quorumlog.model.errors import ConfigError
 
 POSITIVE: Final = frozenset(
     {
+        "audit_file_bytes",
         "check_point_interval",
         "clean_interval",
         "election_timeout_max_ms",
@@ -42,7 +43,10 @@ HOURS_MAX: Final = 1_000_000
 MS_MAX: Final = HOURS_MAX * 3_600_000
 FILE_BYTES_MAX: Final = 1 << 40
 """Of one data file or index file."""
+AUDIT_FILES_MAX: Final = 1_000
 _MOST: Final = {
+    "audit_file_bytes": FILE_BYTES_MAX,
+    "audit_files": AUDIT_FILES_MAX,
     "check_point_interval": MS_MAX,
     "clean_interval": MS_MAX,
     "deleted_group_reserved_hours": HOURS_MAX,

@@ -9,6 +9,8 @@ from quorumlog.model.config_keys import ALIKE
 
 TEXT_LENGTH_MAX: Final = 1_000
 """Characters of a text that may have in it what somebody else has sent, such as a name."""
+FOREIGN_LENGTH_MAX: Final = 200
+"""Characters of a text that a stranger may have written, in a line of a log."""
 TEXT_MAX: Final = 8_000
 """Characters of a text that another program wrote, such as an error's."""
 
@@ -52,3 +54,21 @@ def sendable(text: str) -> str:
     if len(text) > TEXT_MAX:
         text = f"{text[:TEXT_MAX]}… ({len(text):,} characters in all)"
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def printable_text(text: str) -> str:
+    """Return a text in which everything not printable is written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def foreign(text: str, length_max: int = FOREIGN_LENGTH_MAX) -> str:
+    """Return what a stranger may have written as it may stand in a log: printable, and bounded.
+
+    No line ends in it, nor anything that steers a terminal or turns the order of letters around.
+    """
+    return shortened(printable_text(text[: length_max + 1]), length_max)

@@ -8,6 +8,7 @@ from collections import deque
 import msgspec
 
 from quorumlog.auth.login import LoginCounters
+from quorumlog.model.audit_events import AuditedEvent, AuditEvent, NodeAudit
 from quorumlog.model.histogram import CommitHistograms
 
 TRACES_MAX = 1_024
@@ -62,11 +63,27 @@ class Tracer:
 class NodeInstruments:
     """What one node observes; without `trace_every` there is no tracer.
 
-    `sends_failed` counts the times a receiver did not take what was sent.
+    `sends_failed` counts the times a receiver did not take what was sent. `audit` takes what is
+    recorded of clients.
     """
 
-    def __init__(self, trace_every: int) -> None:
+    def __init__(self, trace_every: int, audit: NodeAudit) -> None:
+        self.audit = audit
         self.commits = CommitHistograms()
         self.sends_failed = 0
         self.logins = LoginCounters()
         self.tracer = Tracer(trace_every) if trace_every else None
+
+    def begin_audit(self, self_id: str) -> None:
+        """Begin to write the audit log: the node was started, and its directory is its alone."""
+        self._record(AuditedEvent.NODE_STARTED, self_id)
+        self.audit.open()
+
+    def end_audit(self, self_id: str, reason: str) -> None:
+        """Write what is left, which may take seconds; `reason`: why the node had to stop."""
+        self._record(AuditedEvent.NODE_STOPPED, self_id, reason)
+        self.audit.close()
+
+    def _record(self, event: AuditedEvent, self_id: str, reason: str = "") -> None:
+        said = AuditEvent(event=event, resource=f"node:{self_id}", reason=reason)
+        self.audit.record(said)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from msgspec.structs import replace as replace_struct
 
 from quorumlog.log_events import describe_error, log_event
+from quorumlog.model.audit_events import NO_AUDIT, NodeAudit
 from quorumlog.model.config import NodeConfig, parse_address
 from quorumlog.model.errors import ConfigError, StorageError
 from quorumlog.model.messages.base import Hello
@@ -84,9 +85,9 @@ class Node:
     """Starts and stops everything that a node consists of, in the right order.
 
     `client_handler` makes the handler for a client's connection. `attachments` are what the program
-    around the node gives to groups, by their names. `failure` resolves with the reason when the
-    node can no longer be trusted and must exit. Groups whose data cannot be opened do not keep the
-    others from being served.
+    around the node gives to groups, by their names. `audit` takes what is recorded. `failure`
+    resolves with the reason when the node can no longer be trusted and must exit. Groups whose data
+    cannot be opened do not keep the others from being served.
     """
 
     def __init__(
@@ -94,12 +95,13 @@ class Node:
         config: NodeConfig,
         client_handler: Callable[["Node"], ConnectionHandler],
         attachments: Mapping[str, Attachments] = MappingProxyType({}),
+        audit: NodeAudit = NO_AUDIT,
     ) -> None:
         tls = None
         if config.tls is not None:  # before anything is made that would have to be stopped
             tls = NodeTls(config.tls, config.self_id, time.time)
         self.config = config
-        self.instruments = NodeInstruments(config.trace_every)
+        self.instruments = NodeInstruments(config.trace_every, audit)
         self.inbox_counters = PeerHandlerCounters()
         self.request_bounds = RequestBounds(config.limits, time.monotonic)
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -337,6 +339,7 @@ class Node:
             self.links.start()
             self.liveness.start()
             self.hosting.start()
+            self.instruments.begin_audit(self.config.self_id)
         except BaseException:
             stopping = asyncio.ensure_future(self.stop(clean=False))
             while not stopping.done():
@@ -370,6 +373,8 @@ class Node:
         for threads in (self._machines, self.executor):
             threads.stop()
             await asyncio.to_thread(threads.join)
+        reason = self.failure.result() if self.failure.done() else ""
+        await asyncio.to_thread(self.instruments.end_audit, self.config.self_id, reason)
         await asyncio.to_thread(self.hosting.close)
 
     async def prepare_stop(self) -> None:

@@ -67,6 +67,7 @@ def kafka_listener(node: Node, broker: Broker, logins: Logins | None) -> "KafkaL
         node.turn.at_end,
         tls=node.tls,
         logins=logins,
+        audit=node.instruments.audit,
     )
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
     return listener

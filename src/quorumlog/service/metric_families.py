@@ -151,6 +151,7 @@ _NODE_GAUGES = {
     "transport_peer_receive_bytes": "Unfinished frames of members.",
     "transport_send_bytes": "Answers that clients have not read.",
     "tls_reload_failed": "1: newer files of TLS cannot be used; those from before still are.",
+    "audit_failing": "1 while the audit log cannot be written.",
     "loop_lag_max_seconds": "By how much the event loop was late at most in the last minute.",
     "groups_quiescent": "Groups whose replica here relies on the heartbeats between nodes.",
 }
@@ -160,6 +161,8 @@ _NODE_COUNTERS = {
     "store_descriptor_waits": "Times storage waited for a free descriptor.",
     "clock_steps": "Times the wall clock was seen to be set by more than a minute.",
     "loop_stalls": "Times the event loop was late by 0.1 s or more.",
+    "audit_lines": "Lines of the audit log that are durable.",
+    "audit_lost": "Events that the audit log lost, as its disk took nothing until the node ended.",
     "log_lines_dropped": "Log lines that standard error did not take in time.",
     "otlp_sends_failed": "Times the OpenTelemetry receiver did not take what was sent.",
     "traces_dropped": "Traces of appends that waited too long to be sent.",

@@ -303,6 +303,10 @@ def _add_node(page: _Page, node: Node) -> None:
     page.add("loop_stalls_total", (), node.lag.stalls)
     page.add("store_descriptor_waits_total", (), SPARES.waits)
     page.add("log_lines_dropped_total", (), dropped_lines())
+    audit = instruments.audit.counters
+    page.add("audit_failing", (), audit.is_failing)
+    page.add("audit_lines_total", (), audit.lines)
+    page.add("audit_lost_total", (), audit.lost)
 
 
 def _add_tls(page: _Page, tls: NodeTls | None) -> None:

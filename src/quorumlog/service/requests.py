@@ -64,6 +64,7 @@ from quorumlog.raft.events import (
     RemoveMember,
     TransferRequested,
 )
+from quorumlog.service.administration import RecordedRequests
 from quorumlog.service.answers import Answers
 from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
@@ -124,6 +125,7 @@ class ClientRequests:
         self._paused = self._is_closed = False
         self._group, self._identity = "", b""
         self._identity_sent = False
+        self._recorded = RecordedRequests(node.instruments.audit)
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -156,6 +158,7 @@ class ClientRequests:
             return
         answers = self._answers
         try:
+            self._recorded.begins(connection, frame.message)
             handler(self, connection, frame, frame.message)
         except RequestError as error:
             response = AppendResponse if handler is ClientRequests._append else Response
@@ -248,6 +251,7 @@ class ClientRequests:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
         self._answers += 1
         self._count(connection, frame, -1)
+        self._recorded.answered(connection, frame.message, response)
         if not self._identity_sent:
             self._send_identity(connection)
         attached = attachments or ()

@@ -1,12 +1,14 @@
 """A node with all that it serves, from start to stop, whatever happens meanwhile."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.node.attachments import Attachments
-from quorumlog.node.node import Node
+from quorumlog.node.node import Node, wall_ms
+from quorumlog.service.audit import audit_of
 from quorumlog.service.kafka_clients import KafkaService
 from quorumlog.service.login_gate import LoginGate
 from quorumlog.service.logins import make_logins, token_rules
@@ -34,7 +36,9 @@ class ServedNode:
         self._kafka = KafkaService(config)
         attachments.update(self._kafka.attachments)
         tokens = token_rules(config)
-        self.node = Node(config, self._handler_of, attachments)
+        audit = audit_of(config, now=time.monotonic, wall_ms=wall_ms)
+        self.node = Node(config, self._handler_of, attachments, audit)
+        self.node.listener.shared.audit = audit
         kafka = self._kafka
         self._logins = make_logins(self.node, kafka.view, kafka.is_ready, tokens)
         self._ended = ended

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import msgspec
 
-from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
@@ -120,14 +119,8 @@ class Connection(StreamConnection):
     def _answer_refused(self, frame: RefusedFrame) -> None:
         if frame.text != self._refused_text:  # the same one again and again is said once
             self._refused_text = frame.text
-            log_event(
-                logger,
-                logging.WARNING,
-                "refusing a frame",
-                who=None if self.hello is None else self.hello.node_id or self.hello.role,
-                remote=self.remote_address,
-                reason=frame.text,
-            )
+            who = None if self.hello is None else self.hello.node_id or self.hello.role
+            self._tell_refused("refusing a frame", frame.text, who=who)
         response = Response(code=frame.code, text=frame.text)
         self.send(response, correlation_id=frame.correlation_id)
         if self._handler is None:  # refusals of refusals would go on for ever
@@ -166,13 +159,7 @@ class Connection(StreamConnection):
         if isinstance(error, HelloRefusedError):
             code = error.code
         self.refused_with = code
-        log_event(
-            logger,
-            logging.WARNING,
-            "refusing a connection",
-            remote=self.remote_address,
-            reason=str(error),
-        )
+        self._tell_refused("refusing a connection", str(error))
         self._write(self._greeting.refusal(str(error), code), 0, ())
         self.close(str(error))
 

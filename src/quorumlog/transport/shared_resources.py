@@ -1,14 +1,19 @@
 """What the connections that a node accepted share: memory to receive into, bounds, and turns."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from quorumlog.model.audit_events import NO_AUDIT, Audit
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets, RequestMemory
+from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
 
 RECEIVED_BYTES_MAX = 64 * 1024
 """Bytes received from one connection before others that wait are served."""
@@ -52,6 +57,9 @@ class SharedResources:
         self.staged = memoryview(bytearray(RECEIVED_BYTES_MAX))
         # a loop's own time may stand still within one turn
         self.now = time.monotonic
+        self.lines = ClientLines(logger, self.now)
+        self.audit: Audit = NO_AUDIT
+        """Where it is recorded that a connection was refused."""
         self.scheduler = Scheduler(asyncio.get_running_loop(), self.now, is_crowded)
 
     def check(self) -> int:

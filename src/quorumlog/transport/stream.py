@@ -16,8 +16,10 @@ from typing import Any, cast
 from quorumlog.auth.certificates import ANONYMOUS, Certified
 from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
+from quorumlog.model.audit_events import AuditedEvent, AuditEvent
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
+from quorumlog.model.wording import foreign
 from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
@@ -219,13 +221,34 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._account(unfinished, taken)
 
     def _tell_garbage(self, reason: str) -> None:
-        """Write into the log why the connection is about to be closed."""
-        log_event(
-            logger,
-            logging.WARNING,
-            "closing a connection",
-            remote=self.remote_address,
-            reason=reason,
+        """Write into the logs why the connection is about to be closed."""
+        self._tell_refused("closing a connection", reason)
+
+    def _tell_refused(
+        self, event: str, reason: str, *, client: str = "", who: str | None = None
+    ) -> None:
+        """Write into the log, and into the audit log, that what came is not accepted.
+
+        A host has one line a minute in the log. `client`, `who`: what the other side calls itself.
+        """
+        shared, remote = self._shared, self.remote_address
+        reason = foreign(reason)
+        named: dict[str, Any] = {"client": foreign(client)} if client else {}
+        if who:
+            named["who"] = foreign(who)
+        if shared is None:  # this side has made the connection
+            log_event(logger, logging.WARNING, event, **named, remote=remote, reason=reason)
+            return
+        shared.lines.warn(event, "", remote, **named, reason=reason)
+        shared.audit.record(
+            AuditEvent(
+                event=AuditedEvent.CONNECTION_REFUSED,
+                principal=self.principal,
+                address=remote,
+                client=foreign(client),
+                allowed=False,
+                reason=reason,
+            )
         )
 
     @property

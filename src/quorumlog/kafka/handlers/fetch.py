@@ -133,6 +133,8 @@ class _Fetching:
             topic = broker.topics.get(asked.name or "")
             unknown, named = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)
         name = named if topic is None else topic.name
+        if topic is not None:
+            self._request.context.accessed((name,), "Read")
         for one in partitions:
             if topic is None:
                 self._refuse(found, name, one, Refusal(unknown, f"there is no topic {named}"))

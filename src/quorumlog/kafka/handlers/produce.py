@@ -69,6 +69,7 @@ def start_produce(request: PendingRequest) -> None:
 
 def _start(request: PendingRequest, parsed: ProduceRequest) -> None:
     request.is_awaited = parsed.acks != ACKS_NONE
+    request.context.accessed((name for name, _ in parsed.topics), "Write")
     production, topics = _Production(request, parsed), request.context.broker.topics
     missing = [name for name, _ in parsed.topics if name not in topics]
     if not missing or not creates_missing(request.context):

@@ -22,6 +22,7 @@ from quorumlog.machine.cluster.commands import (
     TopicToDelete,
 )
 from quorumlog.machine.cluster.topics import problem_of_name
+from quorumlog.model.audit_events import AuditedEvent
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
@@ -240,6 +241,8 @@ async def create_missing(context: RequestContext, names: Sequence[str]) -> None:
     outcomes = _Outcomes(context, MISSING_TIMEOUT_MS, may_exist=True)
     new = [NewTopic(name, uuid4().bytes) for name in islice(missing, MISSING_MAX)]
     await outcomes.execute(list(enumerate(new)), CreateTopics)
+    for created in outcomes.done.values():
+        context.record(AuditedEvent.ADMINISTRATION, "Create", f"topic:{created.name}")
     await outcomes.wait_open()
 
 

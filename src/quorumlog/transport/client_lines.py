@@ -1,6 +1,7 @@
 """Lines in the log about clients: each client has one a minute, however often it errs.
 
-Neither do many names fill the log, nor long ones.
+Neither do many names fill the log, nor long ones, nor does what they send become more than text in
+a line (`model.wording.foreign`).
 """
 
 import logging
@@ -8,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from quorumlog.log_events import FieldValue, log_event
-from quorumlog.model.wording import shortened
+from quorumlog.model.wording import TEXT_LENGTH_MAX, foreign
 
 CLIENTS_MAX: Final = 1_024
 """Clients whose last line is remembered, and as many of whose last fault is. While all had it
@@ -34,8 +35,8 @@ class ClientLines:
     def warn(self, event: str, client_id: str, address: str, **fields: FieldValue) -> None:
         """Write a line about a client, unless it had one within the last minute.
 
-        A client is its id and the host in `address`: each connection has another port. Texts are
-        shortened.
+        A client is its id and the host in `address`: each connection has another port. With no id,
+        all connections of a host are one client. Texts are shortened, and made printable.
         """
         self._write(logging.WARNING, event, (client_id, address), None, fields)
 
@@ -56,24 +57,25 @@ class ClientLines:
         error: Exception | None,
         fields: Mapping[str, FieldValue],
     ) -> None:
-        client_id, address = shortened(client[0]), client[1]
+        client_id, address = foreign(client[0]), client[1]
         left_out = self._left_out(self._last[level], (client_id, address.rpartition(":")[0]))
         if left_out is None:
             return
         told = {
-            name: shortened(value) if isinstance(value, str) else value
+            name: foreign(value, TEXT_LENGTH_MAX) if isinstance(value, str) else value
             for name, value in fields.items()
         }
+        if client_id:
+            told = {"client": client_id, **told}
         if left_out:
             told["lines_left_out"] = left_out
         log_event(
             self._logger,
             level,
             event,
-            client=client_id,
-            remote=address,
             exc_info=error,
             **told,
+            remote=address,
         )
 
     def _left_out(self, lines: _Lines, client: _Client) -> int | None:
