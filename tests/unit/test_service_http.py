@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
-from quorumlog.service import http as admin_http
-from quorumlog.service.http import CONNECTIONS_MAX, AdminPort
+from quorumlog.service import admin_server
+from quorumlog.service.admin_server import CONNECTIONS_MAX
+from quorumlog.service.http import AdminPort
 
 PATIENCE_S = 60.0
 """For what happens on another thread; nothing is judged by it."""
@@ -37,8 +38,8 @@ class BrokenNode:
 
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch):
-    monkeypatch.setattr(admin_http, "REQUEST_SECONDS", PATIENCE_S)
-    monkeypatch.setattr(admin_http._QuietHandler, "timeout", PATIENCE_S)
+    monkeypatch.setattr(admin_server, "REQUEST_SECONDS", PATIENCE_S)
+    monkeypatch.setattr(admin_server.QuietHandler, "timeout", PATIENCE_S)
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_any_number_of_connections_takes_no_more_than_those_places(opened):
 
 @pytest.mark.parametrize("started", [b"", b"G", b"GET / HTTP/1.0\r\nHost: slow\r\n"])
 def test_a_request_that_takes_too_long_is_cut_off(opened, monkeypatch, started):
-    monkeypatch.setattr(admin_http, "REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(admin_server, "REQUEST_SECONDS", 0.0)
     connection = connected(opened())
     connection.sendall(started)
     ended(connection)

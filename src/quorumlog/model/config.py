@@ -102,7 +102,8 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
@@ -350,6 +351,9 @@ class NodeConfig(
     """The files of a deleted group are kept for this long; 0: they are removed at once."""
     admin_listen: str = ""
     """`host:port` of /metrics and /health; empty: none."""
+    admin_anonymous: Literal["none", "health", "all"] = "health"
+    """With TLS, what those see at an `admin_listen` beyond loopback who show no certificate:
+    nothing, whether the node is healthy, or all."""
     metrics_grpc_exporter_target: str = ""
     """`host:port`, or an http or https address, that metrics are sent to by OTLP over gRPC; empty:
     nowhere."""
@@ -415,7 +419,7 @@ class NodeConfig(
     def _check_exposed(self, key: str, address: str) -> None:
         """Raise `ConfigError` if plain connections would be served beyond this machine."""
         host, _ = parse_address(address)
-        if self.insecure or _is_loopback(host):
+        if self.insecure or is_loopback(host):
             return
         if self.tls is None:
             raise ConfigError(

@@ -1,142 +1,64 @@
 """The admin port: /metrics for Prometheus and /health for people and load balancers."""
 
-import io
 import json
-import logging
-import socket
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from socketserver import TCPServer
-from typing import Any, TextIO
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from enum import Enum
+from typing import Any, Final, NamedTuple
+from wsgiref.simple_server import make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from quorumlog.log_events import log_event, reason_of
+from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.log_events import reason_of
+from quorumlog.model.audit_events import NO_AUDIT, Audit, AuditedEvent, AuditEvent
 from quorumlog.model.codes import FAILED, Role
-from quorumlog.model.config import parse_address
+from quorumlog.model.config import NodeConfig, is_loopback, parse_address
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.wording import foreign
 from quorumlog.node.node import Node
 from quorumlog.node.replica.status import status_of
+from quorumlog.service.admin_server import IDENTITY, REMOTE_PORT, AdminServer, QuietHandler
+from quorumlog.transport.node_tls import NodeTls
+from quorumlog.transport.tls import Identity
 
-logger = logging.getLogger(__name__)
-
-REQUEST_SECONDS = 10.0
-"""Seconds for a connection in all, and for each of its pauses."""
-CONNECTIONS_MAX = 16
-"""Connections answered at a time."""
-ACCEPT_PAUSE_S = 0.2
+NOT_TLS: Final = "this port speaks TLS: ask with https://"
+NO_CERTIFICATE: Final = "show a client certificate of this cluster"
 
 
-class _Server(WSGIServer):
-    """Answers a bounded number of connections at a time, each for a bounded time.
+class Access(Enum):
+    """How much of the pages somebody may see."""
 
-    Each has a thread of its own. One connection more replaces the oldest. No host name is looked
-    up.
+    ALL = "all"
+    HEALTH = "health"
+    """Whether the node is healthy, and no more."""
+    NONE = "none"
+
+
+class AdminRequest(NamedTuple):
+    """What somebody asks of the admin port. `principal`: who that is, as a certificate says."""
+
+    method: str
+    path: str
+    address: str
+    principal: str
+
+
+def see_all(request: AdminRequest) -> Access:
+    """Let everybody see all."""
+    return Access.ALL
+
+
+def access_of(config: NodeConfig) -> Callable[[AdminRequest], Access]:
+    """Return what says how much somebody may see.
+
+    Without TLS, or at a loopback address, everybody who can reach the port sees all.
     """
-
-    request_queue_size = 16
-
-    def __init__(self, *arguments: Any) -> None:
-        self._open: dict[socket.socket, float] = {}
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        super().__init__(*arguments)
-
-    def server_bind(self) -> None:
-        """Bind as `http.server` does, but without asking a name server who this host is."""
-        TCPServer.server_bind(self)
-        host, port = self.server_address[:2]
-        self.server_name, self.server_port = str(host), int(port)
-        self.setup_environ()
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; if no descriptor is free, pause before the next attempt."""
-        try:
-            return super().get_request()
-        except OSError:
-            time.sleep(ACCEPT_PAUSE_S)
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread of its own."""
-        with self._lock:
-            while len(self._open) >= CONNECTIONS_MAX:
-                self._cut_off(next(iter(self._open)))
-            self._open[request] = time.monotonic() + REQUEST_SECONDS
-        thread = threading.Thread(
-            target=self._answer,
-            args=(request, client_address),
-            name="quorumlog-admin-answer",
-            daemon=True,
-        )
-        thread.start()
-        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
-
-    def _answer(self, request: Any, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except Exception:
-            self.handle_error(request, client_address)
-        finally:
-            self.shutdown_request(request)
-
-    def server_close(self) -> None:
-        """End all connections, once no more are accepted; return when their threads have ended."""
-        super().server_close()
-        with self._lock:
-            for request in list(self._open):
-                self._cut_off(request)
-        for thread in self._threads:
-            thread.join()
-
-    def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that was answered or cut off."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """End connections that take too long; called twice a second."""
-        now = time.monotonic()
-        with self._lock:
-            for late in [one for one, until in self._open.items() if now > until]:
-                self._cut_off(late)
-
-    def _cut_off(self, request: socket.socket) -> None:
-        del self._open[request]
-        with suppress(OSError):  # it has ended by itself
-            request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log at DEBUG only: that a client disconnects early is no error of the node."""
-        remote, error = ":".join(map(str, client_address[:2])), sys.exception()
-        log_event(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
-
-
-class _ErrorStream(io.StringIO):
-    """Writes the traceback that `wsgiref` reports for an error as one log line."""
-
-    def flush(self) -> None:
-        """See `io.IOBase`; it is the end of a traceback."""
-        if text := self.getvalue():
-            self.seek(0)
-            self.truncate()
-            log_event(logger, logging.WARNING, "answering failed", traceback=text)
-
-
-class _QuietHandler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
-
-    def get_stderr(self) -> TextIO:
-        """See `WSGIRequestHandler`: standard error is for log lines."""
-        return _ErrorStream()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
-        log_event(logger, logging.DEBUG, "admin request", text=format % args)
+    host, _ = parse_address(config.admin_listen)
+    if config.tls is None or is_loopback(host):
+        return see_all
+    anonymous = Access(config.admin_anonymous)
+    return lambda request: anonymous if request.principal == ANONYMOUS else Access.ALL
 
 
 def health_of(node: Node) -> tuple[bool, dict[str, object]]:
@@ -169,18 +91,35 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
 
 
 class AdminPort:
-    """Serves the two pages from threads of its own; reads the node, never changes it."""
+    """Serves the two pages from threads of its own; reads the node, never changes it.
 
-    def __init__(self, address: str, node: Node, registry: CollectorRegistry) -> None:
+    `tls`: what is spoken; None: nothing is encrypted. `access` says how much of the pages whoever
+    asks may see. `audit` is told of those who may not see what they ask for.
+    Raises `ConfigError` if the address cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        node: Node,
+        registry: CollectorRegistry,
+        *,
+        tls: NodeTls | None = None,
+        access: Callable[[AdminRequest], Access] = see_all,
+        audit: Audit = NO_AUDIT,
+    ) -> None:
         self._node = node
+        self._access = access
+        self._audit = audit
         self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
         host, port = parse_address(address)
         try:
             self._server = make_server(
-                host, port, self._page, server_class=_Server, handler_class=_QuietHandler
+                host, port, self._page, server_class=AdminServer, handler_class=QuietHandler
             )
         except OSError as error:
             raise ConfigError(f"adminListen {address}: {reason_of(error)}") from error
+        self._server.tls, self._server.refused = tls, self._record_broken
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="quorumlog-admin", daemon=True
         )
@@ -197,14 +136,47 @@ class AdminPort:
         self._server.server_close()
 
     def _page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "/")
-        if path == "/metrics":
-            return self._metrics(environ, start_response)
-        if path == "/health":
+        path, identity = environ.get("PATH_INFO", "/"), environ[IDENTITY]
+        tls = self._server.tls
+        if tls is not None and identity is None and not tls.is_optional:
+            return _answer(start_response, "400 Bad Request", "text/plain", NOT_TLS)
+        refusal = identity if isinstance(identity, str) else NO_CERTIFICATE
+        principal = identity.principal if isinstance(identity, Identity) else ANONYMOUS
+        address = f"{environ['REMOTE_ADDR']}:{environ[REMOTE_PORT]}"
+        request = AdminRequest(environ["REQUEST_METHOD"], path, address, principal)
+        access = self._access(request)
+        if path == "/health" and access is not Access.NONE:
             is_healthy, body = health_of(self._node)
             status = "200 OK" if is_healthy else "503 Service Unavailable"
+            if access is not Access.ALL:
+                body = {"healthy": is_healthy}
             return _answer(start_response, status, "application/json", json.dumps(body))
+        if access is not Access.ALL:
+            self._record_refusal(request, refusal)
+            return _answer(start_response, "403 Forbidden", "text/plain", refusal)
+        if path == "/metrics":
+            return self._metrics(environ, start_response)
         return _answer(start_response, "404 Not Found", "text/plain", "try /metrics or /health")
+
+    def _record_broken(self, address: str, reason: str) -> None:
+        event = AuditedEvent.CONNECTION_REFUSED
+        self._audit.record(
+            AuditEvent(event=event, address=address, allowed=False, reason=foreign(reason))
+        )
+
+    def _record_refusal(self, request: AdminRequest, reason: str) -> None:
+        self._audit.record(
+            AuditEvent(
+                event=AuditedEvent.REQUEST_REFUSED,
+                principal=request.principal,
+                address=request.address,
+                resource="cluster",
+                operation="Describe",
+                allowed=False,
+                reason=reason,
+                request=f"{request.method} {foreign(request.path)}",
+            )
+        )
 
 
 def _answer(start_response: Any, status: str, content_type: str, body: str) -> list[bytes]:

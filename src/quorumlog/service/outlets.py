@@ -6,7 +6,7 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.node import Node
-from quorumlog.service.http import AdminPort
+from quorumlog.service.http import AdminPort, access_of
 from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.otlp import OtlpExporter, require_extra
 
@@ -35,7 +35,14 @@ class MetricOutlets:
         """
         config, metrics = self._config, NodeMetrics(node, kafka, view)
         if config.admin_listen:
-            self._admin = AdminPort(config.admin_listen, node, metrics.registry)
+            self._admin = AdminPort(
+                config.admin_listen,
+                node,
+                metrics.registry,
+                tls=node.tls,
+                access=access_of(config),
+                audit=node.instruments.audit,
+            )
             self._admin.start()
         if config.metrics_grpc_exporter_target:
             self._otlp = OtlpExporter(config, metrics, node.instruments)

@@ -240,16 +240,20 @@ class StreamConnection(asyncio.BufferedProtocol):
             log_event(logger, logging.WARNING, event, **named, remote=remote, reason=reason)
             return
         shared.lines.warn(event, "", remote, **named, reason=reason)
-        shared.audit.record(
-            AuditEvent(
-                event=AuditedEvent.CONNECTION_REFUSED,
-                principal=self.principal,
-                address=remote,
-                client=foreign(client),
-                allowed=False,
-                reason=reason,
+        self._record_refusal(reason, client)
+
+    def _record_refusal(self, reason: str, client: str = "") -> None:
+        if self._shared is not None:
+            self._shared.audit.record(
+                AuditEvent(
+                    event=AuditedEvent.CONNECTION_REFUSED,
+                    principal=self.principal,
+                    address=self.remote_address,
+                    client=foreign(client),
+                    allowed=False,
+                    reason=foreign(reason),
+                )
             )
-        )
 
     @property
     def is_member(self) -> bool:
@@ -330,6 +334,8 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._shared.budgets.answers.forget(self)
         if isinstance(exc, TlsError):
             self.reason = self.reason or str(exc)
+            if not self.is_introduced:  # who refuses it has written a line about it
+                self._record_refusal(str(exc))
         reason = self.reason or "closed by the other side"
         if exc is not None and not self.reason:
             reason = reason_of(exc) if isinstance(exc, OSError) else describe_error(exc)
