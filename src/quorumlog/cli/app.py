@@ -10,6 +10,7 @@ import typer
 
 from quorumlog.cli.acl import app as acl_app
 from quorumlog.cli.append import append_command
+from quorumlog.cli.audit_log import audit_log_command
 from quorumlog.cli.bench import bench_command
 from quorumlog.cli.broker_config import app as broker_config_app
 from quorumlog.cli.cluster import app as cluster_app
@@ -73,6 +74,7 @@ app.add_typer(quota_app, name="quota")
 app.add_typer(members_app, name="members")
 app.command(name="transfer")(transfer_command)
 app.command(name="watch-leader")(watch_leader_command)
+app.command(name="audit-log")(audit_log_command)
 app.add_typer(store_app, name="store")
 app.add_typer(pipeline_app, name="pipeline")
 app.command(name="simulate")(simulate_command)
