@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import struct
 
 import pytest
 
@@ -17,7 +18,7 @@ from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import error_for
 from quorumlog.model.limits import Limits
-from quorumlog.model.wording import TEXT_LENGTH_MAX
+from quorumlog.model.wording import FOREIGN_LENGTH_MAX, TEXT_LENGTH_MAX
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.stream import TLS_ALERT
 from quorumlog.transport.client_lines import CLIENTS_MAX, PAUSE_S, ClientLines
@@ -385,3 +386,19 @@ async def test_a_connection_that_ends_releases_what_it_held(cluster):
         client.writer.transport.abort()
     await until(lambda: not cluster.nodes[0].listener.connections)
     assert memory._held == {}
+
+
+async def test_what_a_stranger_calls_itself_is_text_in_one_line_a_minute(cluster, caplog):
+    for number in range(3):
+        async for client in connected(cluster):
+            name = f"{number}\x1b[2J\r\n\u202e" + "y" * 1_000
+            raw = name.encode()
+            head = struct.pack(">hhih", ApiKey.METADATA, 1, number, len(raw)) + raw
+            client.writer.write(struct.pack(">i", len(head) + 1) + head + b"\xff")
+            assert await client.reader.read() == b""
+    event = "closing the connection of a Kafka client"
+    (line,) = [record for record in caplog.records if record.message == event]
+    said = getattr(line, EVENT_FIELDS)
+    assert said["client"].startswith("0\\x1b")
+    assert all(str(value).isprintable() for value in said.values())
+    assert all(len(str(value)) <= FOREIGN_LENGTH_MAX for value in said.values())

@@ -14,6 +14,7 @@ from quorumlog.local.health import NodeHealth
 from quorumlog.local.ports import free_ports, kafka_ports
 from quorumlog.model.config import CLUSTER_GROUP, load_config, parse_address
 from quorumlog.model.errors import ConfigError
+from quorumlog.storage.files.os_files import open_to_others
 
 
 def test_a_new_cluster_is_found_again_as_it_was_made(tmp_path):
@@ -246,3 +247,15 @@ ELECTING = health_with(g={})
 )
 def test_a_copied_or_failed_node_is_not_waited_for(own, other, expected):
     assert _needs_help(own, {"n0": own, "n1": other}) is expected
+
+
+def test_nobody_but_the_owner_may_use_the_files_of_a_cluster_whatever_the_umask_says(tmp_path):
+    before = os.umask(0)
+    try:
+        cluster = LocalCluster.create(tmp_path / "c", groups=("g",))
+        with cluster._layout.locked():
+            pass
+    finally:
+        os.umask(before)
+    assert {path.name for path in (tmp_path / "c").iterdir()} >= {"cluster.json", "cluster.lock"}
+    assert list(open_to_others(str(tmp_path / "c"), 1_000)) == []

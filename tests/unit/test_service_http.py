@@ -189,3 +189,17 @@ def test_a_port_that_has_stopped_has_no_thread_left_that_reads_the_node(opened):
     stopping.join(PATIENCE_S)
     assert threads_of_the_port() == []
     asking.close()
+
+
+def test_what_a_stranger_asks_for_is_text_in_the_log(opened, caplog):
+    caplog.set_level(logging.DEBUG)
+    connection = connected(opened())
+    connection.sendall(b"GET /\x1b[2J\xe2\x80\xae" + b"y" * 5_000 + b" HTTP/1.0\r\n\r\n")
+    ended(connection)
+    said = [
+        getattr(one, EVENT_FIELDS)["text"]
+        for one in caplog.records
+        if "text" in vars(one).get(EVENT_FIELDS, {})
+    ]
+    assert said
+    assert all(text.isprintable() and len(text) <= 200 for text in said)

@@ -8,13 +8,17 @@ import weakref
 
 import pytest
 
+from quorumlog.log_events import EVENT_FIELDS
+from quorumlog.model.audit_events import NO_AUDIT, AuditedEvent
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
+from quorumlog.model.wording import FOREIGN_LENGTH_MAX
 from quorumlog.transport import listener as listeners
 from quorumlog.transport.connection import Connection
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.stream import TransportCounters
+from quorumlog.wire.frame import encode_frame
 
 LIMITS = Limits(connections_max=2)
 
@@ -158,3 +162,67 @@ async def test_a_connection_that_has_ended_is_freed_at_once(listening):
             await freed.wait()
     finally:
         gc.enable()
+
+
+# -- what strangers write into the logs -----------------------------------------------------------
+
+NASTY = '\x1b[2J\r\n{"event": "forged"}\u202e\u2028'
+
+
+class Kept(type(NO_AUDIT)):
+    def __init__(self):
+        super().__init__()
+        self.events = []
+
+    def record(self, event):
+        self.events.append(event)
+
+
+def hello_of(**values):
+    hello = Hello(**{"cluster": "c", "node_id": "n1", "role": "client", **values})
+    return b"".join(encode_frame(hello, limits=LIMITS))
+
+
+@pytest.mark.parametrize(
+    ("sent", "event"),
+    [
+        (NASTY.encode(), "closing a connection"),
+        (hello_of(cluster=NASTY * 3), "refusing a connection"),
+        (hello_of(role=NASTY * 3), "refusing a connection"),
+        (hello_of()[:5] + b"\xff" + hello_of()[6:], "closing a connection"),
+    ],
+)
+async def test_what_a_stranger_sends_is_text_in_one_line_a_minute(listening, caplog, sent, event):
+    listening.shared.audit = audit = Kept()
+    count = 5
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
+        writer.write(sent)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    (line,) = [record for record in caplog.records if record.message == event]
+    said = getattr(line, EVENT_FIELDS)
+    assert said["reason"].isprintable()
+    assert len(said["reason"]) <= FOREIGN_LENGTH_MAX
+    assert "\x1b" not in str(said)
+    refused = [one for one in audit.events if one.event is AuditedEvent.CONNECTION_REFUSED]
+    assert len(refused) == count, "the audit log counts them all"
+    assert {one.allowed for one in refused} == {False}
+    assert all(one.reason == said["reason"] for one in refused)
+
+
+async def test_the_next_line_says_how_many_were_left_out(listening, caplog, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(listening.shared.lines, "_now", lambda: now[0])
+    for _ in range(4):
+        listening.shared.lines.warn("refusing", "", "10.0.0.1:1", reason="r")
+    listening.shared.lines.warn("refusing", "", "10.0.0.2:1", reason="r")
+    now[0] = 60.0
+    listening.shared.lines.warn("refusing", "", "10.0.0.1:9", reason="r")
+    told = [getattr(record, EVENT_FIELDS) for record in caplog.records]
+    assert [(one["remote"], one.get("lines_left_out")) for one in told] == [
+        ("10.0.0.1:1", None),
+        ("10.0.0.2:1", None),
+        ("10.0.0.1:9", 3),
+    ]

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -34,6 +35,7 @@ from quorumlog.model.limits import Limits
 CLUSTER_NAME = "cluster.json"
 LOCK_NAME = "cluster.lock"
 DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
 NODES_MAX = 9
 """More voters only make a group slower."""
 DISK_AMPLE_BYTES = 1 << 30
@@ -63,6 +65,12 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 _CLUSTERS: Final = msgspec.json.Decoder(ClusterFile)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that nobody but its owner may use, whatever the umask is. Raises `OSError`."""
+    with open(path, "wb", opener=partial(os.open, mode=FILE_MODE)) as file:
+        file.write(content)
 
 
 class Layout:
@@ -99,7 +107,8 @@ class Layout:
         Raises `LocalClusterError` when another one keeps it too long.
         """
         deadline = time.monotonic() + LOCK_SECONDS
-        with (self.directory / LOCK_NAME).open("a") as file:
+        opener = partial(os.open, mode=FILE_MODE)
+        with open(self.directory / LOCK_NAME, "a", opener=opener) as file:
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,9 +169,9 @@ class Layout:
     def write(self, content: ClusterFile, configs: Sequence[NodeConfig]) -> None:
         """Write all configurations, and cluster.json as the last, whole or not at all."""
         for config in configs:
-            self.config(config.self_id).write_bytes(dump_config(config))
+            write_private(self.config(config.self_id), dump_config(config))
         beside = self.directory / f"{CLUSTER_NAME}.new"
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+        write_private(beside, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
         beside.replace(self.cluster_file)
 
     def machines(self, node_id: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from quorumlog.local.errors import LocalClusterError
-from quorumlog.local.layout import POLL_SECONDS, Layout
+from quorumlog.local.layout import POLL_SECONDS, Layout, write_private
 from quorumlog.log_events import reason_of
 
 LOG_TAIL_BYTES = 16 * 1024
@@ -77,7 +77,8 @@ class NodeProcess:
         path = self._layout.pid(self.node_id)
         beside = path.with_suffix(".pid.new")
         try:
-            beside.write_bytes(msgspec.json.encode(ProcessId(pid, start_time_of(pid) or "")))
+            said = ProcessId(pid, start_time_of(pid) or "")
+            write_private(beside, msgspec.json.encode(said))
             beside.replace(path)
         except OSError as error:
             os.kill(pid, signal.SIGKILL)

@@ -30,6 +30,8 @@ EXIT_FAILED = 1
 SWITCH_S = 0.000_5
 """How long a thread that is ready waits for the interpreter (CPython: 5 ms). The disk thread needs
 it several times for each group commit; a loop that is never idle gives it up only when asked to."""
+UMASK = 0o077
+"""What a state machine or a library writes is for this user alone, as the node's files are."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLEAN_STOP_S = 60.0
 FAILED_STOP_S = 10.0
@@ -45,6 +47,7 @@ def serve(config: NodeConfig) -> int:
     """
     try:
         fill_standard_streams()
+        os.umask(UMASK)
         sys.setswitchinterval(SWITCH_S)
         set_up_logs(config.log_level)
         before, after = raise_limit(config)

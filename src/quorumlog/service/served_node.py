@@ -9,6 +9,7 @@ from quorumlog.model.errors import QuorumlogError
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node, wall_ms
 from quorumlog.service.audit import audit_of
+from quorumlog.service.file_rights import warn_of_open_files
 from quorumlog.service.kafka_clients import KafkaService
 from quorumlog.service.login_gate import LoginGate
 from quorumlog.service.logins import make_logins, token_rules
@@ -74,6 +75,7 @@ class ServedNode:
     async def _start(self) -> None:
         await self.node.start()
         self._is_running = True
+        await asyncio.to_thread(warn_of_open_files, self.node.config)
         await self._kafka.start(self.node, self._logins)
         # in a thread: the name of a host may have to be looked up
         kafka = self._kafka

@@ -51,6 +51,8 @@ LOCK_ATTEMPTS = 3
 LOCK_PAUSE_S = 0.01
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+OTHERS = 0o077
+"""Bits of a mode that let anybody else than the owner do something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +477,25 @@ def device_and_inode(path: str) -> tuple[int, int]:
     with _named(path, "stat"):
         found = os.stat(path)
     return found.st_dev, found.st_ino
+
+
+def open_to_others(path: str, looks_max: int) -> Iterator[tuple[str, int]]:
+    """Yield what others than its owner may use, in a directory and below it, with its mode.
+
+    At most `looks_max` files and directories are looked at; what cannot be is left out.
+    """
+    looks, waiting = 0, [path]
+    while waiting and looks < looks_max:
+        one = waiting.pop()
+        looks += 1
+        try:
+            mode = os.lstat(one).st_mode
+            names = os.listdir(one) if stat.S_ISDIR(mode) else []
+        except OSError:  # it has just been removed, or belongs to somebody else
+            continue
+        if mode & OTHERS and not stat.S_ISLNK(mode):  # the mode of a link means nothing
+            yield one, stat.S_IMODE(mode)
+        waiting.extend(f"{one}/{name}" for name in names)
 
 
 def may_list(path: str) -> bool:
