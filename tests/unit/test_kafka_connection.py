@@ -20,8 +20,8 @@ from quorumlog.model.errors import error_for
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import FOREIGN_LENGTH_MAX, TEXT_LENGTH_MAX
 from quorumlog.transport.budget import RequestMemory
-from quorumlog.transport.stream import TLS_ALERT
 from quorumlog.transport.client_lines import CLIENTS_MAX, PAUSE_S, ClientLines
+from quorumlog.transport.stream import TLS_ALERT
 from record_batches import batch_of
 
 
