@@ -1,6 +1,5 @@
 """One connection of our own protocol: frames in and out, a handshake at its start."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,8 +24,6 @@ from quorumlog.wire.versions import (
     check_taken,
     untaken,
 )
-
-logger = logging.getLogger(__name__)
 
 PEER_ROLES = ("control", "bulk")
 

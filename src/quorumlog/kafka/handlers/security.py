@@ -20,7 +20,6 @@ from quorumlog.auth.acls import (
     checked_acl,
     host_text,
 )
-from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.principals import principal, user_name
 from quorumlog.auth.quotas import CLIENT_ID, IP, USER, QuotaEntity, check_quota, checked_entity
 from quorumlog.auth.verifiers import verifier_of_salted
@@ -66,7 +65,7 @@ async def _known(context: RequestContext) -> SecurityView:
 
 def _asker(context: RequestContext) -> tuple[str, str]:
     """Return who asks, and from where: for the audit log."""
-    return ANONYMOUS if context.login is None else context.login.principal, context.address
+    return context.principal, context.address
 
 
 def _outcome(code: ResponseCode, text: str) -> _Outcome:
