@@ -13,6 +13,7 @@ from quorumlog.cli.append import append_command
 from quorumlog.cli.audit_log import audit_log_command
 from quorumlog.cli.bench import bench_command
 from quorumlog.cli.broker_config import app as broker_config_app
+from quorumlog.cli.cert import app as cert_app
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.command_families import AllCommands
 from quorumlog.cli.consumer_group import app as consumer_group_app
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 app.command(name="serve")(serve_command)
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(cert_app, name="cert")
 app.command(name="append")(append_command)
 app.command(name="get")(get_command)
 app.command(name="tail")(tail_command)

@@ -1,0 +1,156 @@
+"""Which certificates running nodes show, and whether they take ours: TLS handshakes with them."""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+
+from quorumlog.log_events import reason_of
+from quorumlog.model.config import parse_address
+from quorumlog.pki.check import Finding, Party, authority_of, check_parties, load_parties
+from quorumlog.pki.describe import common_name, time_problem
+from quorumlog.pki.errors import PkiError
+from quorumlog.pki.files import read
+from quorumlog.pki.issue import cluster_id_of, hosts_of
+from quorumlog.pki.names import address_in
+from quorumlog.pki.pem import certificates_in
+
+CONNECT_SECONDS: Final = 5.0
+REFUSAL_SECONDS: Final = 2.0
+"""With TLS 1.3 a server judges our certificate when the handshake is over for us: what it says then
+comes within this time, or it is taken for no refusal."""
+SERVERS_MAX: Final = 50
+
+
+class Shown(NamedTuple):
+    """What one server shows. `failure`: why it shows nothing; `refusal`: why it refuses us."""
+
+    address: str
+    certificate: x509.Certificate | None = None
+    failure: str = ""
+    refusal: str = ""
+
+
+class Checked(NamedTuple):
+    """What was checked, and what was found. `trusted`: whom the servers were checked against."""
+
+    parties: list[Party]
+    shown: list[Shown]
+    trusted: tuple[x509.Certificate, ...]
+    findings: list[Finding]
+
+    @property
+    def problems(self) -> int:
+        """How many things stand in the way."""
+        return sum(one.level == "problem" for one in self.findings)
+
+
+def check_all(
+    paths: Sequence[Path], ca_file: Path | None, servers: Sequence[str], now: datetime
+) -> Checked:
+    """Check certificates against each other, and against what running nodes show.
+
+    Servers are shown the first certificate of a user, or else the first one. Raises `PkiError`.
+    """
+    parties, findings = load_parties(paths, ca_file)
+    findings += check_parties(parties, now)
+    by_preference = sorted(parties, key=lambda one: one.is_node)
+    ours = by_preference[0] if by_preference else None
+    trusted: tuple[x509.Certificate, ...] = ()
+    if ca_file is not None:
+        trusted = tuple(certificates_in(read(ca_file), str(ca_file)))
+    elif ours is not None:
+        trusted = ours.trusted
+    if servers and not trusted:
+        raise PkiError("no certificate can be read, so it is not known whom to trust: give --ca")
+    shown = ask_servers(servers, ours)
+    for one in shown:
+        findings += check_shown(one, trusted, ours, now)
+    return Checked(parties, shown, trusted, findings)
+
+
+def ask_servers(addresses: Sequence[str], ours: Party | None) -> list[Shown]:
+    """Do a handshake with each server, showing our certificate if there is one.
+
+    Raises `ConfigError` for what is no `host:port`, `PkiError` if there are too many.
+    """
+    if len(addresses) > SERVERS_MAX:
+        raise PkiError(f"{len(addresses)} servers are too many at once, at most {SERVERS_MAX}")
+    for address in addresses:
+        parse_address(address)
+    with ThreadPoolExecutor(max(1, len(addresses))) as threads:
+        return list(threads.map(lambda address: _ask(address, ours), addresses))
+
+
+def _ask(address: str, ours: Party | None) -> Shown:
+    host, port = parse_address(address)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # what it shows is judged afterwards, in words
+    if ours is not None:
+        context.load_cert_chain(ours.pair.certificate, ours.pair.key)
+    try:
+        with (
+            socket.create_connection((host, port), CONNECT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            der = connection.getpeercert(binary_form=True)
+            if der is None:
+                return Shown(address, failure="it shows no certificate")
+            certificate = x509.load_der_x509_certificate(der)
+            return Shown(address, certificate, refusal=_refusal(connection))
+    except ssl.SSLError as error:
+        return Shown(address, failure=f"no TLS there ({error.reason or error})")
+    except OSError as error:
+        return Shown(address, failure=f"no answer ({reason_of(error)})")
+
+
+def _refusal(connection: ssl.SSLSocket) -> str:
+    """Return why the server refuses our certificate, or that we have none; empty: it does not."""
+    connection.settimeout(REFUSAL_SECONDS)
+    try:
+        connection.recv(1)
+    except TimeoutError:
+        return ""
+    except ssl.SSLError as error:
+        return (error.reason or str(error)).lower().replace("_", " ")
+    except OSError as error:
+        return reason_of(error)
+    return ""
+
+
+def check_shown(
+    shown: Shown, trusted: Sequence[x509.Certificate], ours: Party | None, now: datetime
+) -> list[Finding]:
+    """Return what keeps a client that trusts these authorities from talking to a server."""
+    certificate = shown.certificate
+    if certificate is None:
+        return [Finding("problem", shown.address, shown.failure)]
+    texts = [time_problem(certificate, now)]
+    if not authority_of(certificate, trusted):
+        known = ", ".join(common_name(one.subject) for one in trusted)
+        issuer = common_name(certificate.issuer)
+        texts.append(f"its certificate is signed by {issuer}, and trusted is {known}")
+    cluster, own = cluster_id_of(certificate), {cluster_id_of(one) for one in trusted} - {""}
+    if cluster and own and cluster not in own:
+        texts.append(f"it is of cluster {cluster}, and trusted is {', '.join(sorted(own))}")
+    host, _ = parse_address(shown.address)
+    if not _names_host(certificate, host):
+        names = ", ".join(hosts_of(certificate)) or "no host"
+        texts.append(f"its certificate does not name {host}, only {names}")
+    if shown.refusal and ours is not None:
+        texts.append(f"it refuses {ours.pair.certificate}: {shown.refusal}")
+    return [Finding("problem", shown.address, text) for text in texts if text]
+
+
+def _names_host(certificate: x509.Certificate, host: str) -> bool:
+    names = hosts_of(certificate)
+    if address := address_in(host):
+        return address in names
+    wildcard = f"*.{host.partition('.')[2]}"
+    return host.lower() in names or wildcard.lower() in names
