@@ -20,7 +20,7 @@ from quorumlog.transport.tls import Identity, IncomingTls, OutgoingTls, SecuredP
 from quorumlog.transport.tls_outbox import TlsOutbox
 from quorumlog.transport.tls_words import CUT_OFF, CUT_OFF_EARLY, NOT_TLS, TlsError, in_words
 
-FED_BYTES: Final = 32 * 1024
+FED_BYTES: Final = 64 * 1024
 """Bytes given to OpenSSL at a time: its memory for them stays with each connection."""
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
 """Bytes of the other side that are taken before the handshake is done."""
@@ -37,8 +37,9 @@ class TlsLayer(asyncio.BufferedProtocol):
     """Encrypts for a connection, `app`: the protocol of the socket's transport, `below`, which
     offers to the connection what that uses of an `asyncio.Transport`.
 
-    What the connection writes is encrypted at the end of the loop's turn, so that small parts share
-    a record. If the connection pauses, what was received and is not decrypted yet is kept.
+    Of what the connection writes in one turn of the loop, or while it receives, all but the first
+    is encrypted at the end, so that small parts share a record. If the connection pauses, what was
+    received and is not decrypted yet is kept.
     """
 
     def __init__(self, app: SecuredProtocol, tls: OutgoingTls | IncomingTls) -> None:
@@ -107,6 +108,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         """Decrypt what was received, and pass it on until the connection pauses."""
         if self._is_closing:
             return
+        was_due, self._is_flush_due = self._is_flush_due, True  # answers share records
         try:
             if not self._is_open:
                 data = self._shake_hands(data)
@@ -118,10 +120,12 @@ class TlsLayer(asyncio.BufferedProtocol):
         except (ssl.SSLError, RemoteProtocolError, TlsError) as error:
             self._fail(error)
             return
+        finally:
+            self._is_flush_due = was_due
         if self._is_paused and not self._is_closing:
             self._kept = bytes(data)
-        elif self._outbox.size:  # OpenSSL may have waited for these bytes
-            self._flush_soon()
+        if self._outbox.size or self._is_closing:  # OpenSSL may have waited for these bytes
+            self._flush()
 
     def _shake_hands(self, data: memoryview) -> memoryview:
         """Go on with the handshake; return what was received beyond it."""
@@ -172,23 +176,33 @@ class TlsLayer(asyncio.BufferedProtocol):
                     return False
                 space = self._app.get_buffer(-1)
                 space[:1] = first
-                self._app.buffer_updated(self._fill(space))
+                filled, is_empty = self._fill(space)
+                self._app.buffer_updated(filled)
                 if self._error is not None:
                     raise self._error
+                if is_empty:
+                    return not self._is_paused
         except ssl.SSLWantReadError:
             return True
         except ssl.SSLZeroReturnError:
             self.close()
         return False
 
-    def _fill(self, space: memoryview) -> int:
-        """Decrypt into memory after its first byte; return how much of it is filled."""
+    def _fill(self, space: memoryview) -> tuple[int, bool]:
+        """Decrypt into memory after its first byte.
+
+        Return how much of it is filled, and whether OpenSSL needs more bytes.
+        """
         filled, size = 1, len(space)
         read = cast(Callable[[int, memoryview], int], self._ssl.read)  # with memory: a number
         while filled < size:
+            if not self._incoming.pending and not self._ssl.pending():
+                return filled, True  # an exception would say so, too, at thrice the time
             try:
                 count = read(size - filled, space[filled:])
-            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            except ssl.SSLWantReadError:
+                return filled, True
+            except ssl.SSLZeroReturnError:
                 break
             except ssl.SSLError as error:  # what came before it is passed on
                 self._error = self._told(error)
@@ -196,7 +210,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             if not count:
                 break
             filled += count
-        return filled
+        return filled, False
 
     def _send_answers(self) -> None:
         """Send what TLS itself has to say."""
@@ -239,8 +253,11 @@ class TlsLayer(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         self._outbox.add(parts)
-        self._flush_soon()
-        self._watch_size()
+        if self._is_flush_due:
+            self._watch_size()
+        else:  # the first is sent at once, what else is written in this turn at its end
+            self._flush()
+            self._flush_soon()
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
