@@ -15,6 +15,7 @@ from quorumlog.model.config import (
 )
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
+from quorumlog.model.tls_config import TlsConfig
 
 PEERS = "n0-127.0.0.1:7101;n1-127.0.0.1:7102;n2-127.0.0.1:7103"
 
@@ -369,3 +370,74 @@ def test_a_broker_has_the_cluster_group_and_an_address_for_clients():
 def test_an_impossible_broker_is_refused_in_words(keys, words):
     with pytest.raises((ConfigError, msgspec.ValidationError), match=re.escape(words)):
         broker_config(**{"kafkaListen": "127.0.0.1:9092", **keys})
+
+
+NODE_WITH_TLS = """
+selfId = "n0"
+storeBaseDir = "/data"
+listen = "127.0.0.1:7101"
+
+[tls]
+certificate = "tls/n0.pem"
+key = "/keys/n0.key"
+ca = "../ca.pem"
+"""
+TLS = {"certificate": "n0.pem", "key": "n0.key", "ca": "ca.pem"}
+
+
+def test_files_of_tls_are_relative_to_the_configuration(tmp_path):
+    path = tmp_path / "n0.toml"
+    path.write_text(NODE_WITH_TLS)
+    config = load_config(path)
+    assert config.tls.certificate == str(tmp_path / "tls" / "n0.pem")
+    assert config.tls.key == "/keys/n0.key"
+    assert config.tls.ca == str(tmp_path / "../ca.pem")
+    assert (config.tls.crl, config.tls.mode, config.tls.client_auth) == ("", "required", "optional")
+    other = tmp_path / "other" / "n0.toml"
+    other.parent.mkdir()
+    other.write_bytes(dump_config(config))
+    assert load_config(other) == config
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('peerCA = "x"', "unknown key `peerCA` in [tls]; did you mean peerCa?"),
+        ('tls.ca = "x"', "unknown key `tls` in [tls]"),
+        ('mode = "on"', "[tls]: mode is one of 'required', 'optional', not 'on'"),
+        ("minVersion = 1.2", "[tls]: minVersion is one of '1.2', '1.3', not 1.2"),
+        ("crl = 1", '[tls]: crl is text in quotes, as in "text", not 1'),
+        ('principalRules = "DEFAULT"', 'principalRules is a list of texts, as in ["text"]'),
+        ('principalRules = ["x"]', "principalRules: 'x' is neither DEFAULT nor RULE"),
+        ("memberRule = 'DNS:(.*)'", "set peerCa, too"),
+    ],
+)
+def test_a_wrong_key_of_tls_is_told_in_the_words_of_the_file(tmp_path, line, words):
+    path = tmp_path / "n0.toml"
+    path.write_text(NODE_WITH_TLS + line)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_config(path)
+
+
+def test_a_file_that_tls_needs_is_named(tmp_path):
+    path = tmp_path / "n0.toml"
+    path.write_text(NODE_WITH_TLS.replace('key = "/keys/n0.key"', ""))
+    with pytest.raises(ConfigError, match=r"key is missing in \[tls\]"):
+        load_config(path)
+    path.write_text(NODE_WITH_TLS.replace('"/keys/n0.key"', '""'))
+    with pytest.raises(ConfigError, match=r"\[tls\] key: the name of a file is needed"):
+        load_config(path)
+    path.write_text(NODE_WITH_TLS.split("[tls]", maxsplit=1)[0] + 'tls = "on"')
+    with pytest.raises(ConfigError, match=re.escape("tls is a table, begun by [tls]")):
+        load_config(path)
+    with pytest.raises(ConfigError, match="at most 32 rules"):
+        TlsConfig(**TLS, principal_rules=["DEFAULT"] * 33)
+
+
+def test_with_tls_a_node_may_listen_everywhere():
+    tls = TlsConfig(**TLS)
+    assert node(listen="0.0.0.0:7101", tls=tls).tls is tls
+    optional = TlsConfig(**TLS, mode="optional")
+    with pytest.raises(ConfigError, match="plain connections are served, too"):
+        node(listen="0.0.0.0:7101", tls=optional)
+    assert node(listen="0.0.0.0:7101", tls=optional, insecure=True)
