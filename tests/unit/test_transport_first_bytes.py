@@ -10,7 +10,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from certificates import Authority
+from certificates import OTHER_CLUSTER_ID, Authority
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
@@ -207,6 +207,30 @@ async def test_a_member_that_shows_its_certificate_is_known(pki):
     (connection,) = listener.connections
     assert (connection.principal, made.connection.principal) == ("Node:n1", "Node:n0")
     assert connection.is_encrypted
+    await listener.stop()
+
+
+async def test_whoever_is_of_another_cluster_is_told_so_in_words(pki):
+    pki.issue("eve", f"URI:quorumlog://{OTHER_CLUSTER_ID}/user/eve")
+    listener = await listening(tls_of(pki))
+    made = await dial(listener, tls=outgoing(pki, "eve"))
+    await made.end()
+    assert f"the certificate of eve is of cluster {OTHER_CLUSTER_ID}" in made.handler.refusal
+    await listener.stop()
+
+
+async def test_open_connections_of_revoked_certificates_are_ended(pki):
+    tls = tls_of(pki, crl=str(pki.revoke()))
+    listener = await listening(tls)
+    mallory = pki.user("mallory")
+    ended = await dial(listener, tls=outgoing(pki, "mallory"))
+    kept = await dial(listener, tls=outgoing(pki, "alice"))
+    async with asyncio.timeout(5):
+        await asyncio.gather(ended.handler.hello, kept.handler.hello)
+    pki.revoke(mallory)
+    tls.check()
+    await ended.end()
+    assert [one.principal for one in listener.connections] == ["User:alice"]
     await listener.stop()
 
 

@@ -148,14 +148,14 @@ async def test_a_certificate_of_another_authority_and_name_is_mapped_by_rules(pk
     pki.issue("bob", "DNS:bob", common_name="Bob")
     rules = ["RULE:CN=(.*)/$1/L"]
     _, server = await met(outgoing(pki, "bob"), node_tls(pki, principal_rules=rules).current.kafka)
-    assert server.identity == (None, "User:bob")
+    assert server.identity[:2] == (None, "User:bob")
 
 
 async def test_no_client_gets_a_name_where_certificates_are_not_asked_for(pki):
     state = node_tls(pki, client_auth="none").current
     for incoming in (state.native, state.kafka):
         _, server = await met(outgoing(pki, "alice"), incoming)
-        assert server.identity == (None, "User:ANONYMOUS")
+        assert server.identity[:2] == (None, "User:ANONYMOUS")
     _, server = await met(outgoing(pki, "n1"), state.native)
     assert server.identity.principal == "Node:n1"
 
@@ -169,7 +169,11 @@ async def test_a_node_is_no_kafka_client(pki):
 async def test_a_user_of_another_cluster_is_refused(pki):
     uri = f"URI:quorumlog://{OTHER_CLUSTER_ID}/user/alice"
     pki.issue("alice2", uri)
-    _, server = await met(outgoing(pki, "alice2"), node_tls(pki).current.native)
+    state = node_tls(pki).current
+    _, server = await met(outgoing(pki, "alice2"), state.native)
+    assert server.identity.principal == "User:ANONYMOUS"
+    assert f"is of cluster {OTHER_CLUSTER_ID}" in server.identity.refusal
+    _, server = await met(outgoing(pki, "alice2"), state.kafka)
     assert f"is of cluster {OTHER_CLUSTER_ID}" in str(server.error)
 
 
@@ -193,7 +197,7 @@ async def test_only_the_peers_authority_makes_members(pki, tmp_path):
     _, server = await met(shown(pki, "m1"), state.native)
     assert server.identity.certified.name == "n1"
     _, server = await met(shown(clients, "n2"), state.native)
-    assert "node n2 is not of an authority in peerCa" in str(server.error)
+    assert "node n2 is not of an authority in peerCa" in server.identity.refusal
     _, server = await met(shown(clients, "n3"), state.native)
     assert server.identity.certified is None
 
@@ -217,6 +221,10 @@ async def test_whoever_is_dialled_has_to_be_there(pki, dialled, self_id, why):
 # -- newer files ----------------------------------------------------------------------------------
 
 
+def issuer_of(pki):
+    return ((("organizationName", pki.cluster_id),), (("commonName", pki.name),))
+
+
 def lines_of(caplog):
     return [(r.levelno, r.getMessage(), getattr(r, EVENT_FIELDS)) for r in caplog.records]
 
@@ -229,12 +237,18 @@ async def test_newer_files_count_for_the_next_connection(pki, caplog):
     assert server.identity.principal == "User:alice"
     tls.check()
     assert tls.current is before
-    pki.revoke(pki.user("bob"), pki.user("alice"))
+    revoked, ended = pki.user("alice"), []
+    tls.when_revoked.append(ended.append)
+    pki.revoke(pki.user("bob"), revoked)
     tls.check()
     assert tls.current is not before
     client, server = await met(outgoing(pki, "alice"), tls.current.native)
     assert server.identity is None
     assert "revoked" in str(client.error)
+    shown = {"issuer": issuer_of(pki), "serialNumber": f"{revoked.value.serial_number:X}"}
+    assert ended[0](shown)
+    assert not ended[0]({**shown, "issuer": ((("commonName", "ca"),),)})
+    assert not ended[0]({**shown, "serialNumber": "1"})
     pki.node("n0")
     tls.check()
     assert tls.current.own.serial != before.own.serial

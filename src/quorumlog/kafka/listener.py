@@ -27,7 +27,7 @@ from quorumlog.node.executor import ThreadExecutor
 from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.first_bytes import TlsPort
-from quorumlog.transport.node_tls import NodeTls
+from quorumlog.transport.node_tls import IsRevoked, NodeTls
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import TransportCounters
 
@@ -102,6 +102,7 @@ class KafkaListener:
         self._tls_port: TlsPort | None = None
         if tls is not None:
             self._tls_port = TlsPort(tls, lambda: tls.current.kafka)
+            tls.when_revoked.append(self._end_revoked)
         self._acceptor = Acceptor(host, port, self._has_room, self._make, self.transport_counters)
 
     @property
@@ -190,6 +191,11 @@ class KafkaListener:
         self.counters.connections = len(self.connections)
         self._unproven[connection] = None
         return connection if self._tls_port is None else self._tls_port.protocol_for(connection)
+
+    def _end_revoked(self, is_revoked: IsRevoked) -> None:
+        """End connections of whoever shows a certificate that is revoked now."""
+        for connection in list(self.connections):
+            connection.end_if(is_revoked)
 
     def _lost(self, connection: KafkaConnection) -> None:
         self.connections.discard(connection)

@@ -19,6 +19,7 @@ from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity, IncomingTls, SecuredProtocol
 from quorumlog.transport.tls_layer import HANDSHAKE_BYTES_MAX, TlsLayer
 from quorumlog.transport.tls_words import TlsError
+from quorumlog.wire.frame import MAGIC
 
 logger = logging.getLogger(__name__)
 
@@ -94,35 +95,33 @@ class TlsPort:
         """Return what is to take the bytes of a new connection, whose owner is `app`."""
         return _FirstBytes(app, self)
 
-    def decide(self, app: SecuredProtocol, below: asyncio.Transport, first: memoryview) -> bool:
-        """Hand a connection over to who takes it further, or refuse it; False: wait for more."""
+    def decide(self, app: SecuredProtocol, below: asyncio.Transport, first: memoryview) -> None:
+        """Hand a connection over to who takes it further, or refuse it, if its bytes say enough."""
         if first[0] == _TLS_HANDSHAKE:
-            if len(first) < HELLO_HEAD:
-                return False
-            reason = _wrong_hello(first)
-            if reason:
-                self._refuse(app, below, b"", reason)
-                return True
-            told = partial(self._lines.refused, below)
-            layer = TlsLayer(app, replace(self._incoming(), when_failed=told))
-            below.set_protocol(layer)
-            layer.start(below, first)
-            return True
-        if len(first) < len(HTTP_METHODS[0]):
-            return False
-        if self._tls.is_optional:
+            if len(first) >= HELLO_HEAD:
+                self._begin_tls(app, below, first)
+        elif len(first) < len(MAGIC):
+            return
+        elif self._tls.is_optional:
             below.set_protocol(cast(asyncio.BaseProtocol, app))
             app.begin(below, Identity())
             app.get_buffer(-1)[: len(first)] = first
             app.buffer_updated(len(first))
-            return True
-        begin = bytes(first[:4])
-        if begin in HTTP_METHODS:
+        elif (begin := bytes(first[: len(MAGIC)])) in HTTP_METHODS:
             self._refuse(app, below, HTTP_ANSWER, "an HTTP request; this port speaks TLS only")
         else:
-            answer = self._answer(begin)
-            self._refuse(app, below, answer, "a plain connection; this port speaks TLS only")
-        return True
+            reason = "a plain connection; this port speaks TLS only"
+            self._refuse(app, below, self._answer(begin), reason)
+
+    def _begin_tls(self, app: SecuredProtocol, below: asyncio.Transport, first: memoryview) -> None:
+        reason = _wrong_hello(first)
+        if reason:
+            self._refuse(app, below, b"", reason)
+            return
+        told = partial(self._lines.refused, below)
+        layer = TlsLayer(app, replace(self._incoming(), when_failed=told))
+        below.set_protocol(layer)
+        layer.start(below, first)
 
     def _refuse(
         self, app: SecuredProtocol, below: asyncio.Transport, answer: bytes, reason: str

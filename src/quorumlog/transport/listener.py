@@ -16,7 +16,7 @@ from quorumlog.transport.acceptor import Acceptor
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.connection import PEER_ROLES, Connection, ConnectionHandler
 from quorumlog.transport.first_bytes import TlsPort
-from quorumlog.transport.node_tls import NodeTls, refused_node
+from quorumlog.transport.node_tls import IsRevoked, NodeTls, refused_node
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import MAGIC, encode_frame
@@ -83,6 +83,7 @@ class Listener:
         self._tls_port: TlsPort | None = None
         if tls is not None:
             self._tls_port = TlsPort(tls, lambda: tls.current.native, self._answer_plain)
+            tls.when_revoked.append(self._end_revoked)
         self._acceptor = Acceptor(host, port, self._has_room, self._make, self.counters)
 
     @property
@@ -205,10 +206,17 @@ class Listener:
         certified, is_peer = connection.certified, hello.role in PEER_ROLES
         if self._tls is None or not connection.is_encrypted:
             return
+        if connection.refusal:
+            raise RemoteProtocolError(connection.refusal)
         if is_peer:
             check_member(certified, hello.node_id, self._tls.current.own.cluster_id)
         elif certified is not None and certified.kind == "node":
             raise RemoteProtocolError(refused_node(certified))
+
+    def _end_revoked(self, is_revoked: IsRevoked) -> None:
+        """End connections of whoever shows a certificate that is revoked now."""
+        for connection in list(self.connections):
+            connection.end_if(is_revoked)
 
     def _greet_beyond(self, beyond: int, hello: Hello) -> ConnectionHandler:
         """Accept a peer although there are more connections than clients may have."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quorumlog.auth.certificates import (
     Certified,
@@ -33,6 +33,9 @@ WARN_BEFORE_S: Final = 30 * 86_400.0
 WARN_OF_CRL_BEFORE_S: Final = 7 * 86_400.0
 """The same for revocation lists, which are made anew more often."""
 WARN_EVERY_S: Final = 86_400.0
+IsRevoked: TypeAlias = Callable[[Mapping[str, Any]], bool]
+"""Whether a certificate is revoked; see `ssl.SSLSocket.getpeercert`."""
+_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 _HANDSHAKE_STEPS: Final = 10
 """Steps in which a handshake in memory ends; three are enough."""
 
@@ -52,6 +55,7 @@ class TlsState:
         self._kafka = server_context(config)
         self._peer = peer_context(config)
         self._peer_authorities = frozenset(self._peer.get_ca_certs(binary_form=True))
+        self._lists = _read_lists(config.crl) if config.crl else _Lists()
         shown = _shake_hands(config, self._native, self._peer, now_s)
         self.own = self._own(shown, self_id)
         self.expires = self._expiries(shown)
@@ -81,18 +85,23 @@ class TlsState:
             if ends:
                 found[key] = min(ends)
         if config.crl:
-            found["crl"] = _crl_end(config.crl)
+            found["crl"] = self._lists.end_s
         return found
 
     @property
     def native(self) -> IncomingTls:
         """For connections to the node's own port."""
-        return IncomingTls(self._native, self._identify, self._config.certificate)
+        return IncomingTls(self._native, self._identify_or_refuse, self._config.certificate)
 
     @property
     def kafka(self) -> IncomingTls:
         """For connections of Kafka's clients."""
         return IncomingTls(self._kafka, self._identify_client, self._config.certificate)
+
+    def is_revoked(self, certificate: Mapping[str, Any]) -> bool:
+        """Whether a certificate is in a revocation list; see `ssl.SSLSocket.getpeercert`."""
+        issuer = [value for part in certificate["issuer"] for _, value in part]
+        return (tuple(issuer), int(certificate["serialNumber"], 16)) in self._lists.revoked
 
     def to_peer(self, peer_id: str, when_plain: Callable[[], object] | None) -> OutgoingTls:
         """For connections to a peer; see `OutgoingTls` for `when_plain`."""
@@ -125,6 +134,12 @@ class TlsState:
                 f"{certified.cluster_id or '(none)'}, this is {own_cluster}"
             )
         return Identity(certified, principal_of(certificate, certified, self._principals))
+
+    def _identify_or_refuse(self, ssl_object: ssl.SSLObject) -> Identity:
+        try:
+            return self._identify(ssl_object)
+        except RemoteProtocolError as error:
+            return Identity(refusal=str(error))
 
     def _identify_client(self, ssl_object: ssl.SSLObject) -> Identity:
         found = self._identify(ssl_object)
@@ -179,19 +194,26 @@ def _shake_hands(
     raise ConfigError(f"[tls] certificate {config.certificate}: no handshake in memory ends")
 
 
-def _crl_end(path: str) -> float:
-    """Return when the first revocation list in a file expires."""
+class _Lists(NamedTuple):
+    """What revocation lists say: certificates, by their issuer and number, and the earliest end."""
+
+    revoked: frozenset[tuple[tuple[str, ...], int]] = frozenset()
+    end_s: float = float("inf")
+
+
+def _read_lists(path: str) -> _Lists:
+    """Read the revocation lists in a file, which OpenSSL has read without an error."""
     from cryptography import x509  # noqa: PLC0415  (it takes time, and few nodes have such lists)
 
+    revoked: set[tuple[tuple[str, ...], int]] = set()
     ends = []
-    blocks = re.findall(
-        rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", Path(path).read_bytes(), re.DOTALL
-    )
-    for block in blocks:
-        end = x509.load_pem_x509_crl(block).next_update_utc
-        if end is not None:
-            ends.append(end.timestamp())
-    return min(ends, default=float("inf"))
+    for block in _LIST.findall(Path(path).read_bytes()):
+        found = x509.load_pem_x509_crl(block)
+        issuer = tuple(str(attribute.value) for attribute in found.issuer)
+        revoked.update((issuer, one.serial_number) for one in found)
+        if found.next_update_utc is not None:
+            ends.append(found.next_update_utc.timestamp())
+    return _Lists(frozenset(revoked), min(ends, default=float("inf")))
 
 
 @dataclass(slots=True)
@@ -213,6 +235,8 @@ class NodeTls:
         self._self_id = self_id
         self._now_s = now_s
         self._seen = _Seen(self._stats())
+        self.when_revoked: list[Callable[[IsRevoked], None]] = []
+        """Called when newer revocation lists may have more certificates."""
         self.current = TlsState(config, self_id, now_s())
         self._warned_at = -WARN_EVERY_S
         self._warn()
@@ -277,6 +301,9 @@ class NodeTls:
             node=self._self_id,
             serial=self.current.own.serial,
         )
+        if self.config.crl:
+            for end_revoked in self.when_revoked:
+                end_revoked(self.current.is_revoked)
 
     def _warn(self) -> None:
         """Say which certificates expire soon, once a day."""

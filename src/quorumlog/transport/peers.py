@@ -24,7 +24,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, NodeMessage, PeerMessage
 from quorumlog.transport.connection import Connection, ConnectionHandler
-from quorumlog.transport.node_tls import NodeTls
+from quorumlog.transport.node_tls import IsRevoked, NodeTls
 from quorumlog.transport.resolver import Resolver, connect_to
 from quorumlog.transport.stream import TransportCounters
 from quorumlog.transport.tls import OutgoingTls
@@ -289,6 +289,8 @@ class PeerLinks:
         tls: NodeTls | None = None,
     ) -> None:
         self.tls = tls
+        if tls is not None:
+            tls.when_revoked.append(self._end_revoked)
         self.self_id = self_id
         self.cluster = cluster
         self.own_address = own_address
@@ -346,6 +348,12 @@ class PeerLinks:
             self._drop(next(iter(self._removed)))
         for link in (*self._control.values(), *self._bulk.values()):
             link.introduce(group)
+
+    def _end_revoked(self, is_revoked: IsRevoked) -> None:
+        """End links to peers whose certificates are revoked now."""
+        for link in (*self._control.values(), *self._bulk.values()):
+            if link.connection is not None:
+                link.connection.end_if(is_revoked)
 
     def _drop(self, peer_id: str) -> None:
         self._removed.pop(peer_id).cancel()

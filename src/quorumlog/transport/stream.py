@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -107,6 +107,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._introduced_by = 0.0
         self.principal = ANONYMOUS
         """Who the other side is: `User:alice`, `Node:n0`."""
+        self.refusal = ""
+        """Why the other side's certificate may not be shown here; empty: it may."""
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
 
     # -- what subclasses say ----------------------------------------------------------------
@@ -153,7 +155,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     def begin(self, transport: asyncio.Transport, identity: Identity) -> None:
         """See `SecuredProtocol`."""
         self._transport = transport
-        self.certified, self.principal = identity
+        self.certified, self.principal, self.refusal = identity
         unsent_max = self._limits.outbox_bytes_max
         transport.set_write_buffer_limits(
             high=unsent_max if self._shared is None else UNREAD_PAUSE_BYTES
@@ -374,6 +376,13 @@ class StreamConnection(asyncio.BufferedProtocol):
         """Whether nobody in between can read or change what is sent."""
         stream = self._transport
         return stream is not None and stream.get_extra_info("ssl_object") is not None
+
+    def end_if(self, is_revoked: Callable[[Mapping[str, Any]], bool]) -> None:
+        """End the connection if the other side has shown a certificate that is revoked."""
+        stream = self._transport
+        shown = None if stream is None else stream.get_extra_info("peercert")
+        if shown and is_revoked(shown):
+            self.abort("its certificate was revoked")
 
     @property
     def outbox_bytes(self) -> int:

@@ -14,6 +14,8 @@ class Identity(NamedTuple):
 
     certified: Certified | None = None
     principal: str = ANONYMOUS
+    refusal: str = ""
+    """Why it may not be here, which it can be told in the words of the protocol above."""
 
 
 class SecuredProtocol(Protocol):

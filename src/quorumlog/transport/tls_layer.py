@@ -78,7 +78,11 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
-        self._receive(receive_buffer()[:nbytes])
+        data = receive_buffer()[:nbytes]
+        if self._kept is None:
+            self._receive(data)
+        else:  # it came although nothing was to be read
+            self._kept += data
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
