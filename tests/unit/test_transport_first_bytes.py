@@ -24,6 +24,7 @@ from quorumlog.transport.resolver import connect_to, literal
 from quorumlog.transport.stream import TLS_ALERT, TransportCounters
 from quorumlog.transport.tls import OutgoingTls
 from quorumlog.transport.tls_contexts import client_context
+from quorumlog.transport.tls_words import NOT_TLS
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import MAGIC
 from tls_ends import App, Wire, files_of, outgoing, turns
@@ -173,7 +174,7 @@ async def test_a_port_without_tls_says_so(pki, caplog):
     listener = await listening(None)
     told = []
     tls = outgoing(pki, "alice", when_plain=lambda: told.append(True))
-    assert await (await dial(listener, tls=tls)).end() == "it does not speak TLS"
+    assert await (await dial(listener, tls=tls)).end() == NOT_TLS
     assert told == [True]
     assert (await talk(listener, b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00")).endswith(TLS_ALERT)
     lines = [getattr(r, EVENT_FIELDS)["reason"] for r in caplog.records]

@@ -14,7 +14,7 @@ CUT_OFF: Final = (
     "somebody in between ended it"
 )
 CUT_OFF_EARLY: Final = "the other side ended the connection during the TLS handshake"
-NOT_TLS: Final = "it does not speak TLS"
+NOT_TLS: Final = "it does not speak TLS (a node without [tls] in its configuration)"
 _NOT_TRUSTED = "its certificate is of an authority that is not trusted here"
 _VERIFY: Final = {
     3: "there is no revocation list (crl) of its certificate's authority here",
