@@ -207,12 +207,37 @@ def test_a_certificate_that_is_revoked(run, certs):
     assert "alice.pem is revoked" in said
 
 
-def test_a_revocation_list_that_is_overdue(run, certs):
+@pytest.mark.parametrize(
+    ("left", "status", "said"),
+    [
+        (-10, 1, "expired 10 days ago: whoever has it accepts no certificate of this authority"),
+        (5, 0, "expires in 5 days: 'quorumlog cert crl'"),
+    ],
+)
+def test_a_revocation_list_that_ends(run, certs, left, status, said):
     certs.node()
-    certs.at(NOW - timedelta(days=40)).write_crl(30)
-    status, found = found_in(run, certs.directory)
-    assert status == 0
-    assert "a newer list was due 10 days ago: 'quorumlog cert crl'" in found[0]
+    certs.at(NOW - timedelta(days=30 - left)).write_crl(30)
+    found_status, found = found_in(run, certs.directory)
+    assert found_status == status
+    assert said in found[0]
+
+
+def test_without_a_revocation_list_of_its_authority_a_certificate_is_refused(run, certs, tmp_path):
+    newer = Certs(tmp_path / "newer", certs.cluster)
+    paths = (certs.node().certificate, newer.user().certificate)
+    both = tmp_path / "both.pem"
+    both.write_bytes(
+        (certs.directory / "ca.pem").read_bytes() + (newer.directory / "ca.pem").read_bytes()
+    )
+    certs.at(NOW).write_crl(30)
+    lists = tmp_path / "both.crl"
+    lists.write_bytes((certs.directory / "ca.crl").read_bytes())
+    status, found = found_in(run, *paths, "--ca", both)
+    assert status == 1
+    assert "there is no revocation list (crl) of its certificate's authority here" in found[0]
+    newer.at(NOW).write_crl(30)
+    lists.write_bytes(lists.read_bytes() + (newer.directory / "ca.crl").read_bytes())
+    assert found_in(run, *paths, "--ca", both) == (0, [])
 
 
 def test_a_user_is_no_server_and_two_nodes_have_no_common_name(run, certs, tmp_path):
@@ -296,7 +321,8 @@ def test_servers_show_which_certificate_and_authority_they_have(run, certs, tmp_
         assert f"{address}   node n0   in 365 days   " in out
         status, found = found_in(run, mallory.certificate, "--ca", ca, "--servers", address)
     assert status == 1
-    assert any(f"{address}: it refuses {mallory.certificate}: " in one for one in found)
+    said = f"does not trust the authority of the certificate {mallory.certificate}"
+    assert any(said in one for one in found)
 
 
 def test_a_server_of_another_host_another_authority_or_none_at_all(run, certs, tmp_path, mute):

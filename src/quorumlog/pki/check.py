@@ -1,7 +1,7 @@
 """Would nodes and clients accept each other's certificates?
 
 What can be said of each by itself is said first, in words. Then each node and each other party do
-a TLS handshake in memory, with contexts such as they would use: whatever else is wrong shows there.
+a TLS handshake in memory, with the contexts that they would use: what else is wrong shows there.
 """
 
 import ssl
@@ -14,11 +14,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from cryptography import x509
 
+from quorumlog.model.errors import ConfigError
+from quorumlog.model.tls_config import TlsConfig
 from quorumlog.pki import files
 from quorumlog.pki.describe import (
     WARNING_DAYS,
     common_name,
     key_problem,
+    overdue_words,
     signs,
     subject_words,
     time_problem,
@@ -29,8 +32,12 @@ from quorumlog.pki.errors import PkiError
 from quorumlog.pki.files import Pair
 from quorumlog.pki.issue import cluster_id_of, is_signed_by, subject_of
 from quorumlog.pki.names import Subject
-from quorumlog.pki.pem import certificates_in, load_crl
+from quorumlog.pki.pem import certificates_in, crls_in
+from quorumlog.transport.tls_contexts import peer_context, server_context
+from quorumlog.transport.tls_words import in_words
 
+CRL_WARNING_DAYS: Final = 7
+"""A revocation list that expires within this time is to be made anew."""
 PARTIES_MAX: Final = 100
 ROUNDS_MAX: Final = 10
 """A handshake of TLS 1.3 has three flights."""
@@ -47,6 +54,12 @@ class Party(NamedTuple):
     subject: Subject | None
     ca_file: Path
     trusted: tuple[x509.Certificate, ...]
+
+    @property
+    def crl_file(self) -> Path | None:
+        """The revocation lists beside the authorities that it trusts, if there are any."""
+        found = self.ca_file.with_suffix(".crl")
+        return found if found.exists() else None
 
     @property
     def label(self) -> str:
@@ -131,7 +144,7 @@ def check_parties(parties: Sequence[Party], now: datetime) -> list[Finding]:
     findings += _check_names(parties)
     wrong = {found.about for found in findings if found.level == "problem"}
     sound = [one for one in parties if one.label not in wrong]
-    return findings + list(_check_pairs(sound))
+    return findings + list(_check_pairs(sound, now))
 
 
 def check_one(party: Party, now: datetime) -> Iterator[Finding]:
@@ -176,23 +189,27 @@ def _check_trust(party: Party, now: datetime) -> Iterator[Finding]:
         if party.subject and cluster not in ("", party.subject.cluster_id):
             text = f"{about} is the authority of cluster {cluster}, not {party.subject.cluster_id}"
             yield Finding("problem", party.label, text)
-    crl_file = party.ca_file.with_suffix(".crl")
-    if crl_file.exists():
-        yield from _check_crl(party, crl_file, now)
+    if party.crl_file is not None:
+        yield from _check_crls(party, party.crl_file, now)
 
 
-def _check_crl(party: Party, crl_file: Path, now: datetime) -> Iterator[Finding]:
-    crl = load_crl(files.read(crl_file), str(crl_file))
-    is_of_its_authority = crl.issuer == party.certificate.issuer
-    if is_of_its_authority and crl.get_revoked_certificate_by_serial_number(
-        party.certificate.serial_number
-    ):
-        text = f"{party.pair.certificate} is revoked ({crl_file}): make a new one"
-        yield Finding("problem", party.label, text)
-    if crl.next_update_utc is not None and crl.next_update_utc <= now:
-        late = time_words(crl.next_update_utc - now)
-        text = f"{crl_file}: a newer list was due {late}: 'quorumlog cert crl'"
-        yield Finding("warning", party.label, text)
+def _check_crls(party: Party, crl_file: Path, now: datetime) -> Iterator[Finding]:
+    """Yield that a party is revoked, or that a list ends."""
+    for crl in crls_in(files.read(crl_file), str(crl_file)):
+        if crl.issuer == party.certificate.issuer and (
+            crl.get_revoked_certificate_by_serial_number(party.certificate.serial_number)
+        ):
+            text = f"{party.pair.certificate} is revoked ({crl_file}): make a new one"
+            yield Finding("problem", party.label, text)
+        left = crl.next_update_utc - now if crl.next_update_utc else None
+        if left is None or left > timedelta(days=CRL_WARNING_DAYS):
+            continue
+        about = f"{crl_file}: list of {common_name(crl.issuer)}"
+        if left <= timedelta():
+            yield Finding("problem", party.label, f"{about} {overdue_words(left)}")
+        else:
+            text = f"{about} expires {time_words(left)}: 'quorumlog cert crl'"
+            yield Finding("warning", party.label, text)
 
 
 def _check_names(parties: Iterable[Party]) -> Iterator[Finding]:
@@ -204,7 +221,7 @@ def _check_names(parties: Iterable[Party]) -> Iterator[Finding]:
             yield Finding("warning", label, text)
 
 
-def _check_pairs(parties: Sequence[Party]) -> Iterator[Finding]:
+def _check_pairs(parties: Sequence[Party], now: datetime) -> Iterator[Finding]:
     """Yield who would refuse whom, of parties with which nothing is wrong by themselves."""
     for server, client in permutations(parties, 2):
         if not server.is_node:
@@ -216,7 +233,11 @@ def _check_pairs(parties: Sequence[Party]) -> Iterator[Finding]:
                 text = f"of different clusters: {theirs.cluster_id} and {ours.cluster_id}"
                 yield Finding("problem", about, text)
             continue
-        refusal = handshake(server, client)
+        try:
+            refusal = handshake(server, client, now)
+        except ConfigError as error:
+            yield Finding("problem", about, str(error))
+            continue
         if refusal is not None:
             yield Finding("problem", about, _refusal_text(refusal))
 
@@ -241,36 +262,34 @@ def _refusal_text(refusal: Refusal) -> str:
     return f"{by.label} does not accept {of.pair.certificate}: {refusal.reason}"
 
 
-def handshake(server: Party, client: Party) -> Refusal | None:
-    """Have two parties do a TLS handshake in memory; None: each accepts the other."""
+def handshake(server: Party, client: Party, now: datetime) -> Refusal | None:
+    """Have two parties do a TLS handshake in memory; None: each accepts the other.
+
+    Host names are checked elsewhere. Raises `ConfigError` if a file cannot be used.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [
-        (client, server, _context(client, is_server=False).wrap_bio(to_client, to_server)),
-        (
-            server,
-            client,
-            _context(server, is_server=True).wrap_bio(to_server, to_client, server_side=True),
-        ),
-    ]
+    dialling = peer_context(_config(client)).wrap_bio(to_client, to_server)
+    serving = server_context(_config(server)).wrap_bio(to_server, to_client, server_side=True)
+    sides = [(client, server, dialling), (server, client, serving)]
     for _ in range(ROUNDS_MAX):
         for own, other, side in sides:
             try:
                 side.do_handshake()
             except ssl.SSLWantReadError:
                 continue  # it is the other side's turn
-            except ssl.SSLCertVerificationError as error:
-                return Refusal(own, other, error.verify_code, error.verify_message)
             except ssl.SSLError as error:
-                return Refusal(own, other, 0, error.reason or str(error))
+                number = getattr(error, "verify_code", 0)
+                reason = in_words(error, str(own.pair.certificate), now.timestamp())
+                return Refusal(own, other, number, reason)
     return None
 
 
-def _context(party: Party, *, is_server: bool) -> ssl.SSLContext:
-    """Return a context such as a node or a client has; host names are checked elsewhere."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(party.pair.certificate, party.pair.key)
-    context.load_verify_locations(party.ca_file)
-    return context
+def _config(party: Party) -> TlsConfig:
+    certificate, key = map(str, party.pair)
+    return TlsConfig(
+        certificate=certificate,
+        key=key,
+        ca=str(party.ca_file),
+        crl=str(party.crl_file or ""),
+        client_auth="required",
+    )

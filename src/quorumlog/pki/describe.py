@@ -21,7 +21,7 @@ from quorumlog.pki.issue import (
     subject_of,
 )
 from quorumlog.pki.keys import fits, key_words, load_key
-from quorumlog.pki.pem import blocks_in, load_certificate, load_crl, load_request
+from quorumlog.pki.pem import CRL, blocks_in, load_certificate, load_crl, load_request
 
 WARNING_DAYS: Final = 30
 """A certificate that expires within this time is to be renewed."""
@@ -116,7 +116,7 @@ def _described_crl(path: Path, block: bytes, now: datetime) -> Described:
     due = crl.next_update_utc
     problem = ""
     if due is not None and due <= now:
-        problem = f"a newer one was due {time_words(due - now)}: 'quorumlog cert crl'"
+        problem = overdue_words(due - now)
     return Described(
         file=str(path),
         what="revocation list",
@@ -139,7 +139,7 @@ _READERS: Final[dict[str, Callable[[Path, bytes, datetime], Described]]] = {
     "CERTIFICATE": _described_certificate,
     "CERTIFICATE REQUEST": _described_request,
     "NEW CERTIFICATE REQUEST": _described_request,
-    "X509 CRL": _described_crl,
+    CRL: _described_crl,
 }
 
 
@@ -229,6 +229,14 @@ def time_words(left: timedelta) -> str:
             text = counted(round(seconds / length), unit)
             return f"in {text}" if left > timedelta() else f"{text} ago"
     raise AssertionError  # the last unit takes all
+
+
+def overdue_words(left: timedelta) -> str:
+    """Return what it means that a revocation list should have been replaced, and what to do."""
+    return (
+        f"expired {time_words(left)}: whoever has it accepts no certificate of this authority; "
+        "make a newer one ('quorumlog cert crl')"
+    )
 
 
 def utc_text(at: datetime) -> str:

@@ -10,6 +10,7 @@ from quorumlog.pki.errors import PkiError
 BLOCK: Final = re.compile(
     rb"-----BEGIN (?P<label>[A-Z0-9 ]{1,40})-----\r?\n.*?-----END (?P=label)-----", re.DOTALL
 )
+CRL: Final = "X509 CRL"
 BLOCKS_MAX: Final = 1_000
 
 
@@ -34,6 +35,14 @@ def certificates_in(text: bytes, where: str) -> list[x509.Certificate]:
     ]
     if not found:
         raise PkiError(f"{where}: there is no certificate in it")
+    return found
+
+
+def crls_in(text: bytes, where: str) -> list[x509.CertificateRevocationList]:
+    """Return the revocation lists of a file. Raises `PkiError` if it has none."""
+    found = [load_crl(part, where) for label, part in blocks_in(text, where) if label == CRL]
+    if not found:
+        raise PkiError(f"{where}: there is no revocation list in it")
     return found
 
 

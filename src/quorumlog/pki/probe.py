@@ -19,6 +19,7 @@ from quorumlog.pki.files import read
 from quorumlog.pki.issue import cluster_id_of, hosts_of
 from quorumlog.pki.names import address_in
 from quorumlog.pki.pem import certificates_in
+from quorumlog.transport.tls_words import in_words
 
 CONNECT_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 2.0
@@ -68,13 +69,13 @@ def check_all(
         trusted = ours.trusted
     if servers and not trusted:
         raise PkiError("no certificate can be read, so it is not known whom to trust: give --ca")
-    shown = ask_servers(servers, ours)
+    shown = ask_servers(servers, ours, now)
     for one in shown:
         findings += check_shown(one, trusted, ours, now)
     return Checked(parties, shown, trusted, findings)
 
 
-def ask_servers(addresses: Sequence[str], ours: Party | None) -> list[Shown]:
+def ask_servers(addresses: Sequence[str], ours: Party | None, now: datetime) -> list[Shown]:
     """Do a handshake with each server, showing our certificate if there is one.
 
     Raises `ConfigError` for what is no `host:port`, `PkiError` if there are too many.
@@ -84,10 +85,10 @@ def ask_servers(addresses: Sequence[str], ours: Party | None) -> list[Shown]:
     for address in addresses:
         parse_address(address)
     with ThreadPoolExecutor(max(1, len(addresses))) as threads:
-        return list(threads.map(lambda address: _ask(address, ours), addresses))
+        return list(threads.map(lambda address: _ask(address, ours, now), addresses))
 
 
-def _ask(address: str, ours: Party | None) -> Shown:
+def _ask(address: str, ours: Party | None, now: datetime) -> Shown:
     host, port = parse_address(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -103,14 +104,14 @@ def _ask(address: str, ours: Party | None) -> Shown:
             if der is None:
                 return Shown(address, failure="it shows no certificate")
             certificate = x509.load_der_x509_certificate(der)
-            return Shown(address, certificate, refusal=_refusal(connection))
+            return Shown(address, certificate, refusal=_refusal(connection, ours, now))
     except ssl.SSLError as error:
-        return Shown(address, failure=f"no TLS there ({error.reason or error})")
+        return Shown(address, failure=f"no TLS there: {in_words(error, '', now.timestamp())}")
     except OSError as error:
         return Shown(address, failure=f"no answer ({reason_of(error)})")
 
 
-def _refusal(connection: ssl.SSLSocket) -> str:
+def _refusal(connection: ssl.SSLSocket, ours: Party | None, now: datetime) -> str:
     """Return why the server refuses our certificate, or that we have none; empty: it does not."""
     connection.settimeout(REFUSAL_SECONDS)
     try:
@@ -118,7 +119,7 @@ def _refusal(connection: ssl.SSLSocket) -> str:
     except TimeoutError:
         return ""
     except ssl.SSLError as error:
-        return (error.reason or str(error)).lower().replace("_", " ")
+        return in_words(error, str(ours.pair.certificate) if ours else "", now.timestamp())
     except OSError as error:
         return reason_of(error)
     return ""
@@ -144,7 +145,7 @@ def check_shown(
         names = ", ".join(hosts_of(certificate)) or "no host"
         texts.append(f"its certificate does not name {host}, only {names}")
     if shown.refusal and ours is not None:
-        texts.append(f"it refuses {ours.pair.certificate}: {shown.refusal}")
+        texts.append(shown.refusal)
     return [Finding("problem", shown.address, text) for text in texts if text]
 
 
