@@ -72,6 +72,8 @@ def print_checked(checked: Checked, now: datetime) -> None:
                 for one in checked.parties
             ],
         )
+    if checked.parties and checked.shown:
+        print_line("")
     if checked.shown:
         print_table(
             ("SERVER", "SHOWS", "EXPIRES", "SIGNED BY"),

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from quorumlog.cli.cluster_init import init_command
 from quorumlog.cli.options import AsJson, ClusterDir
 from quorumlog.cli.output import (
     BAD_STYLE,
@@ -32,7 +33,11 @@ GROUPS = ("default",)
 GROUPS_SHOWN = 12
 """Groups named one by one; `group list` names all."""
 
-app = typer.Typer(help="A cluster of processes on this machine.", no_args_is_help=True)
+app = typer.Typer(
+    help="A cluster of processes on this machine, or the files of one on several.",
+    no_args_is_help=True,
+)
+app.command(name="init")(init_command)
 
 Machine = Annotated[
     str | None,

@@ -1,0 +1,85 @@
+"""A node that starts from the files of `cluster init`, and what `cert check` says of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
+from command_line import command, objects
+
+from quorumlog.local.ports import free_ports
+from quorumlog.pki.authority import AuthorityDirectory
+from quorumlog.pki.files import Pair, pair_in
+from quorumlog.pki.names import user_subject
+
+pytestmark = pytest.mark.processes
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """Start a cluster of one node; yields its directory, address and process."""
+    port, kafka = free_ports(2)
+    made, address = tmp_path_factory.mktemp("init") / "prod", f"127.0.0.1:{port}"
+    options = ("--secure", "--dir", made, "--kafka-port", kafka)
+    assert command("cluster", "init", *options, f"n0={address}")[0] == 0
+    arguments = [sys.executable, "-P", "-m", "quorumlog.service", "n0.toml"]
+    with (made / "log").open("wb") as log:
+        process = subprocess.Popen(arguments, cwd=made / "n0", stdout=log, stderr=log)
+    try:
+        yield made, (address, f"127.0.0.1:{kafka}"), process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def shown(made, address, whose="admin"):
+    """Return what a server shows, once somebody listens there, and what was found."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        ca = ("--ca", made / "ca" / "ca.pem")
+        _, out, _ = command("cert", "check", made / whose, *ca, "--servers", address)
+        if "Connection refused" not in out:
+            return out
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_nodes_started_from_it_show_their_certificates_on_both_ports(node):
+    made, addresses, _ = node
+    for address in addresses:
+        out = shown(made, address)
+        assert f"{address}   node n0   " in out
+        assert out.splitlines()[-1] == "all accept each other"
+
+
+def test_a_certificate_of_another_authority_of_the_cluster_is_refused_until_that_is_trusted(node):
+    made, (address, _), _ = node
+    shown(made, address)
+    now = datetime.now(UTC)
+    (authority,) = objects("cert", "show", made / "ca" / "ca.pem")
+    newer = AuthorityDirectory(made / "newer", now, os.urandom)
+    newer.make(authority["cluster_id"], "ec-p256", 10, force=False)
+    subject = user_subject("bob", authority["cluster_id"])
+    newer.issue(subject, pair_in(made / "newer", "bob"), "ec-p256", 1, force=False)
+    out = shown(made, address, "newer")
+    assert f"problem: {address}: the other side does not trust the authority of the cert" in out
+
+
+def test_a_running_node_takes_a_renewed_certificate(node):
+    made, (address, _), process = node
+    shown(made, address)
+    files = made / "n0" / "tls"
+    authority = AuthorityDirectory(made / "ca", datetime.now(UTC), os.urandom)
+    renewed = authority.renew(Pair(files / "node.pem", files / "node.key"), None, None, 30)
+    process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + TIMEOUT_S
+    while "in 30 days" not in shown(made, address):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert renewed.former is not None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(TIMEOUT_S) == 0
