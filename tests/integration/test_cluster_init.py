@@ -8,8 +8,8 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from command_line import command, objects
 
+from integration.command_line import command, objects
 from quorumlog.local.ports import free_ports
 from quorumlog.pki.authority import AuthorityDirectory
 from quorumlog.pki.files import Pair, pair_in

@@ -1,7 +1,8 @@
 """`quorumlog cluster init`: what it writes, and that each node can start from it."""
 
+from datetime import UTC, datetime
+
 import pytest
-from test_cli_cert import NOW
 
 from quorumlog.cli import cluster_init
 from quorumlog.cli.main import main
@@ -43,7 +44,7 @@ def test_each_node_has_a_configuration_that_loads_and_certificates_that_fit(run,
             [f"n{number}.toml", "tls", "node.pem", "node.key", "ca.pem"]
         )
     folders = [made / f"n{number}" / "tls" for number in range(3)]
-    checked = check_all([*folders, made / "admin"], None, [], NOW)
+    checked = check_all([*folders, made / "admin"], None, [], datetime.now(UTC))
     assert [one.label for one in checked.parties] == ["node n0", "node n1", "node n2", "user admin"]
     assert checked.findings == []
     assert [one.subject.hosts for one in checked.parties] == [
