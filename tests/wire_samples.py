@@ -118,6 +118,8 @@ def _plain_value_of(kind, numbers):
     number = next(numbers)
     if isinstance(kind, info.IntType):
         return number if kind.le is None or number <= kind.le else kind.le
+    if isinstance(kind, info.FloatType):
+        return number + 0.5
     if isinstance(kind, info.StrType):
         return f"text {number}"
     if isinstance(kind, info.BytesType):

@@ -20,6 +20,7 @@ from quorumlog.model.messages.client import (
     MetadataRequest,
     StoreLocation,
 )
+from quorumlog.model.messages.login import Authenticated
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.model.messages.peer import (
     HEART_BEATS_MAX,
@@ -254,7 +255,7 @@ def test_before_the_handshake_nothing_but_a_hello_is_decoded():
 
 
 def test_every_kind_is_said_by_somebody():
-    answer_types = (Response, Responses, GroupIdentity)  # to clients
+    answer_types = (Response, Responses, GroupIdentity, Authenticated)  # to clients
     answers = {
         kind for kind, message in MESSAGE_OF_KIND.items() if issubclass(message, answer_types)
     }

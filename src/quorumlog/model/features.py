@@ -6,9 +6,10 @@ its meaning for ever, also when no release knows it any more.
 
 from typing import Final
 
-FEATURES: Final[dict[int, str]] = {}
-"""The name of each bit that this release takes. No change of the wire has needed one yet: whatever
-does gets the next bit, from 1 << 0 on, as a constant in this module."""
+SECURITY: Final = 1 << 0
+"""Logins of clients, and requests about users, ACLs and quotas."""
+FEATURES: Final[dict[int, str]] = {SECURITY: "security"}
+"""The name of each bit that this release takes; the next one is 1 << 1."""
 OWN_FEATURES: Final = sum(FEATURES)
 """What this release states."""
 

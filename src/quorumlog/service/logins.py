@@ -14,13 +14,13 @@ from quorumlog.auth.login import LoginEnvironment, LoginEvent, Logins
 from quorumlog.auth.oauthbearer import TokenKey, TokenRules, keys_of
 from quorumlog.auth.remembered import Remembered
 from quorumlog.auth.scram import Verifier
-from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.security_config import OAUTHBEARER, SecurityConfig
 from quorumlog.node.node import Node, wall_ms
+from quorumlog.transport.client_lines import ClientLines
 
 logger = logging.getLogger(__name__)
 

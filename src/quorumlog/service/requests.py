@@ -496,12 +496,15 @@ class ClientRequests:
 
         return done
 
-    def _of_groups(self, connection: Connection, frame: Frame, request: GroupsRequest) -> None:
-        answer_groups_request(self._node, request, partial(self._answer, connection, frame))
-
     def _history(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
         lines = self._replica(request.group).history()
         self._answer(connection, frame, HistoryResponse(lines=lines))
+
+
+def _of_groups(
+    client: ClientRequests, connection: Connection, frame: Frame, request: GroupsRequest
+) -> None:
+    answer_groups_request(client._node, request, partial(client._answer, connection, frame))
 
 
 def _consumer(
@@ -532,7 +535,7 @@ _HANDLERS: dict[type[Any], Callable[[ClientRequests, Connection, Frame, Any], No
     TransferRequest: ClientRequests._transfer,
     ChangeMembersRequest: ClientRequests._change_members,
     HistoryRequest: ClientRequests._history,
-    **dict.fromkeys(GROUPS_REQUESTS, ClientRequests._of_groups),
+    **dict.fromkeys(GROUPS_REQUESTS, _of_groups),
     **dict.fromkeys(CONSUMER_REQUESTS, _consumer),
     **dict.fromkeys(SECURITY_REQUESTS, _secured),
 }

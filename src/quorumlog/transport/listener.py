@@ -203,11 +203,11 @@ class Listener:
 
         Where plain connections are served, a peer that makes one is believed as without TLS.
         """
-        certified, is_peer = connection.certified, hello.role in PEER_ROLES
+        certified, is_peer = connection.identity.certified, hello.role in PEER_ROLES
         if self._tls is None or not connection.is_encrypted:
             return
-        if connection.refusal:
-            raise RemoteProtocolError(connection.refusal)
+        if connection.identity.refusal:
+            raise RemoteProtocolError(connection.identity.refusal)
         if is_peer:
             check_member(certified, hello.node_id, self._tls.current.own.cluster_id)
         elif certified is not None and certified.kind == "node":

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from quorumlog.auth.certificates import ANONYMOUS, Certified
+from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.audit_events import AuditedEvent, AuditEvent
@@ -102,13 +102,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.last_received_at = 0.0
         self.bytes_in = self.bytes_out = 0
         self.remote_address = "?"
-        self.certified: Certified | None = None
-        """Whom the other side's certificate is of, if it showed one with a URI of ours."""
-        self._introduced_by = 0.0
+        self.identity = Identity()
+        """Who the other side is, by its certificate."""
         self.principal = ANONYMOUS
-        """Who the other side is: `User:alice`, `Node:n0`."""
-        self.refusal = ""
-        """Why the other side's certificate may not be shown here; empty: it may."""
+        """Who the other side is, also by a login: `User:alice`, `Node:n0`."""
+        self._introduced_by = 0.0
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
 
     # -- what subclasses say ----------------------------------------------------------------
@@ -155,7 +153,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     def begin(self, transport: asyncio.Transport, identity: Identity) -> None:
         """See `SecuredProtocol`."""
         self._transport = transport
-        self.certified, self.principal, self.refusal = identity
+        self.identity, self.principal = identity, identity.principal
         unsent_max = self._limits.outbox_bytes_max
         transport.set_write_buffer_limits(
             high=unsent_max if self._shared is None else UNREAD_PAUSE_BYTES

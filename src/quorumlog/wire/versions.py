@@ -12,12 +12,13 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError, UnsupportedError
-from quorumlog.model.features import OWN_FEATURES
+from quorumlog.model.features import OWN_FEATURES, SECURITY
+from quorumlog.model.messages import login, security
 from quorumlog.model.messages.base import Hello, Message, Responses
 from quorumlog.model.messages.peer import PeerTurn
 from quorumlog.model.release import RELEASE
 from quorumlog.wire.frame import FIRST_VERSION
-from quorumlog.wire.kinds import MESSAGE_OF_KIND
+from quorumlog.wire.kinds import KIND_OF_MESSAGE, MESSAGE_OF_KIND
 
 WIRE_MIN: Final = 1
 WIRE_MAX: Final = 1
@@ -46,7 +47,18 @@ class Need(NamedTuple):
     feature: int = 0
 
 
-NEEDS: Final[dict[int, Need]] = {}
+_SECURITY: Final = Need("0.1.0", feature=SECURITY)
+_SECURED: Final[tuple[type[Message], ...]] = (
+    login.Authenticate,
+    security.UsersRequest,
+    security.AlterUsersRequest,
+    security.AclsRequest,
+    security.AlterAclsRequest,
+    security.CheckAclRequest,
+    security.QuotasRequest,
+    security.AlterQuotasRequest,
+)
+NEEDS: Final[dict[int, Need]] = {KIND_OF_MESSAGE[one]: _SECURITY for one in _SECURED}
 """By number of the kind. A kind that is not here has been taken by every release since the first
 one that states versions. An answer goes only to who has sent its request, and needs no row."""
 
