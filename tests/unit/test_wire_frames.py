@@ -209,6 +209,8 @@ MESSAGES = [
     cluster.ClusterAnswer(
         local_id="n1", remote_id="n0", number=4, code=ResponseCode.SUCCESS, index=9
     ),
+    login.Authenticate(mechanism="SCRAM-SHA-256", data=b"n,,n=alice,r=abc"),
+    login.Authenticated(data=b"v=abc", principal="User:alice", lifetime_ms=60_000),
 ]
 ATTACHED = [one for one in MESSAGES if KIND_OF_MESSAGE[type(one)] not in UNATTACHED_KINDS]
 
