@@ -8,6 +8,7 @@ from quorumlog.auth.verifiers import SALT_BYTES, verifier_of
 from quorumlog.local.ports import free_ports
 from quorumlog.machine.cluster.commands import AlterUsers, UserChange
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
+from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.security_config import SecurityConfig
 from quorumlog.service.served_node import ServedNode
 from small_files import SMALL_FILES, SMALL_SETTINGS, directory_in_memory
@@ -49,14 +50,17 @@ class LoginNode:
 
 
 @contextmanager
-def login_node(directory, tls=None, groups=(), **security):
+def login_node(directory, tls=None, groups=(), limits=DEFAULT_LIMITS, **security):
     """Run a node that asks clients to log in; `groups`: plain groups that it has, too."""
-    with directory_in_memory(directory) as place, _running(place, tls, groups, security) as node:
+    with (
+        directory_in_memory(directory) as place,
+        _running(place, tls, groups, limits, security) as node,
+    ):
         yield node
 
 
 @contextmanager
-def _running(place, tls, groups, security):
+def _running(place, tls, groups, limits, security):
     own, kafka = free_ports(2)
     peers = f"n0-127.0.0.1:{own}"
     config = NodeConfig(
@@ -69,6 +73,7 @@ def _running(place, tls, groups, security):
         kafka_listen=f"127.0.0.1:{kafka}",
         partition_groups=SMALL_SETTINGS,
         tls=tls,
+        limits=limits,
         security=SecurityConfig(**security),
     )
     loop = asyncio.new_event_loop()

@@ -19,11 +19,13 @@ from login_access import Issuer
 from login_cluster import SECONDS, login_node
 from quorumlog.auth.sasl import Reason
 from quorumlog.kafka.frames import LOGIN_FRAME_BYTES_MAX
+from quorumlog.model.limits import Limits
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.node.node import wall_ms
 
 ALL = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
 SCRAM = ALL[:2]
+QUICK = Limits(handshake_ms=3_000)
 USERS = {"alice": "secret, of =alice", "bob": "other"}
 
 
@@ -67,7 +69,7 @@ def secured(tmp_path_factory, authority, issuer):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """A node without TLS, on loopback, where bob logs in."""
-    with login_node(tmp_path_factory.mktemp("kafka"), mechanisms=ALL[:3]) as node:
+    with login_node(tmp_path_factory.mktemp("kafka"), limits=QUICK) as node:
         for user in ("bob", *CLIENTS):
             node.add_user(user, "other")
         yield node
@@ -214,9 +216,11 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
 class Raw:
     """A client that sends what it is told."""
 
-    def __init__(self, node):
+    def __init__(self, node, context=None):
         host, _, port = node.kafka.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), SECONDS)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._file = self.socket.makefile("rb")
 
     def __enter__(self):
@@ -268,7 +272,7 @@ def test_a_login_step_by_step_with_versions_asked_for_before(plain):
         assert raw.ask(VERSIONS, 0, b"")[:2] == NO_ERROR
         answer = raw.ask(HANDSHAKE, 1, string(b"SCRAM-SHA-256"))
         offered = struct.pack(">i", 2) + string(b"SCRAM-SHA-256") + string(b"SCRAM-SHA-512")
-        assert answer == NO_ERROR + offered, "PLAIN is offered with TLS only"
+        assert answer == NO_ERROR + offered
         first = raw.ask(AUTHENTICATE, 1, data(client.get_client_first().encode()))
         assert first[:4] == NO_ERROR + b"\xff\xff"
         client.set_server_first(first[8:-8].decode())
@@ -329,11 +333,38 @@ def test_frames_before_a_login_are_short(plain):
         assert raw.answer() is None
 
 
+def test_a_client_has_a_time_for_its_login(plain):
+    with Raw(plain) as raw:
+        raw.ask(VERSIONS, 0, b"")
+        assert raw.answer() is None
+
+
+def test_a_client_logs_in_again_as_the_same_user_only(plain):
+    """KIP-368."""
+    with Raw(plain) as raw:
+        log_in(raw, "bob")
+        log_in(raw, "bob")
+        assert len(raw.ask(METADATA, 4, ALL_TOPICS)) > 20
+        client = ScramClient(SCRAM[:1], "aiokafka", "other")
+        raw.ask(HANDSHAKE, 1, string(b"SCRAM-SHA-256"))
+        first = raw.ask(AUTHENTICATE, 1, data(client.get_client_first().encode()))
+        client.set_server_first(first[8:-8].decode())
+        last = raw.ask(AUTHENTICATE, 1, data(client.get_client_final().encode()))
+        assert last[:2] == struct.pack(">h", 58)
+        assert raw.answer() is None
+
+
+def log_in(raw, user):
+    client = ScramClient(SCRAM[:1], user, "other")
+    raw.ask(HANDSHAKE, 1, string(b"SCRAM-SHA-256"))
+    first = raw.ask(AUTHENTICATE, 1, data(client.get_client_first().encode()))
+    client.set_server_first(first[8:-8].decode())
+    last = raw.ask(AUTHENTICATE, 1, data(client.get_client_final().encode()))
+    client.set_server_final(last[8:-8].decode())
+
+
 def test_a_request_after_a_token_has_expired_closes_the_connection(secured, issuer, authority):
-    with Raw(secured) as raw:
-        context = ssl.create_default_context(cafile=str(authority.file))
-        raw.socket = context.wrap_socket(raw.socket, server_hostname="localhost")
-        raw._file = raw.socket.makefile("rb")
+    with Raw(secured, ssl.create_default_context(cafile=str(authority.file))) as raw:
         raw.ask(HANDSHAKE, 1, string(b"OAUTHBEARER"))
         token = issuer.token(sub="carol", exp=wall_ms() / 1000 + 0.4)
         message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
@@ -364,15 +395,6 @@ def test_a_certificate_is_enough(secured, authority):
     pair = authority.user("dave")
     context = ssl.create_default_context(cafile=str(authority.file))
     context.load_cert_chain(pair.certificate, pair.key)
-
-    async def log_in():
-        client = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=secured.kafka, security_protocol="SSL", ssl_context=context
-        )
-        await client.start()
-        try:
-            return secured.connections()
-        finally:
-            await client.stop()
-
-    assert "User:dave" in asyncio.run(log_in())
+    with Raw(secured, context) as raw:
+        assert len(raw.ask(METADATA, 4, ALL_TOPICS)) > 20
+        assert "User:dave" in secured.connections()

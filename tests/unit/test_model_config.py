@@ -296,14 +296,15 @@ def test_errors_of_a_file_use_the_names_of_the_file(tmp_path, text, message):
 def test_who_logs_in_and_how_is_read_with_paths_beside_the_file(tmp_path):
     path = tmp_path / "n0.toml"
     path.write_text(
-        f"{HEAD}{GROUP}[security]\nlogin = 'optional'\nmechanisms = ['PLAIN', 'OAUTHBEARER']\n"
+        f"{HEAD}{GROUP}[security]\nlogin = 'none'\nmechanisms = ['PLAIN', 'OAUTHBEARER']\n"
         "superUsers = ['User:admin']\noauthJwksFile = 'keys.json'\noauthIssuer = 'i'\n"
         "oauthAudience = 'a'\n"
     )
     security = load_config(path).security
     assert security.oauth_jwks_file == str(tmp_path / "keys.json")
-    assert (security.login, security.oauth_principal_claim) == ("optional", "sub")
-    path.write_text(f"{HEAD}{GROUP}[security]\n")
+    assert (security.login, security.oauth_principal_claim) == ("none", "sub")
+    cluster = GROUP.replace('"g"', '"__cluster"\nkind = "cluster"')
+    path.write_text(f"{HEAD}{cluster}[security]\n")
     security = load_config(path).security
     assert (security.login, security.oauth_jwks_file) == ("required", "")
     assert security.mechanisms == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -338,6 +339,23 @@ CLUSTER = {"group": "__cluster", "kind": "cluster", "peers": "n0-127.0.0.1:7101"
 def broker_config(groups=(CLUSTER,), **keys):
     document = {"selfId": "n0", "storeBaseDir": "d", "groups": list(groups), **keys}
     return msgspec.convert(document, NodeConfig)
+
+
+@pytest.mark.parametrize(
+    ("mechanisms", "groups", "refusal"),
+    [
+        (["PLAIN"], [CLUSTER], "PLAIN in mechanisms would send secrets that anybody could read"),
+        (["SCRAM-SHA-512"], [], "are in __cluster: add \\[\\[groups\\]\\]"),
+    ],
+)
+def test_a_login_that_nobody_could_use_is_refused(mechanisms, groups, refusal):
+    plain = {"group": "g", "peers": "n0-127.0.0.1:7101"}
+    security = {"mechanisms": mechanisms}
+    with pytest.raises(ConfigError, match=refusal):
+        broker_config([*groups, plain], security=security)
+    security["login"] = "none"
+    assert broker_config([*groups, plain], security=security)
+    assert broker_config([plain], security={"mechanisms": []}).security.login == "required"
 
 
 def test_a_broker_has_the_cluster_group_and_an_address_for_clients():

@@ -20,7 +20,7 @@ from quorumlog.auth.verifiers import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS,
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import LoginError, NetworkError, RemoteProtocolError
 from quorumlog.model.messages.login import Authenticate, Authenticated
-from quorumlog.model.security_config import OAUTHBEARER, PLAIN
+from quorumlog.model.security_config import OAUTHBEARER, PLAIN, SECRET_MECHANISMS
 
 NONCE_BYTES: Final = 24
 SALTED_MAX: Final = 8
@@ -97,7 +97,7 @@ class LoginOfClient:
             if mechanism in MECHANISMS:
                 await self._prove(ask, mechanism)
                 return
-            if not is_encrypted:
+            if mechanism in SECRET_MECHANISMS and not is_encrypted:
                 raise LoginError(f"{mechanism} sends a secret, and needs TLS")
             done = await self._ask(ask, self._secret(mechanism))
             if done.more:

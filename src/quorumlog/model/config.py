@@ -27,7 +27,11 @@ from quorumlog.model.config_keys import (
 from quorumlog.model.config_ranges import check_numbers
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.limits import DEFAULT_LIMITS, Limits
-from quorumlog.model.security_config import SecurityConfig
+from quorumlog.model.security_config import (
+    PASSWORD_MECHANISMS,
+    SECRET_MECHANISMS,
+    SecurityConfig,
+)
 from quorumlog.model.tls_config import TlsConfig
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9._])?")
@@ -414,6 +418,7 @@ class NodeConfig(
         self._check_paths()
         self._check_journal()
         self._check_broker()
+        self._check_logins()
         self._check_exposed("listen", self.listen_address)
 
     def _check_exposed(self, key: str, address: str) -> None:
@@ -451,6 +456,24 @@ class NodeConfig(
             )
         if self.kafka_advertised and not port:
             raise ConfigError("kafkaAdvertised must have a port")
+
+    def _check_logins(self) -> None:
+        """Raise `ConfigError` if nobody could log in as `security` says."""
+        security = self.security
+        if security is None or security.login == "none":
+            return
+        secret = [name for name in security.mechanisms if name in SECRET_MECHANISMS]
+        if secret and self.tls is None:
+            raise ConfigError(
+                f"[security]: {' and '.join(secret)} in mechanisms would send secrets that anybody "
+                "could read; add [tls]"
+            )
+        if set(security.mechanisms) & set(PASSWORD_MECHANISMS) and self.cluster_group is None:
+            raise ConfigError(
+                f"[security]: users and what is known of their passwords are in {CLUSTER_GROUP}: "
+                f'add [[groups]] with group = "{CLUSTER_GROUP}", kind = "cluster" and peers = all '
+                "nodes"
+            )
 
     @property
     def cluster_group(self) -> GroupConfig | None:

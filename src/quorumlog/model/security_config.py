@@ -13,6 +13,10 @@ PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN, OAUTHBEARER)
 """The SASL mechanisms that are spoken, by the names that IANA has registered and Kafka uses."""
+PASSWORD_MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN)
+"""Those of users whose passwords a cluster knows something of."""
+SECRET_MECHANISMS: Final = (PLAIN, OAUTHBEARER)
+"""Those that send a secret, which needs TLS."""
 USER_PREFIX: Final = "User:"
 """How the principals of users begin, as in Kafka."""
 

@@ -152,7 +152,7 @@ def make_logins(
     lines = ClientLines(logger, time.monotonic)
 
     def told(event: LoginEvent) -> None:
-        _write_line(lines, event)
+        write_line(lines, event)
 
     environment = LoginEnvironment(
         now=time.monotonic,
@@ -174,7 +174,7 @@ def make_logins(
     )
 
 
-def _write_line(lines: ClientLines, event: LoginEvent) -> None:
+def write_line(lines: ClientLines, event: LoginEvent) -> None:
     """Write a line about a refused login: an address has one a minute."""
     if event.reason is None:
         return

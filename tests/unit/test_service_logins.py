@@ -1,0 +1,74 @@
+"""The logins of a node: the file of keys, and the lines about refusals."""
+
+import json
+import logging
+
+import pytest
+
+from login_access import Clock, Issuer
+from quorumlog.auth.login import LoginEvent
+from quorumlog.auth.sasl import Reason
+from quorumlog.kafka.client_lines import ClientLines
+from quorumlog.model.errors import ConfigError
+from quorumlog.service.logins import JWKS_BYTES_MAX, JWKS_CHECK_S, TokenKeys, write_line
+
+CLOCK = Clock()
+ISSUER = Issuer(CLOCK)
+
+
+def names(keys):
+    return [one.key_id for one in keys()]
+
+
+def test_the_keys_of_tokens_are_read_again_when_their_file_changes(tmp_path, caplog):
+    path, clock = tmp_path / "keys.json", Clock()
+    path.write_bytes(ISSUER.jwks)
+    keys = TokenKeys(str(path), clock.now)
+    assert names(keys) == ["RS256", "ES256", "EdDSA"]
+    path.write_text(json.dumps({"keys": ISSUER.entries[:1]}))
+    assert names(keys) == ["RS256", "ES256", "EdDSA"], "it is looked at every ten seconds"
+    clock.s += JWKS_CHECK_S
+    assert names(keys) == ["RS256"]
+    for content in (b"{", None):
+        path.write_bytes(content) if content else path.unlink()
+        clock.s += JWKS_CHECK_S
+        assert names(keys) == ["RS256"]
+    assert [one.levelname for one in caplog.records] == ["ERROR", "ERROR"]
+    assert "goes on with the keys of tokens that it has" in caplog.text
+    path.write_bytes(ISSUER.jwks)
+    clock.s += JWKS_CHECK_S
+    assert names(keys) == ["RS256", "ES256", "EdDSA"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: "),
+        (b"[]", "is no JWKS"),
+        (b" " * (JWKS_BYTES_MAX + 1), "cannot be read: it has more than"),
+    ],
+)
+def test_a_node_does_not_start_with_a_file_of_keys_of_no_use(tmp_path, content, reason):
+    path = tmp_path / "keys.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=reason):
+        TokenKeys(str(path), Clock().now)
+
+
+def test_an_address_has_one_line_a_minute_about_refused_logins(caplog):
+    clock = Clock()
+    lines = ClientLines(logging.getLogger("test"), clock.now)
+
+    def refused(address, user, reason=Reason.PASSWORD):
+        write_line(lines, LoginEvent(address, "PLAIN", user, reason, "why"))
+
+    refused("192.0.2.1", "alice")
+    refused("192.0.2.1", "bob")
+    refused("2001:db8::1", "alice\nforged line")
+    refused("192.0.2.1", "alice", None)  # it was let in
+    assert len(caplog.records) == 2
+    clock.s += 60
+    refused("192.0.2.1", "carol")
+    assert len(caplog.records) == 3
+    assert "\nforged" not in caplog.text
