@@ -29,6 +29,7 @@ OF_TYPE = {
     "int16": st.integers(-(1 << 15), (1 << 15) - 1),
     "int32": st.integers(-(1 << 31), (1 << 31) - 1),
     "int64": st.integers(-(1 << 63), (1 << 63) - 1),
+    "float64": st.floats(allow_nan=False),
     "bytes": st.binary(max_size=40),
     "uuid": st.uuids().filter(lambda value: value != NO_UUID),
     "string": TEXTS,
