@@ -3,7 +3,10 @@
 import asyncio
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 import threading
 from contextlib import asynccontextmanager
 
@@ -21,10 +24,11 @@ from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.errors import NetworkError
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.service.served_node import ServedNode
+from quorumlog.transport.tls_contexts import client_context
 from small_files import SMALL_FILES, SMALL_SETTINGS
 from tls_ends import files_of, outgoing
 
-SECONDS = 20
+SECONDS = 60
 MEMBERS = ("n0", "n1", "n2")
 
 
@@ -121,8 +125,9 @@ async def reached(nodes, name, tls):
 
 async def until(condition):
     async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110
+        while not (found := condition()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+        return found
 
 
 def reasons_of(caplog):
@@ -218,6 +223,40 @@ async def test_a_cluster_changes_over_node_by_node_while_it_serves(pki, tmp_path
                     assert await reached(nodes, name, None) == name
                 assert await reached(nodes, name, outgoing(pki, "alice")) == name
             await until(lambda: all(is_encrypted for is_encrypted, _ in nodes.peers().values()))
+
+
+@on_the_nodes_loop
+async def test_a_process_reads_newer_files_on_sighup(pki, tmp_path, caplog):
+    (port,) = free_ports(1)
+    own = Authority(tmp_path)
+    own.node("n0")
+    (tmp_path / "n0.toml").write_text(
+        f'selfId = "n0"\nstoreBaseDir = "{tmp_path}/n0"\nlisten = "127.0.0.1:{port}"\n'
+        '[tls]\ncertificate = "n0.pem"\nkey = "n0.key"\nca = "ca.pem"\n'
+    )
+    command = (sys.executable, "-m", "quorumlog", "serve", "--config", str(tmp_path / "n0.toml"))
+    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
+    try:
+        shown = lambda: serial_at(port, own)  # noqa: E731
+        before = await until(shown)
+        newer = own.node("n0").value.serial_number
+        assert before != newer
+        process.send_signal(signal.SIGHUP)
+        await until(lambda: shown() == newer)
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
+
+
+def serial_at(port, pki):
+    """Return the number of the certificate that is shown at a port; None: nobody listens yet."""
+    context = client_context(str(pki.file))
+    try:
+        plain = socket.create_connection(("127.0.0.1", port))
+        with context.wrap_socket(plain, server_hostname="localhost") as secured:
+            return int(secured.getpeercert()["serialNumber"], 16)
+    except OSError:
+        return None
 
 
 def test_kafkas_clients_speak_tls_and_plain_ones_are_refused(pki, tmp_path, caplog):
