@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Client,
         Compare,
         Consumer,
+        Context,
         Delete,
         Delivery,
         Executed,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
         Put,
         Queried,
         ReplicaHistory,
+        Secret,
+        Security,
         SyncClient,
         SyncConsumer,
         SyncGroupAdmin,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         TransactionOutcome,
         TransactionPart,
         Transactions,
+        find_context,
     )
     from quorumlog.embedded import EmbeddedGroup, Node
     from quorumlog.embedded.role_changes import RoleChangeHandler
@@ -79,6 +83,7 @@ __all__ = [
     "Client",
     "Compare",
     "Consumer",
+    "Context",
     "Delete",
     "Delivery",
     "EmbeddedGroup",
@@ -111,6 +116,8 @@ __all__ = [
     "Role",
     "RoleChange",
     "RoleChangeHandler",
+    "Secret",
+    "Security",
     "SyncClient",
     "SyncConsumer",
     "SyncGroupAdmin",
@@ -124,6 +131,7 @@ __all__ = [
     "Transactions",
     "__version__",
     "errors",
+    "find_context",
 ]
 
 _HOMES = {

@@ -16,6 +16,7 @@ from quorumlog.auth.acls import (
 from quorumlog.client.admin import GroupAdmin, ReplicaHistory
 from quorumlog.client.client import Client
 from quorumlog.client.consumer import Consumer
+from quorumlog.client.contexts import Context, find_context
 from quorumlog.client.delivery import Delivery, ProducerStats
 from quorumlog.client.group_answers import GroupChange, GroupSummary
 from quorumlog.client.groups import Groups
@@ -40,6 +41,7 @@ from quorumlog.client.results import (
     Level,
     Queried,
 )
+from quorumlog.client.security import Security
 from quorumlog.client.security_admin import Access, Quotas, SecurityAdmin, User
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_admin import SyncGroupAdmin
@@ -52,6 +54,7 @@ from quorumlog.client.sync_security import SyncSecurityAdmin
 from quorumlog.client.sync_transactions import SyncTransactions
 from quorumlog.client.transactions import ProducerEpoch, Transactions
 from quorumlog.model.errors import EventsForgottenError
+from quorumlog.model.secrets import Secret
 from quorumlog.sessions.entries import AcceptedAttempt, TransactionPart
 
 __all__ = [
@@ -65,6 +68,7 @@ __all__ = [
     "Client",
     "Compare",
     "Consumer",
+    "Context",
     "Delete",
     "Delivery",
     "EventsForgottenError",
@@ -93,6 +97,8 @@ __all__ = [
     "Resource",
     "ResourceType",
     "SecurityAdmin",
+    "Secret",
+    "Security",
     "SyncClient",
     "SyncConsumer",
     "SyncGroupAdmin",
@@ -106,4 +112,5 @@ __all__ = [
     "TransactionPart",
     "Transactions",
     "User",
+    "find_context",
 ]

@@ -30,6 +30,7 @@ from quorumlog.client.arguments import (
 )
 from quorumlog.client.buffers import as_bodies, as_bytes, batch_sizes
 from quorumlog.client.connection import ServerConnection
+from quorumlog.client.contexts import Servers, to_dial
 from quorumlog.client.leader_watch import watch_leader
 from quorumlog.client.machine_calls import MachineCalls
 from quorumlog.client.process import open_standard_streams
@@ -46,10 +47,11 @@ from quorumlog.client.results import (
     Queried,
     positions_of,
 )
+from quorumlog.client.security import Security
 from quorumlog.client.security_admin import SecurityAdmin
 from quorumlog.model.block import Buffer, data_mask, decode_entries, encode_block
 from quorumlog.model.codes import WriteLevel
-from quorumlog.model.config import check_name, parse_address
+from quorumlog.model.config import check_name
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
     ConfigError,
@@ -90,6 +92,7 @@ class ClientOptions(TypedDict, total=False):
     cluster: str
     retry_unknown: bool
     limits: Limits
+    security: Security | None
 
 
 class Client:
@@ -102,13 +105,13 @@ class Client:
 
     Args:
         servers: some addresses of the cluster, as `host:port` joined by commas or as a sequence;
-            the client learns the others.
+            the client learns the others. Or a `Context`, which has these and the security.
         group: name of the group.
-        timeout_ms: bounds every call that is given no other time, retries included, in
-            milliseconds.
+        timeout_ms: bounds every call without a time of its own, retries included, in milliseconds.
         cluster: name of the cluster; a server of another cluster is refused. "": any.
         retry_unknown: whether appends of unknown outcome are sent again, and may be appended twice.
         limits: the limits of the cluster, if they are not the default ones.
+        security: how to know the cluster, and who the user is; None: it is spoken to without TLS.
 
     Attributes:
         group, limits, retry_unknown: what was given.
@@ -123,18 +126,17 @@ class Client:
 
     def __init__(
         self,
-        servers: str | Sequence[str],
+        servers: Servers,
         group: str = "default",
         *,
         timeout_ms: float = 10_000,
         cluster: str = "",
         retry_unknown: bool = False,
         limits: Limits = DEFAULT_LIMITS,
+        security: Security | None = None,
     ) -> None:
         open_standard_streams()
-        addresses = options.addresses_of(servers)
-        for each in addresses:
-            parse_address(each)
+        addresses, checked = to_dial(servers, security)
         check_name("group", options.text("group", group))
         if not isinstance(limits, Limits):
             raise ConfigError(f"limits is a Limits, not {limits!r}")
@@ -148,6 +150,7 @@ class Client:
             timeout_ms=options.milliseconds("timeout_ms", timeout_ms, least=1),
             cluster=options.text("cluster", cluster),
             limits=limits,
+            security=checked,
         )
         self.admin = GroupAdmin(self._requester)
         self.machine = MachineCalls(self._requester)

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from quorumlog.client.connection import ServerConnection
+from quorumlog.client.outgoing_tls import TlsOfClient
 from quorumlog.client.process import MakingProcess
+from quorumlog.client.security import Security
 from quorumlog.model.errors import (
+    ConfigError,
     NetworkError,
     Outcome,
     RequestError,
@@ -18,6 +21,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Response
 from quorumlog.model.messages.client import GroupIdentity
 from quorumlog.transport.resolver import Resolver
+from quorumlog.transport.tls import OutgoingTls
 
 CONNECT_TIMEOUT_S = 1.5
 UNRESPONSIVE_MAX = 16
@@ -75,11 +79,22 @@ class UnresponsiveServers:
 class ConnectionPool:
     """Opens and keeps the connections of a client; none is made once it is closed."""
 
-    def __init__(self, group: str, cluster: str, limits: Limits, observer: ServerObserver) -> None:
+    def __init__(
+        self,
+        group: str,
+        cluster: str,
+        limits: Limits,
+        observer: ServerObserver,
+        security: Security | None = None,
+    ) -> None:
         self._group = group
         self._cluster = cluster
         self._limits = limits
         self._observer = observer
+        # whoever has wrong files is told so before a server is asked
+        self._tls = None if security is None else TlsOfClient(security)
+        if self._tls is not None:
+            self._tls.newest()
         self._resolver = Resolver()
         self._shared: dict[str, ServerConnection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -128,6 +143,7 @@ class ConnectionPool:
             identity=self._identity,
             on_silent=self._observer.fell_silent,
             on_notice=self._notified,
+            tls=self._newest_tls(),
         )
         self._made.add(fresh)
         try:
@@ -169,6 +185,13 @@ class ConnectionPool:
                 f"client began with that of {self._identity.hex()}: it was founded again, or is "
                 "another cluster's. Make a new client to use it"
             )
+
+    def _newest_tls(self) -> OutgoingTls | None:
+        """Return how a new connection is encrypted, None: not at all. Raises `NetworkError`."""
+        try:
+            return None if self._tls is None else self._tls.newest()
+        except ConfigError as error:  # a file was there when the client was made
+            raise NetworkError(str(error)) from None
 
     def check_process(self) -> None:
         """Raise `RequestError`, which says that nothing was done, in a forked child."""

@@ -1,7 +1,7 @@
 """A consumer of a log: reads it, with a position that is committed and shared by its group."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
 from inspect import iscoroutinefunction
@@ -16,10 +16,11 @@ from quorumlog.client.client import Client, seen_entries
 from quorumlog.client.consumer_membership import Callbacks, Membership, Revoked, loop_of
 from quorumlog.client.consumer_requests import ConsumerRequests, GroupOfLog, identity_of
 from quorumlog.client.consumer_share import Share
+from quorumlog.client.contexts import Servers
 from quorumlog.client.loop_thread import closed_text
 from quorumlog.client.reader import BlockReader
-from quorumlog.client.requester import Requester
 from quorumlog.client.results import FetchedBlock, Isolation
+from quorumlog.client.security import Security
 from quorumlog.model.config import CLUSTER_GROUP, check_name
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import (
@@ -56,6 +57,7 @@ class ConsumerOptions(TypedDict, total=False):
     timeout_ms: float
     cluster: str
     limits: Limits
+    security: Security | None
 
 
 class Consumer:
@@ -112,8 +114,7 @@ class Consumer:
             `QuorumlogError`.
         client_id: what the consumer is called where members of the group are shown.
         timeout_ms: how long an outage may last, in milliseconds, and a request may take.
-        cluster: name of the cluster; a server of another cluster is refused. "": any.
-        limits: the limits of the cluster, if they are not the default ones.
+        cluster: see `Client`, as for `servers`, `limits` and `security`.
 
     Attributes:
         group: name of the consumer group.
@@ -126,7 +127,7 @@ class Consumer:
 
     def __init__(  # noqa: PLR0913  (one argument an option)
         self,
-        servers: str | Sequence[str],
+        servers: Servers,
         *,
         group: str,
         log: str,
@@ -142,6 +143,7 @@ class Consumer:
         timeout_ms: float = 10_000,
         cluster: str = "",
         limits: Limits = DEFAULT_LIMITS,
+        security: Security | None = None,
     ) -> None:
         self.group = _label("group", group)
         check_name("log", options.text("log", log))
@@ -157,7 +159,14 @@ class Consumer:
         count = options.whole_number("partitions", partitions, 1, PARTITIONS_MAX)
         if on_revoked is not None and not callable(on_revoked):
             raise ConfigError(f"on_revoked is a function, not {options.shown(on_revoked)}")
-        self._client = Client(servers, log, timeout_ms=timeout_ms, cluster=cluster, limits=limits)
+        self._client = Client(
+            servers,
+            log,
+            timeout_ms=timeout_ms,
+            cluster=cluster,
+            limits=limits,
+            security=security,
+        )
         self._start = start
         self._if_removed = if_removed
         self._isolation: Isolation = isolation
@@ -170,15 +179,8 @@ class Consumer:
         self._timeout_s = timeout_ms / 1_000
         self._answered_s: float | None = None
         """When the log last answered a request of this consumer, by the clock of the event loop."""
-        coordinator = Requester(
-            self._client.servers(),
-            CLUSTER_GROUP,
-            timeout_ms=timeout_ms,
-            cluster=cluster,
-            limits=limits,
-        )
         self._requests = ConsumerRequests(
-            coordinator,
+            self._client._requester.for_group(CLUSTER_GROUP),
             GroupOfLog(self.group, log, count),
             partial(identity_of, self._client._requester),
             str(uuid4()),

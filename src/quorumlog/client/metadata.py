@@ -6,6 +6,7 @@ import random
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.connection_pool import ConnectionPool
 from quorumlog.client.leader_discovery import LeaderDiscovery
+from quorumlog.client.security import Security
 from quorumlog.model.errors import (
     NetworkError,
     NoLeaderError,
@@ -38,11 +39,12 @@ class Metadata:
         cluster: str,
         limits: Limits,
         generator: random.Random,
+        security: Security | None = None,
     ) -> None:
         self.group = group
         self.servers = list(servers)
         self.members: dict[str, str] = {}
-        self.connections = ConnectionPool(group, cluster, limits, self)
+        self.connections = ConnectionPool(group, cluster, limits, self, security)
         self._generator = generator
         self._leader_address: str | None = None
         self._latest: str | None = None

@@ -6,7 +6,7 @@
 import logging
 import operator
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from itertools import repeat
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from quorumlog.client.accumulator import Accumulator, check_channel
 from quorumlog.client.buffers import as_bodies, as_bytes
 from quorumlog.client.client import Client
+from quorumlog.client.contexts import Servers
 from quorumlog.client.delivery import (
     AttemptRecord,
     Delivery,
@@ -90,7 +91,7 @@ class Producer:
 
     def __init__(  # noqa: PLR0913  (one argument an option)
         self,
-        client: Client | str | Sequence[str],
+        client: Client | Servers,
         group: str | UnsetType = UNSET,
         *,
         batch_bytes: int | None = None,
@@ -298,7 +299,7 @@ class Producer:
         return self._sender.failure(queued)
 
 
-def _client_of(client: Client | str | Sequence[str], group: str | UnsetType) -> Client:
+def _client_of(client: Client | Servers, group: str | UnsetType) -> Client:
     """Return the client that a producer was given, or a new one."""
     if not isinstance(client, Client):
         return Client(client, "default" if isinstance(group, UnsetType) else group)

@@ -13,6 +13,7 @@ from quorumlog.client import options
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.metadata import Metadata
 from quorumlog.client.retry import Backoff
+from quorumlog.client.security import Security
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
@@ -40,13 +41,33 @@ class Requester:
     """Asks the servers of one group, each call within a deadline."""
 
     def __init__(
-        self, servers: list[str], group: str, *, timeout_ms: float, cluster: str, limits: Limits
+        self,
+        servers: list[str],
+        group: str,
+        *,
+        timeout_ms: float,
+        cluster: str,
+        limits: Limits,
+        security: Security | None = None,
     ) -> None:
         self.group = group
         self.timeout_ms = timeout_ms
         self.limits = limits
         self._generator = random.Random()  # noqa: S311  (spreads retries; nothing secret)
-        self.metadata = Metadata(servers, group, cluster, limits, self._generator)
+        self.metadata = Metadata(servers, group, cluster, limits, self._generator, security)
+        self._cluster = cluster
+        self._security = security
+
+    def for_group(self, group: str) -> "Requester":
+        """Return one for another group of the same servers, with the same options."""
+        return Requester(
+            self.metadata.addresses(),
+            group,
+            timeout_ms=self.timeout_ms,
+            cluster=self._cluster,
+            limits=self.limits,
+            security=self._security,
+        )
 
     def limit_ms(self, timeout_ms: float | None) -> float:
         """Return how many milliseconds a call may take; None: the client's `timeout_ms`.

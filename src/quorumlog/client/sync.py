@@ -1,11 +1,12 @@
 """`Client` for code without an event loop, such as scripts and tasks of Spark."""
 
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
 from quorumlog.client.admin import ReplicaHistory
 from quorumlog.client.client import FETCH_BYTES, Client, ClientOptions
+from quorumlog.client.contexts import Servers
 from quorumlog.client.deprecation import warn_renamed
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.client.results import (
@@ -45,7 +46,7 @@ class SyncClient:
     """
 
     def __init__(
-        self, servers: str | Sequence[str], group: str = "default", **options: Unpack[ClientOptions]
+        self, servers: Servers, group: str = "default", **options: Unpack[ClientOptions]
     ) -> None:
         self._client = Client(servers, group, **options)
         self._thread = LoopThread()

@@ -3,13 +3,14 @@
 import asyncio
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Unpack
 
 from quorumlog.client.consumer import Consumer, ConsumerOptions, Start, plain_function
+from quorumlog.client.contexts import Servers
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import QuorumlogError
@@ -68,7 +69,7 @@ class SyncConsumer:
 
     def __init__(
         self,
-        servers: str | Sequence[str],
+        servers: Servers,
         *,
         group: str,
         log: str,

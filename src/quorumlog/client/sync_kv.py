@@ -7,6 +7,7 @@ from typing import Unpack
 from msgspec import UNSET, UnsetType
 
 from quorumlog.client.client import ClientOptions
+from quorumlog.client.contexts import Servers
 from quorumlog.client.kv import (
     KV,
     Compare,
@@ -30,7 +31,7 @@ class SyncKV:
 
     def __init__(
         self,
-        client: SyncClient | str | Sequence[str],
+        client: SyncClient | Servers,
         group: str | UnsetType = UNSET,
         **options: Unpack[ClientOptions],
     ) -> None:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Unpack
 
 from quorumlog.client.buffers import as_bytes
+from quorumlog.client.contexts import Servers
 from quorumlog.client.delivery import ProducerStats, not_delivered, require_flushed
 from quorumlog.client.loop_thread import LoopThread
 from quorumlog.client.process import MakingProcess
@@ -256,7 +257,7 @@ class SyncProducer:
 
     def __init__(
         self,
-        servers: str | Sequence[str],
+        servers: Servers,
         group: str = "default",
         **options: Unpack[ProducerOptions],
     ) -> None:

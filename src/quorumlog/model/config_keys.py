@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType, UnionType
 from typing import Final, Literal, get_args, get_origin
 
@@ -63,6 +63,12 @@ def unknown_keys(document: Mapping[str, object], tables: Mapping[str, set[str]])
             found += [_unknown_key(key, name, name, tables) for key in unknown]
     sentences = found[:1] + [f"U{text[1:]}" for text in found[1:]]
     return ". ".join(sentences).replace("?. ", "? ")
+
+
+def unknown_key(key: str, where: str, keys: Collection[str]) -> str:
+    """Return that a key is unknown in a table, and which one may be meant instead."""
+    near = difflib.get_close_matches(key, sorted(keys), n=1, cutoff=ALIKE)
+    return f"unknown key `{key}` in {where}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _unknown_key(key: str, where: str, table: str, tables: Mapping[str, set[str]]) -> str:
