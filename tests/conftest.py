@@ -19,6 +19,8 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
 
+os.environ["QUORUMLOG_CONTEXTS"] = os.devnull  # contexts of whoever runs the tests are not theirs
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_node_outlives_the_tests(tmp_path_factory):

@@ -91,7 +91,7 @@ def test_b13_options_of_spark_jobs_that_nothing_here_needs_are_taken():
         ({"endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets"),
         ({"startingTimestamp": "-1"}, "startingTimestamp='-1' is wrong; it is milliseconds"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is above"),
-        ({"kafka.security.protocol": "SSL"}, "PLAINTEXT: there is no other yet"),
+        ({"kafka.security.protocol": "SSL"}, "PLAINTEXT; for TLS give context or ca instead"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.server": "h:1"}, "did you mean 'kafka.bootstrap.servers'"),
     ],

@@ -18,6 +18,7 @@ from quorumlog.bench.figures import (
 from quorumlog.bench.limits import MachineLimits
 from quorumlog.bench.processes import Usage
 from quorumlog.client import Client
+from quorumlog.client.contexts import Servers
 from quorumlog.local import LocalCluster
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import MIB
@@ -80,7 +81,7 @@ class Target:
     `pids` by node, of nodes on this machine: their processor time and memory are known.
     """
 
-    servers: str
+    servers: Servers
     group: str
     pids: Callable[[], dict[str, int]]
     cluster: LocalCluster | None = None

@@ -17,6 +17,7 @@ from quorumlog.cli.cert import app as cert_app
 from quorumlog.cli.cluster import app as cluster_app
 from quorumlog.cli.command_families import AllCommands
 from quorumlog.cli.consumer_group import app as consumer_group_app
+from quorumlog.cli.context import app as context_app
 from quorumlog.cli.demo import demo_command
 from quorumlog.cli.errors import EXIT_BEYOND_END, EXIT_FAILED, BeyondEndError
 from quorumlog.cli.group import app as group_app
@@ -79,6 +80,7 @@ app.command(name="watch-leader")(watch_leader_command)
 app.command(name="audit-log")(audit_log_command)
 app.add_typer(store_app, name="store")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(context_app, name="context")
 app.command(name="simulate")(simulate_command)
 app.command(name="bench")(bench_command)
 app.command(name="demo")(demo_command)

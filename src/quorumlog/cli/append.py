@@ -12,6 +12,7 @@ from quorumlog.cli.options import (
     TIMEOUT_SECONDS,
     AsJson,
     Channel,
+    ContextName,
     FromDir,
     Group,
     Servers,
@@ -47,6 +48,7 @@ def append_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     level: WriteLevelWord = "replication",
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -54,7 +56,7 @@ def append_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Append entries; each is printed once a majority has it on disk (see --level)."""
     if not bodies and sys.stdin is None:
         raise CommandError("nothing to append: no body is given, and standard input is closed")
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     noun = "body" if bodies else "line"
     given: Iterable[list[bytes]] = (
         ([os.fsencode(body)] for body in bodies)

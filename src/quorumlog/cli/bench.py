@@ -40,6 +40,9 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     servers: Annotated[
         str | None, typer.Option("--servers", "-s", help="A cluster anywhere; only loaded.")
     ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="The cluster of this context; only loaded.")
+    ] = None,
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Append to this group and read from it.")
     ] = None,
@@ -70,10 +73,11 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     from quorumlog.bench.report import COLUMNS, draw, row  # noqa: PLC0415  (nobody else's need)
 
     plan = _plan(seconds, rounds, sizes, gib, plot, quick=quick)
-    chosen = _chosen(cases, own=directory is None and servers is None)
+    of_others = directory or servers or context
+    chosen = _chosen(cases, own=of_others is None)
     figures: list[Figure] = []
     try:
-        with ending_in_order(), _target(directory, servers, group) as (target, disk):
+        with ending_in_order(), _target(directory, servers, group, context) as (target, disk):
             uvloop.run(_collect(target, plan, chosen, disk, figures, as_json=as_json))
     finally:  # if a case fails, the figures of those before it are printed all the same
         if figures and not as_json:
@@ -133,16 +137,16 @@ def _chosen(cases: list[str] | None, *, own: bool) -> list[str]:
 
 @contextmanager
 def _target(
-    directory: Path | None, servers: str | None, group: str | None
+    directory: Path | None, servers: str | None, group: str | None, context: str | None
 ) -> Iterator[tuple["Target", Path | None]]:
     """Yield the group to measure, and the directory whose disk its nodes use, if that is here."""
     from quorumlog.bench.cases import Target  # noqa: PLC0415
 
-    if directory is not None or servers is not None:
-        found = find_target(directory, servers, group, TIMEOUT_S)
+    if directory is not None or servers is not None or context is not None:
+        found = find_target(directory, servers, group, TIMEOUT_S, context)
         cluster = None if directory is None else LocalCluster.open(directory)
         pids = cluster.running if cluster is not None else dict[str, int]
-        yield Target(found.servers, found.group, pids), directory
+        yield Target(found.cluster, found.group, pids), directory
         return
     with guarded_directory("quorumlog-bench-") as guard:
         root, wanted = guard.directory, group or GROUP

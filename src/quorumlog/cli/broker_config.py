@@ -16,7 +16,7 @@ from quorumlog.cli.kafka_admin import (
     resource_of,
 )
 from quorumlog.cli.kafka_configs import DeleteConfig, alter, changes_of
-from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.options import AsJson, ContextName, FromDir
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.model.topic_configs import CLUSTER_CONFIGS
 
@@ -36,11 +36,12 @@ app = typer.Typer(
 def describe_command(
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show the configs of the cluster: defaults of topics, and what consumer groups may do."""
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         found = admin.ask(_described)
     if as_json:
         for name, one in found.items():
@@ -81,6 +82,7 @@ def alter_command(
     delete_config: DeleteConfig = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +90,7 @@ def alter_command(
     changes = changes_of(add_config, delete_config)
     if not changes:
         raise typer.BadParameter("give --add-config KEY=VALUE or --delete-config KEY")
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         alter(admin, "BROKER", admin.ask(_any_broker), changes, CLUSTER_CONFIGS)
     if as_json:
         print_json({"configs": {key: value for key, (_, value) in changes.items()}})

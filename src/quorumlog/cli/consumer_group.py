@@ -30,7 +30,7 @@ from quorumlog.cli.kafka_admin import (
     in_words,
     kafka_admin,
 )
-from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.options import AsJson, ContextName, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.unknown_names import CONSUMER_GROUP, TOPIC, none_of, none_of_each
 from quorumlog.model.wording import counted
@@ -93,6 +93,7 @@ class Share(NamedTuple):
 def list_command(
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +101,7 @@ def list_command(
 
     The type is the protocol by which members share partitions: Classic, or Consumer (KIP-848).
     """
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         groups = admin.ask(lambda client: client.list_groups())
     found = sorted(groups, key=lambda one: str(one["group_id"]))
     if as_json:
@@ -128,11 +129,12 @@ def describe_command(
     groups: Groups,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show who owns which partition, what is committed, and how far that is from the end."""
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         described = admin.ask(partial(_described, names=list(dict.fromkeys(groups))))
         shares = {
             name: admin.ask(partial(_shares, group=name, described=found))
@@ -349,12 +351,13 @@ def reset_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = False,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Commit other offsets for a group that has no members, within what its partitions have."""
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         described = admin.ask(partial(_described, names=[group]))[group]
         shares = admin.ask(partial(_shares, group=group, described=described))
         is_new = _is_unknown(described, shares)
@@ -576,11 +579,12 @@ def delete_command(
     ] = False,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Delete groups that have no members, with what they have committed."""
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         answers = _deleted(admin, list(dict.fromkeys(groups)))
         busy = [name for name, answer in answers.items() if answer == _NOT_EMPTY]
         described = admin.ask(partial(_described, names=busy)) if busy else {}

@@ -13,6 +13,7 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import (
     TIMEOUT_SECONDS,
     AsJson,
+    ContextName,
     FromDir,
     Servers,
     Timeout,
@@ -93,6 +94,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = CREATE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +106,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         check_name("group", group)
     values = _settings(settings)
     chosen = [node_id.strip() for node_id in members.split(",")] if members else None
-    found = find_servers(directory, servers)
+    found = find_servers(directory, servers, context)
     if directory is not None:
         values = {**LocalCluster.open(directory).group_settings(), **values}
 
@@ -191,11 +193,12 @@ def list_command(
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show all groups of the cluster: members, leader, and what was set while nodes ran."""
-    with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
+    with SyncClient(find_servers(directory, servers, context), timeout_ms=timeout * 1000) as client:
         nodes = client.admin.groups.nodes(deleted=deleted)
     found = summaries(nodes)
     if as_json:
@@ -281,6 +284,7 @@ def describe_command(
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -288,7 +292,7 @@ def describe_command(
 
     Nodes whose configuration files differ have their values beside each other.
     """
-    with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
+    with SyncClient(find_servers(directory, servers, context), timeout_ms=timeout * 1000) as client:
         summary, by_node = client.admin.groups.describe(group)
     keys = {one.key: one for settings in by_node.values() for one in settings}
     values = {  # a node that cannot use the group's file, or of another version, may lack some
@@ -372,7 +376,7 @@ def _applies_text(at: dict[str, Setting]) -> str:
 
 
 @app.command(name="alter")
-def alter_command(
+def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     group: Name,
     settings: Set = None,
     unset: Annotated[
@@ -387,6 +391,7 @@ def alter_command(
     identity: Identity = "",
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Change the configuration of a group on all its members while they run."""
@@ -394,7 +399,7 @@ def alter_command(
         raise typer.BadParameter("give --set KEY=VALUE or --unset KEY")
     values = _settings(settings)
     check_once([*values, *(unset or ())])
-    with SyncClient(find_servers(directory, servers), timeout_ms=timeout * 1000) as client:
+    with SyncClient(find_servers(directory, servers, context), timeout_ms=timeout * 1000) as client:
         changed = client.admin.groups.alter(group, values, unset=unset or (), identity=identity)
     print_line(f"group {group} is altered on {', '.join(changed.nodes)}")
     _print_rest(group, changed)
@@ -415,7 +420,7 @@ def _print_rest(group: str, changed: GroupChange) -> None:
 
 
 @app.command(name="delete")
-def delete_command(
+def delete_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     groups: Names,
     purge: Annotated[
         bool,
@@ -432,13 +437,14 @@ def delete_command(
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Delete groups permanently, with everything in them.
 
     A member that does not answer deletes its replica once it hears of it from another.
     """
-    found = find_servers(directory, servers)
+    found = find_servers(directory, servers, context)
 
     async def delete_all() -> dict[str, str]:
         async with Client(found, timeout_ms=timeout * 1000) as client:

@@ -11,7 +11,9 @@ import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
-from quorumlog.cli.target import running_cluster
+from quorumlog.cli.target import find_access, opened
+from quorumlog.client.contexts import BROKERS_VARIABLE, SERVERS_VARIABLE, Access
+from quorumlog.client.kafka_security import kafka_python_settings
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 
@@ -165,7 +167,11 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(
-    directory: Path | None, servers: str | None, timeout_s: float, shown_by: str
+    directory: Path | None,
+    servers: str | None,
+    context: str | None,
+    timeout_s: float,
+    shown_by: str,
 ) -> Iterator[KafkaAdmin]:
     """Yield an admin client. Raises `CommandError` for whatever it raises.
 
@@ -175,7 +181,8 @@ def kafka_admin(
     from kafka import KafkaAdminClient  # noqa: PLC0415
     from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError  # noqa: PLC0415
 
-    found = broker_addresses(directory, servers)
+    cluster = opened(find_brokers(directory, servers, context))
+    found = cluster.kafka
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
     def make(connect_s: float, request_s: float) -> Any:
@@ -184,6 +191,7 @@ def kafka_admin(
             bootstrap_timeout_ms=round(connect_s * 1_000),
             request_timeout_ms=round(request_s * 1_000) + LATER_MS,
             reconnect_backoff_max_ms=BACKOFF_MS,
+            **kafka_python_settings(cluster.security),
         )
 
     admin = KafkaAdmin(make, found, timeout_s)
@@ -224,23 +232,24 @@ def in_words(name: str, text: str = "") -> str:
     return f"{code}: {said or meaning}"
 
 
-def broker_addresses(directory: Path | None, servers: str | None) -> str:
-    """Return the addresses of brokers that `--dir` or `--bootstrap-server` names.
+def find_brokers(directory: Path | None, servers: str | None, context: str | None) -> Access:
+    """Return the cluster that `--context`, `--dir` or `--bootstrap-server` names: it has brokers.
 
-    Raises `typer.BadParameter` unless it is one of the two, `CommandError` if the cluster in the
-    directory has no brokers, `LocalClusterError` if no node of it runs.
+    Raises as `find_access`, `CommandError` if the cluster has no brokers or the context names none.
     """
-    if (directory is None) == (servers is None):
-        raise typer.BadParameter("give either --dir DIR or --bootstrap-server HOST:PORT,...")
-    if directory is None:
-        for address in str(servers).split(","):
-            try:
-                parse_address(address.strip())
-            except ConfigError:
-                text = f"{address!r} is not HOST:PORT, such as 127.0.0.1:9092"
-                raise typer.BadParameter(text, param_hint="--bootstrap-server") from None
-        return str(servers)
-    cluster = running_cluster(directory)
-    if not cluster.bootstrap_servers:
+    for address in (servers or "").split(",") if servers is not None else ():
+        try:
+            parse_address(address.strip())
+        except ConfigError:
+            text = f"{address!r} is not HOST:PORT, such as 127.0.0.1:9092"
+            raise typer.BadParameter(text, param_hint="--bootstrap-server") from None
+    access = find_access(directory, servers, context, "--bootstrap-server")
+    if access.found().kafka:
+        return access
+    if directory is not None:
         raise CommandError(f"the cluster in {directory} has no topics: its nodes are no brokers")
-    return cluster.bootstrap_servers
+    where = f"{access} names" if access.context else f"{SERVERS_VARIABLE} are"
+    raise CommandError(
+        f"{where} no brokers: give --bootstrap-server, "
+        + ('or the context kafka = "HOST:PORT"' if access.context else f"or {BROKERS_VARIABLE}")
+    )

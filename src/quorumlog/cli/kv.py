@@ -10,7 +10,15 @@ from typing import Annotated, TypeVar
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.options import (
+    TIMEOUT_SECONDS,
+    AsJson,
+    ContextName,
+    FromDir,
+    Group,
+    Servers,
+    Timeout,
+)
 from quorumlog.cli.output import flush_every_line, print_json, print_line, print_note, printable
 from quorumlog.cli.target import Target, find_target
 from quorumlog.client import KV, Client, KeyEvent, KeyItem
@@ -29,35 +37,37 @@ app = typer.Typer(
 
 
 @app.command(name="put")
-def put_command(
+def put_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="What it gets.")],
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Give a key a value; print the one before."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     raw, new = os.fsencode(key), os.fsencode(value)
     _print_previous(_run(target, lambda kv: kv.put(raw, new)), as_json)
 
 
 @app.command(name="get")
-def get_command(
+def get_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     key: Key,
     stale: Annotated[
         bool, typer.Option("--stale", help="Let any replica answer, which may be a little behind.")
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Print the value of a key; exit status 1 if there is no such key."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     raw = os.fsencode(key)
     value, index = _run(target, lambda kv: kv.get_with_index(raw, linearizable=not stale))
     if value is None:
@@ -73,12 +83,13 @@ def delete_command(
     key: Key,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Remove a key, if there is one; print its value."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     raw = os.fsencode(key)
     _print_previous(_run(target, lambda kv: kv.delete(raw)), as_json)
 
@@ -104,12 +115,13 @@ def scan_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Print keys and their values, in order of the keys' bytes."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
 
     async def scan(kv: KV) -> None:
         items = kv.scan(
@@ -139,12 +151,13 @@ def watch_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Print changes of keys as they happen, until Ctrl-C: index, put or del, key, value."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     flush_every_line()
 
     async def watch(kv: KV) -> None:
@@ -166,7 +179,7 @@ def watch_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 
 def _run(target: Target, work: Callable[[KV], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with Client(target.servers, target.group, timeout_ms=target.timeout_ms) as client:
+        async with Client(target.cluster, target.group, timeout_ms=target.timeout_ms) as client:
             return await work(KV(client))
 
     return asyncio.run(run())

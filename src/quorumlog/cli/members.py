@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Group, Servers, Timeout
+from quorumlog.cli.options import (
+    TIMEOUT_SECONDS,
+    AsJson,
+    ContextName,
+    FromDir,
+    Group,
+    Servers,
+    Timeout,
+)
 from quorumlog.cli.output import (
     flush_every_line,
     print_json,
@@ -41,12 +49,13 @@ app = typer.Typer(
 def list_command(
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show the members as the newest membership known names them."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     with target.client() as client:
         replicas = client.status()
     newest = max(answering(target, replicas), key=lambda status: status.membership_index)
@@ -76,7 +85,7 @@ def _kind(status: StatusResponse, node_id: str) -> str:
 
 
 @app.command(name="add")
-def add_command(
+def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     node: Node,
     address: Annotated[
         str, typer.Argument(metavar="HOST:PORT", help="Where it listens.", show_default=False)
@@ -86,6 +95,7 @@ def add_command(
     ] = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = CATCH_UP_SECONDS,
 ) -> None:
@@ -97,7 +107,7 @@ def add_command(
     """
     check_name("member id", node, dash=False)
     parse_address(address)
-    target = find_target(directory, servers, group, min(timeout, TIMEOUT_SECONDS))
+    target = find_target(directory, servers, group, min(timeout, TIMEOUT_SECONDS), context)
     with target.client() as client:
         _check_newcomer(client, target, node, address)
         client.admin.add_member(node, address, learner=learner)
@@ -171,11 +181,12 @@ def promote_command(
     node: Node,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Make a voter of a learner that has caught up."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     with target.client() as client:
         client.admin.promote_member(node)
     print_line(f"{node} votes in {target.group}")
@@ -186,6 +197,7 @@ def remove_command(
     node: Node,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
@@ -193,7 +205,7 @@ def remove_command(
 
     From the group that brokers share topics in, only a member that does not run is removed.
     """
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     of_brokers = target.group == CLUSTER_GROUP
     with target.client() as client:
         if of_brokers and _answers(client, node):
@@ -240,6 +252,7 @@ def transfer_command(
     ] = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     term: Annotated[
@@ -247,7 +260,7 @@ def transfer_command(
     ] = -1,
 ) -> None:
     """Transfer leadership to a member that has (nearly) everything."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     with target.client() as client:
         leader = client.admin.transfer(node, term=term)
     print_line(f"{leader} leads {target.group}")
@@ -259,12 +272,13 @@ def watch_leader_command(
     ] = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Print who leads, and each later leader, until Ctrl-C: term, node, address."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     flush_every_line()
     with target.client() as client:
         for leader in islice(client.watch_leader(), count):

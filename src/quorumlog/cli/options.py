@@ -28,6 +28,16 @@ Servers = Annotated[
         show_default=False,
     ),
 ]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Find the cluster as this context says (quorumlog context list); default: what "
+        "QUORUMLOG_CONTEXT or QUORUMLOG_SERVERS says, or the default context.",
+        show_default=False,
+    ),
+]
 Group = Annotated[
     str | None,
     typer.Option("--group", "-g", help="Group; default: the only one.", show_default=False),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from quorumlog.cli.kafka_admin import Bootstrap
-from quorumlog.cli.options import FromDir, Group, Servers
+from quorumlog.cli.options import ContextName, FromDir, Group, Servers
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_audit import audit_command, stats_command
 from quorumlog.cli.pipeline_checks import check_archive_of_group
@@ -128,6 +128,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ],
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     topic: Topics = None,
     topic_pattern: TopicPattern = None,
@@ -172,7 +173,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         "--read-from any": read_from == "any",
     }
     if are_meant(topic, topic_pattern, bootstrap_server, of_group):
-        wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
+        wanted = wanted_topics(directory, bootstrap_server, context, topic, topic_pattern)
         session = (master, remote)
         if iceberg:
             options = {**options, **iceberg}
@@ -183,7 +184,7 @@ def archive_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         raise typer.BadParameter("--iceberg-table is for topics: say which, with --topic")
     with spark_needed():
         from quorumlog.spark import archive  # noqa: F401, PLC0415  (slow to load)
-    target = pipeline_target(directory, servers, group, timeout)
+    target = pipeline_target(directory, servers, group, timeout, context)
     check_archive_of_group(archive_directory, may_be_new=True)
     options |= {"partition_by": partition_by, "until": until, "leader_only": read_from == "leader"}
     with spark_session("quorumlog archive", master, remote) as spark:
@@ -204,7 +205,7 @@ def _archive_group(
         with progress_bar(f"archiving {target.group}") as progress:
             result = archive(
                 spark,
-                target.servers,
+                target.access,
                 target.group,
                 archive_directory,
                 progress=progress,
@@ -250,6 +251,7 @@ def replay_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ],
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     topic: Topics = None,
     bootstrap_server: Bootstrap = None,
@@ -277,15 +279,15 @@ def replay_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     of_group = {"--servers": servers, "--group": group}
     named = topic or (",".join(rename) if rename else None) or ("--append" if append else None)
     if are_meant(named, None, bootstrap_server, of_group):
-        wanted = wanted_topics(directory, bootstrap_server, topic)
+        wanted = wanted_topics(directory, bootstrap_server, context, topic)
         options = {"append": append, "allow_gaps": allow_gaps}
         replay_wanted_topics(wanted, archive_directory, rename, timeout, as_json, **options)
         return
-    target = pipeline_target(directory, servers, group, timeout)
+    target = pipeline_target(directory, servers, group, timeout, context)
     with progress_bar(f"replaying to {target.group}") as progress:
         result = replay(
             archive_directory,
-            target.servers,
+            target.access,
             target.group,
             allow_gaps=allow_gaps,
             timeout_ms=target.timeout_ms,
@@ -314,6 +316,7 @@ def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ],
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     form: Annotated[
         Literal["json", "csv"], typer.Option("--format", help="JSON lines or CSV.")
@@ -350,14 +353,14 @@ def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Write entries as JSON lines or CSV; the path appears when all of them are there."""
     with spark_needed():
         from quorumlog.spark import export  # noqa: PLC0415  (slow to load)
-    target = pipeline_target(directory, servers, group, timeout)
+    target = pipeline_target(directory, servers, group, timeout, context)
     with (
         spark_session("quorumlog export", master, remote) as spark,
         progress_bar(f"exporting {target.group}") as progress,
     ):
         result = export(
             spark,
-            target.servers,
+            target.access,
             target.group,
             path,
             form,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from quorumlog.cli.kafka_admin import Bootstrap
-from quorumlog.cli.options import FromDir, Group, Servers
+from quorumlog.cli.options import ContextName, FromDir, Group, Servers
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_checks import check_archive_of_group
 from quorumlog.cli.pipeline_session import (
@@ -79,6 +79,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     output: Output = None,
     first: FirstIndex = 0,
     last: LastIndex = None,
@@ -96,9 +97,11 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     if not directories:
         of_group = {"--output": output, "--data": data, "--from": first or None, "--to": last}
-        _audit_topics(archive, directory, bootstrap_server, of_group, (master, remote), as_json)
+        _audit_topics(
+            archive, directory, bootstrap_server, context, of_group, (master, remote), as_json
+        )
         return
-    if directory is not None or bootstrap_server is not None:
+    if directory is not None or bootstrap_server is not None or context is not None:
         raise typer.BadParameter("give either directories of replicas, or a cluster with topics")
     with spark_needed():
         from quorumlog.spark import StoreDirectory, audit  # noqa: PLC0415  (slow to load)
@@ -143,18 +146,19 @@ def _audit_topics(
     archive: Path | None,
     directory: Path | None,
     bootstrap_server: str | None,
+    context: str | None,
     of_group: Mapping[str, Any],
     session: tuple[str, str | None],
     as_json: bool,
 ) -> None:
     """Compare an archive with topics; without a cluster to look at, say what is missing."""
-    if archive is None or (directory is None and bootstrap_server is None):
+    if archive is None:
         raise typer.BadParameter(
             "give the directories of a group's replicas, or --archive of topics with "
-            "--bootstrap-server or --dir of their cluster"
+            "--context, --bootstrap-server or --dir of their cluster"
         )
     are_meant(None, None, bootstrap_server or str(directory), of_group)
-    wanted = wanted_topics(directory, bootstrap_server)
+    wanted = wanted_topics(directory, bootstrap_server, context)
     report = audit_archived_topics(wanted, archive, session, as_json)
     _exit_if_found(is_clean=report.is_clean)
 
@@ -168,6 +172,7 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     topic: Topics = None,
     topic_pattern: TopicPattern = None,
@@ -195,19 +200,19 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     of_group = {"--servers": servers, "--group": group, "--quick": quick, "--data": data}
     if are_meant(topic, topic_pattern, bootstrap_server, {**of_group, "STORE": store}):
-        wanted = wanted_topics(directory, bootstrap_server, topic, topic_pattern)
+        wanted = wanted_topics(directory, bootstrap_server, context, topic, topic_pattern)
         stats_of_wanted_topics(wanted, (master, remote), plot, timeout, as_json)
         return
     with spark_needed():
         from quorumlog.spark import StoreDirectory, stats  # noqa: PLC0415  (slow to load)
         from quorumlog.spark.jobs.stats.plot import draw  # noqa: PLC0415
-    live = directory is not None or servers is not None
-    if live == (store is not None):
+    if store is not None and (directory or servers or context):
         raise typer.BadParameter("give either a STORE, or --dir or --servers of a live group")
-    of_log, files = {}, None
+    of_log: dict[str, Any] = {}
+    files = None
     if store is None:
-        target = pipeline_target(directory, servers, group, timeout)
-        of_log = {"servers": target.servers, "group": target.group}
+        target = pipeline_target(directory, servers, group, timeout, context)
+        of_log = {"servers": target.access, "group": target.group}
     else:
         elsewhere = _elsewhere(data or [])
         path = group_directory(store, anywhere=str(store) in elsewhere)

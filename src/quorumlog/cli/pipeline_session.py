@@ -4,13 +4,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.target import Target, find_target
+from quorumlog.cli.target import Target, find_access, find_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +49,11 @@ CHECK_SECONDS = 5.0
 
 
 def pipeline_target(
-    directory: Path | None, servers: str | None, group: str | None, timeout_s: float
+    directory: Path | None,
+    servers: str | None,
+    group: str | None,
+    timeout_s: float,
+    context: str | None = None,
 ) -> Target:
     """Return the cluster and the group that a job is about, after a check that they are there.
 
@@ -58,11 +63,11 @@ def pipeline_target(
     from quorumlog.spark.source.clusters import check_cluster  # noqa: PLC0415  (loads numpy)
 
     check_s = min(CHECK_SECONDS, timeout_s)
-    if servers is not None and group is None:
-        check_cluster(servers, None, round(check_s * 1000))
-    target = find_target(directory, servers, group, check_s)
-    check_cluster(target.servers, target.group, target.timeout_ms)
-    return Target(target.servers, target.group, max(1, round(timeout_s * 1000)))
+    if directory is None and group is None:
+        check_cluster(find_access(directory, servers, context), None, round(check_s * 1000))
+    target = find_target(directory, servers, group, check_s, context)
+    check_cluster(target.access, target.group, target.timeout_ms)
+    return replace(target, timeout_ms=max(1, round(timeout_s * 1000)))
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from quorumlog.cli.errors import CommandError
-from quorumlog.cli.kafka_admin import broker_addresses
+from quorumlog.cli.kafka_admin import find_brokers
 from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
 from quorumlog.cli.options import pairs_of
 from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_checks import check_archive_of_topics, check_table, check_topics
 from quorumlog.cli.pipeline_session import spark_needed, spark_session
 from quorumlog.cli.progress import progress_bar
+from quorumlog.client.contexts import Access
 from quorumlog.model.wording import counted
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ NOTHING_NEW = "nothing new"
 
 
 class Wanted(NamedTuple):
-    """Which topics a command is about, as its options say; `servers` are its brokers' addresses."""
+    """Which topics a command is about, as its options say; `access` says which cluster has them."""
 
-    servers: str
+    access: Access
     names: str | None
     pattern: str | None
 
@@ -124,6 +125,7 @@ def are_meant(
 def wanted_topics(
     directory: Path | None,
     bootstrap_server: str | None,
+    context: str | None,
     topics: str | None = None,
     pattern: str | None = None,
 ) -> Wanted:
@@ -133,11 +135,11 @@ def wanted_topics(
     """
     if topics is not None and pattern is not None:
         raise typer.BadParameter("give either --topic or --topic-pattern")
-    servers = broker_addresses(directory, bootstrap_server)
-    found = reach_of(servers)
+    access = find_brokers(directory, bootstrap_server, context)
+    found = reach_of(access.found().kafka)
     if is_hopeless(found):
         raise CommandError(words_of(found, ""))
-    return Wanted(servers, topics, pattern)
+    return Wanted(access, topics, pattern)
 
 
 def iceberg_options(
@@ -188,7 +190,7 @@ def archive_wanted_topics(
             with progress_bar(f"archiving {wanted.text}") as progress:
                 result = archive_into(
                     spark,
-                    wanted.servers,
+                    wanted.access,
                     wanted.names,
                     archive,
                     pattern=wanted.pattern,
@@ -262,7 +264,7 @@ def replay_wanted_topics(
         with progress_bar(f"replaying {archive}") as progress:
             result = replay_topics(
                 archive,
-                wanted.servers,
+                wanted.access,
                 wanted.names,
                 names=names,
                 timeout_ms=round(timeout * 1000),
@@ -317,7 +319,7 @@ def stats_of_wanted_topics(
     ):
         found = topic_stats(
             spark,
-            wanted.servers,
+            wanted.access,
             wanted.names,
             pattern=wanted.pattern,
             timeout_ms=timeout_ms,
@@ -342,7 +344,7 @@ def audit_archived_topics(
         spark_session("quorumlog audit", *session) as spark,
         progress_bar("comparing") as progress,
     ):
-        report = audit_topics(spark, archive, wanted.servers, progress=progress)
+        report = audit_topics(spark, archive, wanted.access, progress=progress)
     if as_json:
         print_json(report.to_object())
     else:

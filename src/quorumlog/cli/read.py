@@ -12,6 +12,7 @@ from quorumlog.cli.errors import BeyondEndError, CommandError
 from quorumlog.cli.options import (
     TIMEOUT_SECONDS,
     AsJson,
+    ContextName,
     FromDir,
     Group,
     OneChannel,
@@ -39,17 +40,18 @@ SEARCHED_MAX = 1_000_000
 """Entries that are looked through, from the end of the log, for the last ones that are wanted."""
 
 
-def get_command(
+def get_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     index: Annotated[int, typer.Argument(metavar="INDEX", min=0, help="Index of the entry.")],
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     read_from: ReadFrom = "leader",
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Print one committed entry; exit status 3 if its index is beyond the end of the log."""
-    with _reading(find_target(directory, servers, group, timeout), read_from) as client:
+    with _reading(find_target(directory, servers, group, timeout, context), read_from) as client:
         entry = client.get(index, leader_only=read_from == "leader")
     if as_json:
         print_json(entry_object(entry))
@@ -95,6 +97,7 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     channel: OneChannel = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     read_from: ReadFrom = "leader",
     timeout: Timeout = TIMEOUT_SECONDS,
@@ -107,7 +110,10 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     begin = _parse_start(start)
     if follow:
         flush_every_line()
-    target, leader_only = find_target(directory, servers, group, timeout), read_from == "leader"
+    target, leader_only = (
+        find_target(directory, servers, group, timeout, context),
+        read_from == "leader",
+    )
     with _reading(target, read_from) as client:
         if begin is None:
             wanted = LAST_ENTRIES if count is None else count

@@ -10,6 +10,7 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import (
     TIMEOUT_SECONDS,
     AsJson,
+    ContextName,
     FromDir,
     Group,
     Servers,
@@ -35,9 +36,10 @@ MACHINE_COLUMNS = ("MACHINE", ">APPLIED", ">SNAPSHOT")
 """Columns of a group that has a state machine."""
 
 
-def status_command(
+def status_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     group: Group = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -47,7 +49,7 @@ def status_command(
     story: Story = False,
 ) -> None:
     """Show the replicas of a group: role, term, how far log and machine are, lag, health."""
-    target = find_target(directory, servers, group, timeout)
+    target = find_target(directory, servers, group, timeout, context)
     if history or wants_history(story=story):
         _print_histories(target, as_json=as_json)
         return

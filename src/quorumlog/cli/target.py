@@ -1,58 +1,113 @@
 """Which cluster and which group a command is about."""
 
+import getpass
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from quorumlog.client import SyncClient
+from quorumlog.cli.errors import CommandError
+from quorumlog.client import Context, SyncClient
+from quorumlog.client.contexts import Access, OpenContext, chosen_access
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A group, and the addresses of nodes that host it. Time-out in milliseconds."""
+    """A group, and how the cluster is reached that has it. Time-out in milliseconds.
 
-    servers: str
+    `access` says the same as `cluster` without secrets, for other processes.
+    """
+
+    cluster: OpenContext
+    access: Access
     group: str
     timeout_ms: int
 
     def client(self) -> SyncClient:
         """Return a client for the group."""
-        return SyncClient(self.servers, self.group, timeout_ms=self.timeout_ms)
+        return SyncClient(self.cluster, self.group, timeout_ms=self.timeout_ms)
 
 
 def find_target(
-    directory: Path | None, servers: str | None, group: str | None, timeout_s: float
+    directory: Path | None,
+    servers: str | None,
+    group: str | None,
+    timeout_s: float,
+    context: str | None = None,
 ) -> Target:
-    """Return the target that `--dir` or `--servers`, and `--group`, name.
+    """Return the target that `--context`, `--dir` or `--servers`, and `--group`, name.
 
     Raises `typer.BadParameter` when they name none or not a single one, `LocalClusterError` when no
     node of the local cluster runs, `RequestError` when no server answers.
     """
-    found, timeout_ms = find_servers(directory, servers), max(1, round(timeout_s * 1000))
+    access = find_access(directory, servers, context)
+    found, timeout_ms = opened(access), max(1, round(timeout_s * 1000))
     if group is None and directory is not None:
         own = LocalCluster.open(directory).hosted_groups()
         group = only_group(own, None, () if own else _groups_at(found, timeout_ms))
     elif group is None:
         names = _groups_at(found, timeout_ms)
         group = only_group(_own(names), None, names)
-    return Target(found, group, timeout_ms)
+    return Target(found, access, group, timeout_ms)
 
 
-def find_servers(directory: Path | None, servers: str | None) -> str:
-    """Return the addresses of the nodes that `--dir` or `--servers` names.
+def find_servers(
+    directory: Path | None, servers: str | None, context: str | None = None
+) -> OpenContext:
+    """Return the cluster that `--context`, `--dir` or `--servers` names, for a client.
 
-    Raises `typer.BadParameter` unless it is one of the two, `LocalClusterError` when no node of the
-    local cluster runs.
+    Raises what `find_access` and `opened` raise.
     """
-    if (directory is None) == (servers is None):
-        raise typer.BadParameter("give either --dir DIR or --servers HOST:PORT,...")
-    if directory is None:
-        return str(servers)
-    return running_cluster(directory).servers
+    return opened(find_access(directory, servers, context))
+
+
+def find_access(
+    directory: Path | None,
+    servers: str | None,
+    context: str | None,
+    addresses: str = "--servers",
+) -> Access:
+    """Return what `--context`, `--dir` or the option of `addresses` names.
+
+    Without any of them the environment says it, or the default context. Raises
+    `typer.BadParameter` if it is more than one or nothing says it, `ConfigError` for a file of
+    contexts that cannot be used, `LocalClusterError` when no node of the local cluster runs.
+    """
+    if [directory, servers, context].count(None) < 2:
+        raise typer.BadParameter(f"give one of --context, --dir and {addresses}")
+    if directory is not None:
+        cluster = running_cluster(directory)
+        return Access(given=Context(servers=cluster.servers, kafka=cluster.bootstrap_servers))
+    if servers is not None:
+        is_kafka = addresses != "--servers"
+        return Access(given=Context(kafka=servers) if is_kafka else Context(servers=servers))
+    found = chosen_access(context or "")
+    if found is None:
+        raise typer.BadParameter(
+            f"give --dir DIR or {addresses} HOST:PORT,..., or --context NAME (quorumlog context)"
+        )
+    return found
+
+
+def opened(access: Access) -> OpenContext:
+    """Return what is named, with its secrets; a password that is in no file is asked for.
+
+    Raises `ConfigError`, or `CommandError` if nobody can be asked.
+    """
+    return access.found().open(ask=_ask)
+
+
+def _ask(question: str) -> str:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise CommandError(
+            f"{question.rstrip(': ')} is in no file, and there is no terminal to ask for it: give "
+            "the context passwordFile or passwordEnv"
+        )
+    return getpass.getpass(question)
 
 
 def running_cluster(directory: Path) -> LocalCluster:
@@ -87,7 +142,7 @@ def only_group(groups: Sequence[str], wanted: str | None, of_brokers: Sequence[s
     return groups[0]
 
 
-def _groups_at(servers: str, timeout_ms: int) -> list[str]:
+def _groups_at(servers: OpenContext, timeout_ms: int) -> list[str]:
     """Return the groups of the first of these nodes that answers."""
     with SyncClient(servers, timeout_ms=timeout_ms) as client:
         return sorted(group.group for group in client.metadata().groups)

@@ -28,7 +28,7 @@ from quorumlog.cli.kafka_configs import (
     note_no_compaction,
     of_topic,
 )
-from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.options import AsJson, ContextName, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.unknown_names import TOPIC, none_of, none_of_each
 from quorumlog.model.retention_classes import class_text, retention_class
@@ -141,6 +141,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = False,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -150,7 +151,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         "replication_factor": replication_factor or -1,
         "configs": config_pairs(config),
     }
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         answer = admin.order(
             lambda client: client.create_topics(
                 dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
@@ -181,11 +182,12 @@ def _note_replicas(topics: Iterable[Mapping[str, Any]], wanted: int | None) -> N
 def list_command(
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show all topics: their partitions, and how many of these have no leader."""
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         topics = admin.ask(lambda client: client.describe_topics())
         found = sorted(topics, key=lambda one: str(one["name"]))
     rows = [
@@ -211,11 +213,12 @@ def describe_command(
     topics: Names,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show where the partitions of topics are, and the configs that were set."""
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         asked = list(dict.fromkeys(topics))
         found = admin.ask(lambda client: client.describe_topics(asked))
         unknown = [one["name"] for one in found if one["error_code"] != _NONE]
@@ -292,6 +295,7 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     delete_config: DeleteConfig = None,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -299,7 +303,7 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     changes = changes_of(config, delete_config)
     if not changes and partitions is None:
         raise typer.BadParameter("give --partitions, --config KEY=VALUE or --delete-config KEY")
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         if changes:
             alter(admin, "TOPIC", topic, changes, TOPIC_CONFIGS)
             if as_json:
@@ -336,11 +340,12 @@ def delete_command(
     ] = False,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Delete topics permanently, with everything in them."""
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         answer = admin.order(
             lambda client: client.delete_topics(
                 list(dict.fromkeys(topics)), timeout_ms=round(timeout * 1_000), raise_errors=False

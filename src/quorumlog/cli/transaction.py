@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import TIMEOUT_SECONDS, Bootstrap, Timeout, kafka_admin
-from quorumlog.cli.options import AsJson, FromDir
+from quorumlog.cli.options import AsJson, ContextName, FromDir
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.cli.unknown_names import TRANSACTIONAL_ID, none_of
 
@@ -37,6 +37,7 @@ def list_command(
     directory: FromDir = None,
     running_longer_than: Running = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +45,7 @@ def list_command(
     filters = {}
     if running_longer_than is not None:
         filters["duration_filter_ms"] = int(running_longer_than * 1_000)
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         by_broker = admin.ask(lambda client: client.list_transactions(**filters))
     found = sorted(one for listed in by_broker.values() for one in listed)
     if as_json:
@@ -66,6 +67,7 @@ def describe_command(
     transactional_ids: Ids,
     directory: FromDir = None,
     bootstrap_server: Bootstrap = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +76,7 @@ def describe_command(
     Of one that is decided (PrepareCommit, PrepareAbort) these are the partitions without a marker.
     """
     names = list(dict.fromkeys(transactional_ids))
-    with kafka_admin(directory, bootstrap_server, timeout, SHOWN_BY) as admin:
+    with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         described = {name: admin.ask(partial(_described, name=name)) for name in names}
         unknown = [name for name, found in described.items() if found is None]
         failure = none_of(admin, TRANSACTIONAL_ID, unknown) if unknown else ""

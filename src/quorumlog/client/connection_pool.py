@@ -93,7 +93,8 @@ class ConnectionPool:
         self._observer = observer
         # whoever has wrong files is told so before a server is asked
         self._tls = None if security is None else TlsOfClient(security)
-        if self._tls is not None:
+        if security is not None and self._tls is not None:
+            security.check_login()
             self._tls.newest()
         self._resolver = Resolver()
         self._shared: dict[str, ServerConnection] = {}

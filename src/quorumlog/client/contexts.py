@@ -5,7 +5,6 @@ options. The file has names of files, and no secret; whoever uses a context read
 """
 
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -86,13 +85,16 @@ class Context(
         """Whether the cluster is spoken to by TLS."""
         return self != Context(servers=self.servers, kafka=self.kafka)
 
-    def security(
+    def open(
         self, *, environment: Mapping[str, str] = os.environ, ask: Ask | None = None
-    ) -> Security | None:
-        """Return what a client needs, with secrets read from where they are; None: plain.
+    ) -> "OpenContext":
+        """Return what a client needs, with secrets read from where they are.
 
         `ask` asks for a password that is in no file and no variable. Raises `ConfigError`.
         """
+        return OpenContext(self.servers, self.kafka, self._security(environment, ask))
+
+    def _security(self, environment: Mapping[str, str], ask: Ask | None) -> Security | None:
         if not self.is_secure:
             return None
         if self.password_file and self.password_env:
@@ -122,18 +124,28 @@ class Context(
         )
 
 
-Servers: TypeAlias = str | Sequence[str] | Context
+class OpenContext(msgspec.Struct, frozen=True):
+    """What a context says, with its secrets: it cannot be sent to another process."""
+
+    servers: str
+    kafka: str
+    security: Security | None
+
+
+Servers: TypeAlias = str | Sequence[str] | Context | OpenContext
 """Addresses of nodes, as one text or several, or a context that has them."""
 
 
 def to_dial(servers: Servers, security: Security | None) -> tuple[list[str], Security | None]:
     """Return the addresses of nodes, and how to speak to them. Raises `ConfigError`."""
     if isinstance(servers, Context):
+        servers = servers.open()
+    if isinstance(servers, OpenContext):
         if security is not None:
             raise ConfigError("a context has its own security: give addresses to choose another")
         if not servers.servers:
             raise ConfigError("the context names no nodes: it lacks servers")
-        security = servers.security()
+        security = servers.security
         servers = servers.servers
     addresses = options.addresses_of(servers)
     for each in addresses:
@@ -157,14 +169,12 @@ class Contexts(msgspec.Struct, frozen=True):
     by_name: Mapping[str, Context] = {}
 
     def named(self, name: str) -> Context:
-        """Return a context. Raises `ConfigError`, which says on which machine there is none."""
+        """Return a context. Raises `ConfigError` if there is none of this name."""
         found = self.by_name.get(name)
         if found is None:
             lacks = there_is_no("context", [name], self.by_name, "quorumlog context list")
-            where = f"on {platform.node()} in {self.path}"
-            if not self.path.exists():
-                where += ", a file that is not there"
-            raise ConfigError(f"{lacks}, {where}")
+            there = "" if self.path.exists() else ", a file that is not there"
+            raise ConfigError(f"{lacks}; they are in {self.path}{there}")
         return found
 
 
@@ -190,15 +200,20 @@ def read_contexts(path: Path) -> Contexts:
         return Contexts(path)
     except OSError as error:
         raise ConfigError(f"contexts {path} cannot be read: {error.strerror}") from None
+    found = contexts_of(raw, path)
+    if any(getattr(each, name) for each in found.by_name.values() for name in _NAMING_SECRETS):
+        read_private(path, "contexts", PRIVATE_BYTES_MAX)
+    return found
+
+
+def contexts_of(raw: bytes, path: Path) -> Contexts:
+    """Return the contexts that a file has, which may not be written yet. Raises `ConfigError`."""
     try:
-        found = _contexts_of(msgspec.toml.decode(raw), path)
+        return _contexts_of(msgspec.toml.decode(raw), path)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}{quotes_advice(str(error))}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    if any(getattr(each, name) for each in found.by_name.values() for name in _NAMING_SECRETS):
-        read_private(path, "contexts", PRIVATE_BYTES_MAX)
-    return found
 
 
 def _contexts_of(document: Any, path: Path) -> Contexts:
@@ -245,7 +260,7 @@ def absolute(context: Context, directory: Path) -> Context:
     return msgspec.structs.replace(context, **paths)
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class Access(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which cluster a job is about: the name of a context, or what one would say.
 
     It has no secret, so it can be sent to another machine, and shown. A name is looked up where the
@@ -262,7 +277,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return read_contexts(contexts_path(environment)).named(self.context)
 
     def __str__(self) -> str:
-        return f"context {self.context}" if self.context else self.given.servers
+        return f"context {self.context}" if self.context else self.given.servers or self.given.kafka
 
 
 def chosen_access(

@@ -7,6 +7,7 @@ from typing import Protocol
 from quorumlog.client import SyncClient
 from quorumlog.client.results import FetchedBlock, Isolation
 from quorumlog.model.entry import Entry
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.source.clusters import (
     PLAN_TIMEOUT_MS,
     RemoteCluster,
@@ -61,7 +62,7 @@ class LogSource(Protocol):
 class ClusterSource:
     """A group as its servers have it. `leader_only=False`: any replica that answers is read."""
 
-    servers: str
+    servers: AnyAccess
     group: str
     isolation: Isolation = "read_committed"
     leader_only: bool = True

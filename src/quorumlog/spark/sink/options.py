@@ -19,11 +19,12 @@ from quorumlog.client.transactions import TIMEOUT_MS
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.sessions.transaction_table import TIMEOUT_MS_MAX
+from quorumlog.spark.access import OPTIONS, AnyAccess, refuse_secrets, where_of
 from quorumlog.spark.option_values import OptionValues, whole_number
 from quorumlog.spark.source.options import channel_of
 
 KNOWN = {
-    "servers": "host:port,host:port: some of the cluster's nodes (required)",
+    "servers": "host:port,host:port: some of the cluster's nodes (this or context is required)",
     "group": "the group to write to (required unless there is a column group)",
     "channel": "the channel of all rows, unless there is a column channel (default: 0)",
     "deliveryGuarantee": (
@@ -46,6 +47,7 @@ KNOWN = {
         "true (default): a batch with the number of the last one, but not as many rows, is an "
         "error; or false: it is taken for the same one, and not written"
     ),
+    **OPTIONS,
 }
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
@@ -63,7 +65,7 @@ class WriteOptions:
     an error.
     """
 
-    servers: str
+    servers: AnyAccess
     group: str | None
     channel: int | None
     is_transactional: bool
@@ -98,6 +100,7 @@ def writes_topics(raw: Mapping[str, str], schema: StructType) -> bool:
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     """Return the options. Raises `UnexpectedArgumentError` naming the option and what it may be."""
+    refuse_secrets(raw)
     values = OptionValues(raw, KNOWN, {})
     group = values.text("group") or None
     if group is not None:
@@ -120,7 +123,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
             "options transactionalId and batchId are for deliveryGuarantee=exactly-once"
         )
     return WriteOptions(
-        servers=values.addresses("servers"),
+        servers=where_of(values, "servers"),
         group=group,
         channel=channel_of(values),
         is_transactional=is_transactional,

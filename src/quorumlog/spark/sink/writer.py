@@ -29,6 +29,7 @@ from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, IndexRemovedError, UnexpectedArgumentError
 from quorumlog.model.wording import counted
 from quorumlog.sessions.entries import AcceptedAttempt, EndTransaction
+from quorumlog.spark.access import open_nodes
 from quorumlog.spark.sink.options import WriteOptions
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, client_for
 from quorumlog.spark.worker import freeze_gc
@@ -166,7 +167,7 @@ class TaskWriter:
                 return None
             part = transactions.part(found, context.batch_id, self._partition)
         return SyncProducer(
-            options.servers,
+            open_nodes(options.servers),
             group,
             part=part,
             channel=options.channel or 0,

@@ -15,6 +15,7 @@ import numpy as np
 from quorumlog.client import Client, FetchedBlock, Isolation, SyncClient
 from quorumlog.client.consumer import GROUP_LENGTH_MAX
 from quorumlog.client.consumer_requests import GroupOfLog, commit_as_nobody, identity_of_log
+from quorumlog.client.contexts import OpenContext
 from quorumlog.model.block import INDEX_RECORD_DTYPE
 from quorumlog.model.config import CLUSTER_GROUP
 from quorumlog.model.errors import (
@@ -27,6 +28,7 @@ from quorumlog.model.errors import (
     UnsupportedError,
 )
 from quorumlog.model.messages.client import MetadataResponse
+from quorumlog.spark.access import AnyAccess, open_nodes, said_where
 from quorumlog.spark.source.local_reads import local_blocks
 
 logger = logging.getLogger(__name__)
@@ -118,24 +120,25 @@ class Cluster(Protocol):
         ...
 
 
-Connect: TypeAlias = Callable[[str, int], Cluster]
+Connect: TypeAlias = Callable[[AnyAccess, int], Cluster]
 """(servers, milliseconds that an outage is ridden out) → the cluster; opens nothing."""
 
-_clients: OrderedDict[tuple[str, str, int], SyncClient] = OrderedDict()
-"""By servers, group and timeout: kept between tasks, and for the life of a stream."""
+_clients: OrderedDict[tuple[OpenContext, str, int], SyncClient] = OrderedDict()
+"""By cluster and user, group and timeout: kept between tasks, and for the life of a stream."""
 _lock = threading.Lock()  # guards the table
 
 
-def client_for(servers: str, group: str, timeout_ms: int) -> SyncClient:
+def client_for(servers: AnyAccess, group: str, timeout_ms: int) -> SyncClient:
     """Return this process's client of a group, made when first needed.
 
     It stays open while no more than `CLIENTS_MAX` others are asked for.
     """
-    key = (servers, group, timeout_ms)
+    key = (open_nodes(servers), group, timeout_ms)
     with _lock:
         client = _clients.pop(key, None)
         if client is None:
-            client = SyncClient(servers, group, timeout_ms=timeout_ms)
+            with said_where():
+                client = SyncClient(key[0], group, timeout_ms=timeout_ms)
         _clients[key] = client
         while len(_clients) > CLIENTS_MAX:
             _clients.popitem(last=False)[1].close()
@@ -154,25 +157,29 @@ def consumer_group_of(reader: str, log: str) -> str:
     return f"{name[: GROUP_LENGTH_MAX - NAME_DIGEST_DIGITS - 1]}-{digest}"
 
 
-def is_in_use(servers: str, group: str, timeout_ms: int) -> bool:
+def is_in_use(servers: AnyAccess, group: str, timeout_ms: int) -> bool:
     """Whether this process has a client of a group, which has been reached then."""
+    key = (open_nodes(servers), group, timeout_ms)
     with _lock:
-        return (servers, group, timeout_ms) in _clients
+        return key in _clients
 
 
-def check_cluster(servers: str, group: str | None, timeout_ms: int) -> None:
+def check_cluster(servers: AnyAccess, group: str | None, timeout_ms: int) -> None:
     """Raise within about `timeout_ms` unless a server answers and the cluster hosts a group.
 
     A group without a leader passes: that may be an outage, which jobs ride out. Raises
     `NetworkError` naming the servers, `UnknownGroupError`.
     """
-    with SyncClient(servers, group or ANY_GROUP, timeout_ms=timeout_ms) as client:
+    found = open_nodes(servers)
+    with said_where():
+        made = SyncClient(found, group or ANY_GROUP, timeout_ms=timeout_ms)
+    with made as client:
         try:
             client.metadata()
         except RequestError as error:
             raise NetworkError(
-                f"none of the servers {servers} answered within {timeout_ms / 1_000:g} s; are the "
-                f"addresses right, and do the nodes run? {error}"
+                f"none of the servers {found.servers} answered within {timeout_ms / 1_000:g} s; "
+                f"are the addresses right, and do the nodes run? {error}"
             ) from error
         if group is None:
             return
@@ -187,7 +194,7 @@ def check_cluster(servers: str, group: str | None, timeout_ms: int) -> None:
 class RemoteCluster:
     """A cluster by the addresses of some of its nodes; see `Cluster`."""
 
-    def __init__(self, servers: str, timeout_ms: int) -> None:
+    def __init__(self, servers: AnyAccess, timeout_ms: int) -> None:
         self._servers = servers
         self._timeout_ms = timeout_ms
 

@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.spark.access import AnyAccess, of_text
 from quorumlog.spark.source.clusters import Connect, RemoteCluster
 from quorumlog.spark.source.offsets import READER, SERVERS, parse_offset
 from quorumlog.spark.source.options import NAME_LENGTH_MAX
@@ -55,7 +56,7 @@ class PositionListener(StreamingQueryListener):
     def __init__(
         self,
         *,
-        servers: str | None = None,
+        servers: AnyAccess | None = None,
         connect: Connect = RemoteCluster,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,9 +99,10 @@ class PositionListener(StreamingQueryListener):
         waiting = self._unreported.get(run_id, {})
         for key, lag in list(waiting.items()):
             name = (lag.reader or lag.query)[:NAME_LENGTH_MAX]
+            where = self._report_to or of_text(lag.servers)
             del waiting[key]
             try:
-                self._connect(self._report_to or lag.servers, 0).report(lag.group, name, lag.index)
+                self._connect(where, 0).report(lag.group, name, lag.index)
             except QuorumlogError as error:
                 waiting[key] = lag  # the last one now: it must not hold up the others
                 self._not_before_s[run_id] = self._now_s() + REPORT_PAUSE_S
@@ -123,7 +125,7 @@ class LagListener(PositionListener):
     def __init__(
         self,
         *,
-        servers: str | None = None,
+        servers: AnyAccess | None = None,
         output: IO[str] | None = sys.stderr,
         registry: CollectorRegistry = REGISTRY,
         connect: Connect = RemoteCluster,

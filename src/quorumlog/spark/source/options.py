@@ -10,6 +10,7 @@ from quorumlog.client import Isolation
 from quorumlog.model.config import check_name
 from quorumlog.model.entry import SYSTEM_CHANNEL
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.spark.access import OPTIONS, AnyAccess, refuse_secrets, where_of
 from quorumlog.spark.option_values import NUMBER_MAX, OptionValues, whole_number
 from quorumlog.spark.source.verify import Verify
 
@@ -19,7 +20,7 @@ Positions: TypeAlias = Position | dict[str, Position]
 """One for all groups, or one for each."""
 
 KNOWN = {
-    "servers": "host:port,host:port: some of the cluster's nodes (required)",
+    "servers": "host:port,host:port: some of the cluster's nodes (this or context is required)",
     "group": "the group to read, or several joined by commas (this or groupPattern is required)",
     "groupPattern": "a regular expression for the whole names of the groups to read",
     "startingIndex": (
@@ -64,6 +65,7 @@ KNOWN = {
         "the query, else its id)"
     ),
     "fetchTimeoutMs": "how long an outage is ridden out (default 120000)",
+    **OPTIONS,
 }
 SYNONYMS = {
     "startingOffsets": "startingIndex",
@@ -92,7 +94,7 @@ class ReadOptions:
     are. None: not given, that is, no limit.
     """
 
-    servers: str
+    servers: AnyAccess
     groups: tuple[str, ...]
     group_pattern: str | None
     starting: Positions | None
@@ -140,6 +142,7 @@ class ReadOptions:
 
 def parse_options(raw: Mapping[str, str]) -> ReadOptions:
     """Return the options. Raises `UnexpectedArgumentError` naming the option and what it may be."""
+    refuse_secrets(raw)
     values = OptionValues(raw, KNOWN, SYNONYMS)
     groups, pattern = _groups(values)
     least, most = values.number("minEntriesPerTrigger"), values.number("maxEntriesPerTrigger")
@@ -148,7 +151,7 @@ def parse_options(raw: Mapping[str, str]) -> ReadOptions:
             f"option minEntriesPerTrigger={least} is above maxEntriesPerTrigger={most}"
         )
     return ReadOptions(
-        servers=values.addresses("servers"),
+        servers=where_of(values, "servers"),
         groups=groups,
         group_pattern=pattern,
         starting=_positions(values, "startingIndex", groups),

@@ -28,6 +28,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnknownGroupError,
 )
+from quorumlog.spark.access import text_of
 from quorumlog.spark.source.batch import groups_to_read, matching, position_of
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
 from quorumlog.spark.source.first_batch import FirstBatch, no_limit
@@ -207,7 +208,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         ends = {
             group: OffsetPosition(at.beyond, UNKNOWN_TERM) for group, at in self._bounds.items()
         }
-        source = {SERVERS: options.servers, READER: options.reader_name}
+        source = {SERVERS: text_of(options.servers), READER: options.reader_name}
         return {group: {**position, **source} for group, position in format_offset(ends).items()}
 
     def _ask_bounds(

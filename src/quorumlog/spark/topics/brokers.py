@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from quorumlog.records.batch import BatchHeader
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.topics.part import Part
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -100,5 +101,5 @@ class Brokers(Protocol):
         ...
 
 
-Connect: TypeAlias = Callable[[str, int, str], Brokers]
+Connect: TypeAlias = Callable[[AnyAccess, int, str], Brokers]
 """(servers, milliseconds that an outage is ridden out, client id) → the brokers; opens nothing."""

@@ -9,6 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+from quorumlog.client.kafka_security import secured
+from quorumlog.client.security import Security
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
@@ -52,17 +54,23 @@ class FetchAnswer:
 class BrokerConnection:
     """A connection to `address`, opened at once; an answer that takes `timeout_s` fails.
 
+    `security`: how it is encrypted; None: not at all.
+
     A short request goes first, as brokers take large ones only of those who have sent one.
     All methods raise `PassingError` if the broker cannot be reached or does not answer,
     `RemoteProtocolError` if what it says is not Kafka's protocol; the connection is of no use then.
     """
 
-    def __init__(self, address: str, timeout_s: float, client_id: str) -> None:
+    def __init__(
+        self, address: str, timeout_s: float, client_id: str, security: Security | None = None
+    ) -> None:
         self.address = address
         self._client_id = client_id
         self._numbers = itertools.count(1)
         try:
-            self._socket = socket.create_connection(parse_address(address), timeout_s)
+            host, port = parse_address(address)
+            plain = socket.create_connection((host, port), timeout_s)
+            self._socket = secured(plain, host, security)
         except OSError as error:
             raise self._failed(f"cannot be reached: {reason_of(error)}") from None
         try:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.spark.access import OPTIONS, AnyAccess, refuse_secrets, where_of
 from quorumlog.spark.option_values import NUMBER_MAX, OptionValues, whole_number
 from quorumlog.spark.topics.part import EARLIEST, LATEST, Part
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 """The options one of which says what is read, and that topics are read at all."""
 KNOWN: Final = {
-    "kafka.bootstrap.servers": "host:port,host:port: some of the brokers (required)",
+    "kafka.bootstrap.servers": (
+        "host:port,host:port: some of the brokers (this or context is required)"
+    ),
     "subscribe": "the topic to read, or several joined by commas",
     "subscribePattern": "a regular expression for the whole names of the topics to read",
     "assign": 'JSON {"topic": [0, 1]}: the partitions to read',
@@ -64,7 +67,8 @@ KNOWN: Final = {
     "verifyCrc": "all (default): check each record batch by its CRC; or none: trust the brokers",
     "fetchTimeoutMs": "how long an outage is ridden out (default 120000)",
     "kafka.client.id": "by which name brokers know the reader (default quorumlog-spark)",
-    "kafka.security.protocol": "PLAINTEXT: there is no other yet",
+    "kafka.security.protocol": "PLAINTEXT; for TLS give context or ca instead",
+    **OPTIONS,
 }
 SYNONYMS: Final = {
     "servers": "kafka.bootstrap.servers",
@@ -136,7 +140,7 @@ class TopicOptions:
     `topics` are empty if there is a `pattern`. None: not given, that is, no limit.
     """
 
-    servers: str
+    servers: AnyAccess
     topics: tuple[str, ...]
     pattern: str | None
     assigned: tuple[Part, ...] | None
@@ -185,6 +189,7 @@ def are_of_topics(raw: Mapping[str, str]) -> bool:
 
 def parse_topic_options(raw: Mapping[str, str]) -> TopicOptions:
     """Return the options. Raises `UnexpectedArgumentError` naming the option and what it may be."""
+    refuse_secrets(raw)
     taken = {name: value for name, value in raw.items() if name.lower() not in _NO_EFFECT}
     values = OptionValues(taken, KNOWN, SYNONYMS)
     topics, pattern, assigned = _subscription(values)
@@ -194,8 +199,14 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicOptions:
             f"option minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}"
         )
     values.choice("kafka.security.protocol", {"plaintext": None})
+    where = where_of(values, "kafka.bootstrap.servers")
+    if values.is_given("kafka.security.protocol") and not isinstance(where, str):
+        raise UnexpectedArgumentError(
+            "option kafka.security.protocol is given, and so is a context or ca, which says it: "
+            "leave one out"
+        )
     return TopicOptions(
-        servers=values.addresses("kafka.bootstrap.servers"),
+        servers=where,
         topics=topics,
         pattern=pattern,
         assigned=assigned,

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
+from quorumlog.client.contexts import OpenContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
@@ -18,6 +19,7 @@ from quorumlog.model.messages.client import StoreLocation
 from quorumlog.model.wording import topic_id_text
 from quorumlog.records.batch import BatchHeader
 from quorumlog.records.columns import whole_batches
+from quorumlog.spark.access import AnyAccess, open_brokers, said_where
 from quorumlog.spark.topics.brokers import FetchedBatches
 from quorumlog.spark.topics.census import Census, NamedLeader
 from quorumlog.spark.topics.connection import BrokerConnection, FetchAnswer
@@ -52,15 +54,16 @@ _UNKNOWN: Final = {
 Value = TypeVar("Value")
 
 
-_known: OrderedDict[tuple[str, int, str, int], "RemoteBrokers"] = OrderedDict()
+_known: OrderedDict[tuple[OpenContext, int, str, int], "RemoteBrokers"] = OrderedDict()
 _lock = threading.Lock()  # guards the table
 
 
-def brokers_for(servers: str, timeout_ms: int, client_id: str) -> "RemoteBrokers":
+def brokers_for(servers: AnyAccess, timeout_ms: int, client_id: str) -> "RemoteBrokers":
     """Return this thread's connections to a cluster: kept between tasks and plans."""
-    key = (servers, timeout_ms, client_id, threading.get_ident())
+    cluster = open_brokers(servers)
+    key = (cluster, timeout_ms, client_id, threading.get_ident())
     with _lock:
-        found = _known.pop(key, None) or RemoteBrokers(servers, timeout_ms, client_id)
+        found = _known.pop(key, None) or RemoteBrokers(cluster, timeout_ms, client_id)
         _known[key] = found
         while len(_known) > BROKERS_MAX:
             _known.popitem(last=False)[1].close()
@@ -73,9 +76,10 @@ class RemoteBrokers:
     `timeout_ms` is how long an outage is ridden out.
     """
 
-    def __init__(self, servers: str, timeout_ms: int, client_id: str) -> None:
-        self._servers = servers
-        self._bootstrap = servers.split(",")
+    def __init__(self, cluster: OpenContext, timeout_ms: int, client_id: str) -> None:
+        self._servers = cluster.kafka
+        self._security = cluster.security
+        self._bootstrap = self._servers.split(",")
         self._timeout_s = timeout_ms / 1_000
         self._client_id = client_id
         self._connections: dict[str, BrokerConnection] = {}
@@ -440,7 +444,10 @@ class RemoteBrokers:
     def _connection(self, address: str) -> BrokerConnection:
         if address not in self._connections:
             timeout_s = min(CONNECTION_TIMEOUT_S, self._timeout_s)
-            self._connections[address] = BrokerConnection(address, timeout_s, self._client_id)
+            with said_where():
+                self._connections[address] = BrokerConnection(
+                    address, timeout_s, self._client_id, self._security
+                )
         return self._connections[address]
 
     def _ask(self, address: str, key: ApiKey, values: dict[str, Any]) -> Message:

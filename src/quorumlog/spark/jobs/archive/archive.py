@@ -17,6 +17,7 @@ from pyspark.sql.types import DateType, StructField, StructType
 
 from quorumlog.client.results import Isolation
 from quorumlog.model.errors import ConfigError
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.archive.manifest import PartitionBy, load_manifest
 from quorumlog.spark.jobs.archive.parquet import COLUMNS
 from quorumlog.spark.jobs.archive.run import ArchiveOptions, ArchiveResult, ArchiveRun
@@ -31,7 +32,7 @@ _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 def archive(  # noqa: PLR0913  (named options of a public entry point)
     spark: SparkSession,
-    servers: str,
+    servers: AnyAccess,
     group: str,
     directory: str | os.PathLike[str],
     *,

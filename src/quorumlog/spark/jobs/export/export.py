@@ -17,6 +17,7 @@ from quorumlog.model.errors import (
     IndexRemovedError,
     UnexpectedArgumentError,
 )
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.export.output import ExportOutput
 from quorumlog.spark.jobs.export.rows import (
     BASE64,
@@ -92,7 +93,7 @@ class ExportOptions:
 
 def export(  # noqa: PLR0913  (named options of a public entry point)
     spark: "SparkSession",
-    servers: str,
+    servers: AnyAccess,
     group: str,
     path: str | os.PathLike[str],
     format: Format = "json",  # noqa: A002  (Spark's word)

@@ -26,6 +26,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.wording import entries_text
 from quorumlog.sessions.entries import SessionEntry, crc_of
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.archive.manifest import Manifest, load_manifest
 from quorumlog.spark.jobs.archive.parquet import row_groups
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
@@ -64,7 +65,7 @@ class ReplayResult:
 
 def replay(
     directory: str | os.PathLike[str],
-    servers: str,
+    servers: AnyAccess,
     group: str,
     *,
     allow_gaps: bool = False,

@@ -16,6 +16,7 @@ import msgspec
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import CorruptionError
 from quorumlog.model.wording import counted
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.audit.plan import absolute
 from quorumlog.spark.jobs.audit.report import size_text, table
 from quorumlog.spark.jobs.log_source import ClusterSource, LogSource, plan_ranges
@@ -207,7 +208,7 @@ class LogStats:
 
 def stats(
     spark: "SparkSession",
-    servers: str = "",
+    servers: AnyAccess = "",
     group: str = "",
     *,
     store: str | Path | StoreDirectory | None = None,

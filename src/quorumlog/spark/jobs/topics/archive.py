@@ -16,6 +16,7 @@ from pyspark.sql.types import DateType, StructField, StructType
 
 from quorumlog.client.results import Isolation
 from quorumlog.model.errors import ConfigError
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.archive.archive import parquet_frame
 from quorumlog.spark.jobs.archive.state import (
     FILE_BYTES,
@@ -34,7 +35,7 @@ from quorumlog.spark.topics.schema import topic_schema
 
 def archive_topics(  # noqa: PLR0913  (named options of a public entry point)
     spark: SparkSession,
-    servers: str,
+    servers: AnyAccess,
     topics: str | Sequence[str] | None,
     directory: str | os.PathLike[str],
     *,

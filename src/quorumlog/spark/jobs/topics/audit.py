@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from quorumlog.model.wording import counted
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.audit.report import FINDINGS_KEPT, Finding, Findings, table
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
@@ -143,7 +144,7 @@ def _span(first: int | None, last: int | None) -> str:
 def audit_topics(
     spark: "SparkSession",
     directory: str | os.PathLike[str],
-    servers: str,
+    servers: AnyAccess,
     *,
     timeout_ms: int = TIMEOUT_MS,
     progress: Progress = no_progress,

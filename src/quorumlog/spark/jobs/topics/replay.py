@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from quorumlog.client.results import Isolation
 from quorumlog.model.wording import counted
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
 from quorumlog.spark.jobs.tasks import PipelineError, Progress, no_progress, read_ahead
@@ -76,7 +77,7 @@ class TopicReplayResult:
 
 def replay_topics(  # noqa: PLR0913  (named options of a public entry point)
     directory: str | os.PathLike[str],
-    servers: str,
+    servers: AnyAccess,
     topics: str | Sequence[str] | None = None,
     *,
     names: Mapping[str, str] | None = None,

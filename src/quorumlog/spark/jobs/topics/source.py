@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from quorumlog.client.results import Isolation
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.spark.access import AnyAccess, options_of
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.topics.brokers import FETCH_BYTES, Brokers, Connect
@@ -108,7 +109,7 @@ class TopicSource:
 
 
 def topic_source(
-    servers: str,
+    servers: AnyAccess,
     topics: str | Sequence[str] | None,
     *,
     pattern: str | None = None,
@@ -126,7 +127,7 @@ def topic_source(
     chosen = {"subscribePattern": pattern or _ALL} if names is None else {"subscribe": names}
     options = parse_topic_options(
         {
-            "kafka.bootstrap.servers": servers,
+            **options_of(servers, "kafka.bootstrap.servers"),
             "isolationLevel": isolation,
             "fetchTimeoutMs": str(timeout_ms),
             "kafka.client.id": CLIENT_ID,

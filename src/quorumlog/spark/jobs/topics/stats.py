@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.client.results import Isolation
 from quorumlog.model.wording import counted
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.audit.report import size_text, table
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.jobs.progress import run_with_progress
@@ -160,7 +161,7 @@ def time_text(milliseconds: int | None) -> str:
 
 def topic_stats(
     spark: "SparkSession",
-    servers: str,
+    servers: AnyAccess,
     topics: str | Sequence[str] | None = None,
     *,
     pattern: str | None = None,

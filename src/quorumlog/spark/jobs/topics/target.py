@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
+from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX, FRAME_BYTES_MAX
 from quorumlog.model.errors import NetworkError
 from quorumlog.model.topic_configs import MESSAGE_BYTES_MAX
 from quorumlog.model.wording import counted
+from quorumlog.spark.access import AnyAccess, open_brokers
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.topics.part import Part
 
@@ -126,7 +128,7 @@ class ConfluentTarget:
     Outages are ridden out for `timeout_ms`; then all methods raise `NetworkError`.
     """
 
-    def __init__(self, servers: str, name: str, timeout_ms: int) -> None:
+    def __init__(self, servers: AnyAccess, name: str, timeout_ms: int) -> None:
         from confluent_kafka import Consumer, Producer  # noqa: PLC0415  (an extra)
 
         self._servers = servers
@@ -134,7 +136,13 @@ class ConfluentTarget:
         self._timeout_s = timeout_ms / 1_000
         self._refused: list[Any] = []
         """Why records of the transaction were not delivered, each with the message."""
-        common: dict[str, Any] = {"bootstrap.servers": servers, **_LIBRDKAFKA}
+        cluster = open_brokers(servers)
+        common = {
+            "bootstrap.servers": cluster.kafka,
+            **_LIBRDKAFKA,
+            **librdkafka_settings(cluster.security),
+        }
+        self._common = common
         settings = {
             "transactional.id": name,
             "transaction.timeout.ms": min(timeout_ms, TRANSACTION_MS_MAX),
@@ -164,7 +172,7 @@ class ConfluentTarget:
             NewTopic,
         )
 
-        admin = AdminClient({"bootstrap.servers": self._servers, **_LIBRDKAFKA})
+        admin = AdminClient(self._common)
         there = self._ridden_out(lambda: admin.list_topics(timeout=REQUEST_S)).topics
         for topic, partitions in topics.items():
             found = len(there[topic].partitions) if topic in there else 0

@@ -17,6 +17,8 @@ from kafka.protocol.metadata import (
     FindCoordinatorResponse,
 )
 
+from quorumlog.client.kafka_security import secured
+from quorumlog.client.security import Security
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.schemas import (
     EndSinkBatchRequest,
@@ -34,6 +36,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnsupportedError,
 )
+from quorumlog.spark.access import AnyAccess, open_brokers
 
 RETRY_S: Final = 0.05
 """Pause before a request that was not answered, or not by the coordinator, is sent again."""
@@ -96,10 +99,13 @@ class Ended(NamedTuple):
 class _Connection:
     """A connection to one broker, which is known to speak our requests."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], timeout_s: float, security: Security | None
+    ) -> None:
         self.address = address
         self._number = 0
-        self._socket = socket.create_connection(address, min(timeout_s, CONNECT_S))
+        plain = socket.create_connection(address, min(timeout_s, CONNECT_S))
+        self._socket = secured(plain, address[0], security)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             found = self.ask(
@@ -157,8 +163,10 @@ class SinkCoordinator:
     Each of them tries for at most `timeout_ms`. Use it in a `with` statement, or `close` it.
     """
 
-    def __init__(self, servers: str, timeout_ms: int) -> None:
-        self._servers = [parse_address(one) for one in servers.split(",")]
+    def __init__(self, servers: AnyAccess, timeout_ms: int) -> None:
+        cluster = open_brokers(servers)
+        self._servers = [parse_address(one) for one in cluster.kafka.split(",")]
+        self._security = cluster.security
         self._timeout_s = timeout_ms / 1_000
         self._connection: _Connection | None = None
 
@@ -246,7 +254,7 @@ class SinkCoordinator:
         faults = []
         for server in self._servers:
             try:
-                first = _Connection(server, left_s)
+                first = _Connection(server, left_s, self._security)
                 try:
                     address = _coordinator_by(first, left_s)
                 except BaseException:
@@ -256,7 +264,7 @@ class SinkCoordinator:
                     self._connection = first
                 else:
                     first.close()
-                    self._connection = _Connection(address, left_s)
+                    self._connection = _Connection(address, left_s, self._security)
             except (OSError, ValueError) as error:
                 faults.append(f"{server[0]}:{server[1]}: {error}")
             else:

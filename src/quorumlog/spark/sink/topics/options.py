@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 from pyspark.sql.types import (
@@ -15,8 +15,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.machine.cluster.topics import problem_of_name
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.spark.access import (
+    OPTIONS,
+    AnyAccess,
+    open_brokers,
+    refuse_secrets,
+    said_where,
+    where_of,
+)
 from quorumlog.spark.option_values import OptionValues, unknown_option, whole_number
 from quorumlog.spark.sink.options import check_stream
 
@@ -58,7 +67,7 @@ _KAFKA: Final = {
 }
 """Settings of the producers, by the names of Kafka's Java clients or librdkafka's."""
 KNOWN: Final = {
-    SERVERS: "host:port,host:port: the Kafka port of some brokers (required)",
+    SERVERS: "host:port,host:port: the Kafka port of some brokers (this or context is required)",
     "topic": "the topic of all rows, instead of a column topic (required unless there is one)",
     "deliveryGuarantee": (
         "exactly-once (default): rows count when their batch is committed, once however often it "
@@ -78,6 +87,7 @@ KNOWN: Final = {
         "error; or false: it is taken for the same one, and not written"
     ),
     **_KAFKA,
+    **OPTIONS,
 }
 SYNONYMS: Final = {
     "bootstrap.servers": SERVERS,
@@ -121,7 +131,7 @@ class TopicWriteOptions:
     has the number of the last one, and another number of rows, is an error.
     """
 
-    servers: str
+    servers: AnyAccess
     topic: str | None
     is_transactional: bool
     transaction_timeout_ms: int
@@ -138,6 +148,7 @@ class TopicWriteOptions:
 
 def parse_topic_options(raw: Mapping[str, str]) -> TopicWriteOptions:
     """Return the options. Raises `UnexpectedArgumentError` naming the option and what it may be."""
+    refuse_secrets(raw)
     _refuse(raw)
     values = OptionValues(raw, KNOWN, SYNONYMS)
     is_transactional = values.choice(
@@ -158,7 +169,7 @@ def parse_topic_options(raw: Mapping[str, str]) -> TopicWriteOptions:
             "option kafka.acks must be all for deliveryGuarantee=exactly-once; leave it out"
         )
     options = TopicWriteOptions(
-        servers=values.addresses(SERVERS),
+        servers=where_of(values, SERVERS),
         topic=topic,
         is_transactional=is_transactional,
         transaction_timeout_ms=timeout_ms,
@@ -248,16 +259,21 @@ def _check_settings(options: TopicWriteOptions) -> None:
         raise UnexpectedArgumentError(f"an option kafka.* is wrong: {text}") from None
 
 
-def producer_settings(
-    options: TopicWriteOptions, transactional_id: str | None
-) -> dict[str, str | int]:
-    """Return what librdkafka is told to make a producer."""
-    found: dict[str, str | int] = {
-        "bootstrap.servers": options.servers,
+def producer_settings(options: TopicWriteOptions, transactional_id: str | None) -> dict[str, Any]:
+    """Return what librdkafka is told to make a producer, its secrets included.
+
+    They are read on this machine. Raises `ConfigError`.
+    """
+    cluster = open_brokers(options.servers)
+    with said_where():
+        secure = librdkafka_settings(cluster.security)
+    found: dict[str, Any] = {
+        "bootstrap.servers": cluster.kafka,
         "delivery.report.only.error": True,
         "enable.idempotence": "true",
         "message.timeout.ms": options.delivery_timeout_ms,
         **options.settings,
+        **secure,
     }
     if transactional_id is not None:
         found["transactional.id"] = transactional_id

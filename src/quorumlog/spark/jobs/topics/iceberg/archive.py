@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from quorumlog.client.results import Isolation
 from quorumlog.model.errors import ConfigError
+from quorumlog.spark.access import AnyAccess
 from quorumlog.spark.jobs.archive.state import FILE_BYTES, FILE_BYTES_MIN, RunOptions
 from quorumlog.spark.jobs.log_source import TIMEOUT_MS
 from quorumlog.spark.jobs.output_files import OutputFileSystem, local_path
@@ -28,7 +29,7 @@ CATALOG_NAME = "default"
 
 def archive_topics_to_iceberg(  # noqa: PLR0913  (named options of a public entry point)
     spark: SparkSession,
-    servers: str,
+    servers: AnyAccess,
     topics: str | Sequence[str] | None,
     directory: str | os.PathLike[str],
     *,

@@ -1,0 +1,186 @@
+"""`quorumlog context`: names for clusters, each with where it is and who one is there."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+import typer
+
+from quorumlog.cli.errors import CommandError
+from quorumlog.cli.options import AsJson
+from quorumlog.cli.output import print_json, print_line, print_table
+from quorumlog.client.contexts import (
+    Context,
+    Contexts,
+    absolute,
+    contexts_of,
+    contexts_path,
+    read_contexts,
+)
+from quorumlog.client.outgoing_tls import outgoing_tls
+from quorumlog.model.errors import ConfigError
+
+_DEFAULT_LINE: Final = re.compile(r"^default\s*=.*$", re.MULTILINE)
+_TABLE: Final = re.compile(r"^\s*\[", re.MULTILINE)
+_UNASKED: Final = "-"
+"""In the place of a password that would be asked for."""
+
+app = typer.Typer(
+    help="Names for clusters: where each is, how it is trusted, and who you are there. Commands "
+    "take one by --context NAME. They are in ~/.config/quorumlog/contexts.toml.",
+    no_args_is_help=True,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+
+
+def _option(flag: str, text: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(flag, help=text, show_default=False)
+    return found
+
+
+@app.command(name="list")
+def list_command(as_json: AsJson = False) -> None:
+    """Show all contexts."""
+    found = read_contexts(contexts_path())
+    if as_json:
+        for name, context in found.by_name.items():
+            print_json(_object(found, name, context))
+        return
+    rows = [
+        [name, "yes" if name == found.default else "", one.servers, one.kafka, _security(one)]
+        for name, one in found.by_name.items()
+    ]
+    print_table(["CONTEXT", "DEFAULT", "SERVERS", "KAFKA", "SECURITY"], rows)
+
+
+@app.command(name="show")
+def show_command(name: Name, as_json: AsJson = False) -> None:
+    """Show a context: addresses, names of files, and no secret."""
+    found = read_contexts(contexts_path())
+    shown = _object(found, name, found.named(name))
+    if as_json:
+        print_json(shown)
+        return
+    print_table(["KEY", "VALUE"], [[key, str(value)] for key, value in shown.items()])
+
+
+@app.command(name="use")
+def use_command(name: Name) -> None:
+    """Make a context the default one, for commands that are told no other."""
+    found = read_contexts(contexts_path())
+    found.named(name)
+    text = found.path.read_text()
+    line = f"default = {_quoted(name)}"
+    first = _TABLE.search(text)
+    head, tail = (text, "") if first is None else (text[: first.start()], text[first.start() :])
+    if _DEFAULT_LINE.search(head):
+        head = _DEFAULT_LINE.sub(lambda _: line, head, count=1)
+    else:
+        head = f"{line}\n{head}"
+    _write(found.path, head + tail)
+    print_line(f"context {name} is the default")
+
+
+@app.command(name="add")
+def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
+    name: Name,
+    servers: Annotated[str, _option("--servers", "Addresses of some nodes.")] = "",
+    kafka: Annotated[str, _option("--kafka", "Addresses of some brokers (kafkaListen).")] = "",
+    ca: Annotated[str, _option("--ca", "File of the authorities; system: the machine's.")] = "",
+    certificate: Annotated[str, _option("--certificate", "File of your certificate.")] = "",
+    key: Annotated[str, _option("--key", "File of its private key.")] = "",
+    cluster_id: Annotated[str, _option("--cluster-id", "Speak to this cluster only.")] = "",
+    verify_name: Annotated[
+        Literal["", "host", "cluster"],
+        _option("--verify-name", "What certificates of nodes name: host, or cluster."),
+    ] = "",
+    mechanism: Annotated[str, _option("--mechanism", "Of the login, by SASL.")] = "",
+    user: Annotated[str, _option("--user", "Who logs in.")] = "",
+    password_file: Annotated[str, _option("--password-file", "File with the password.")] = "",
+    password_env: Annotated[
+        str, _option("--password-env", "Variable of the environment that has it.")
+    ] = "",
+    token_file: Annotated[str, _option("--token-file", "File with a token of OAUTHBEARER.")] = "",
+) -> None:
+    """Add a context. Secrets stay in files of their own, which nobody else may read."""
+    if not servers and not kafka:
+        raise typer.BadParameter("give --servers, --kafka, or both")
+    given = Context(
+        servers=servers,
+        kafka=kafka,
+        cluster_id=cluster_id,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+        mechanism=mechanism,
+        user=user,
+        password_file=password_file,
+        password_env=password_env,
+        token_file=token_file,
+        verify_name=verify_name,
+    )
+    context = absolute(given, Path.cwd())
+    _check(context)
+    found = read_contexts(contexts_path())
+    if name in found.by_name:
+        raise CommandError(f"there is a context {name} already, in {found.path}; change it there")
+    lines = [f"{key} = {_quoted(value)}" for key, value in _keys(context).items()]
+    before = found.path.read_text() if found.path.exists() else ""
+    gap = "\n" if before and not before.endswith("\n\n") else ""
+    text = "\n".join([f"[contexts.{_quoted(name)}]", *lines, ""])
+    _write(found.path, f"{before}{gap}{text}")
+    print_line(f"context {name} is in {found.path}")
+
+
+def _check(context: Context) -> None:
+    """Raise `ConfigError` unless the files are there and what they say goes together."""
+    environment = {context.password_env: os.environ.get(context.password_env) or _UNASKED}
+    security = context.open(environment=environment, ask=lambda _: _UNASKED).security
+    if security is not None:
+        outgoing_tls(security)
+
+
+def _keys(context: Context) -> dict[str, str]:
+    """Return the keys of a context as the file has them."""
+    found: dict[str, str] = msgspec.to_builtins(context)
+    return found
+
+
+def _object(found: Contexts, name: str, context: Context) -> dict[str, object]:
+    return {"context": name, "default": name == found.default, **_keys(context)}
+
+
+def _security(context: Context) -> str:
+    """Return how a cluster is spoken to, in a word or two."""
+    if not context.is_secure:
+        return "plain"
+    who = context.user or context.token_file or context.certificate
+    return f"TLS, {who}" if who else "TLS"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML has it; its escapes are among those of JSON."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file by one that only its user can read. Raises `ConfigError`, `OSError`."""
+    try:
+        contexts_of(text.encode(), path)
+    except ConfigError as error:
+        raise CommandError(f"nothing is changed: {error}") from None
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    target = path.resolve()  # a link stays one
+    number, beside = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.")  # mode 0600
+    try:
+        with open(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise

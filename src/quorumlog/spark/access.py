@@ -1,0 +1,139 @@
+"""How Spark's jobs reach a cluster: the options that say it, and what tasks make of them.
+
+What a job carries names a context, or files; secrets are read on the machine that needs them. So no
+plan, no event log and no page of Spark can show one.
+"""
+
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+import msgspec
+
+from quorumlog.client import Context
+from quorumlog.client.contexts import Access, OpenContext, chosen_access
+from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.spark.option_values import OptionValues
+
+AnyAccess: TypeAlias = str | Access
+"""A cluster: addresses, or an `Access`."""
+
+FILES: Final = {
+    "ca": "file of the authorities that have signed the nodes' certificates, or system",
+    "certificate": "file of the job's own certificate",
+    "keyFile": "file of its private key",
+    "clusterId": "id of the cluster, the only one that is spoken to",
+    "verifyName": "host (default): certificates name the host that was dialled; or cluster: "
+    "a node of clusterId",
+    "mechanism": "SCRAM-SHA-256 (default), SCRAM-SHA-512 or PLAIN",
+    "user": "name of the user who logs in",
+    "passwordFile": "file with the password of the user",
+    "tokenFile": "file with a token of OAUTHBEARER, in place of user and password",
+}
+"""Options in the place of a context. All files are read where tasks run."""
+OPTIONS: Final = {
+    "context": "name of a context, which says all that the options of servers and TLS do",
+    **FILES,
+}
+_FIELDS: Final = {
+    name: "key" if name == "keyFile" else re.sub("[A-Z]", lambda at: f"_{at[0].lower()}", name)
+    for name in FILES
+}
+_SECRET: Final = ("password", "secret", "token", "sasl.jaas.config", "key.pem")
+"""Ends of names of options whose value would be a secret."""
+
+
+def refuse_secrets(raw: Mapping[str, str]) -> None:
+    """Raise `UnexpectedArgumentError`, without the value, for an option that would be a secret."""
+    for given in raw:
+        if given.lower().endswith(_SECRET):
+            raise UnexpectedArgumentError(
+                f"option {given!r} cannot be set: Spark keeps options in plans and event logs. Put "
+                "the secret into a file of mode 600 on each machine, and give passwordFile or "
+                "tokenFile, or a context"
+            )
+
+
+def where_of(values: OptionValues, servers: str) -> AnyAccess:
+    """Return the cluster that options name; `servers`: the option that has addresses.
+
+    Without any of them the environment of the driver says it, or its default context. Raises
+    `UnexpectedArgumentError`.
+    """
+    files = [name for name in FILES if values.is_given(name)]
+    if values.text("context"):
+        for other in (servers, *files):
+            if values.is_given(other):
+                raise UnexpectedArgumentError(
+                    f"options context and {other} are given; the context says it: leave one out"
+                )
+        return Access(context=values.text("context"))
+    if not files and not values.is_given(servers):
+        try:
+            found = chosen_access()
+        except ConfigError as error:
+            raise UnexpectedArgumentError(str(error)) from None
+        if found is not None:
+            return found
+    addresses = values.addresses(servers)
+    if not files:
+        return addresses
+    given = {_FIELDS[name]: values.text(name) for name in files}
+    if given.get("verify_name", "host") not in ("host", "cluster"):
+        raise values.wrong("verifyName")
+    given["kafka" if servers.startswith("kafka.") else "servers"] = addresses
+    return Access(given=msgspec.convert(given, Context))
+
+
+def options_of(where: AnyAccess, servers: str) -> dict[str, str]:
+    """Return the options that name a cluster; `where_of` makes the same of them again."""
+    if isinstance(where, str):
+        return {servers: where}
+    if where.context:
+        return {"context": where.context}
+    given = {name: getattr(where.given, field) for name, field in _FIELDS.items()}
+    given[servers] = where.given.kafka if servers.startswith("kafka.") else where.given.servers
+    return {name: value for name, value in given.items() if value}
+
+
+def text_of(where: AnyAccess) -> str:
+    """Return a cluster as one text, from which `of_text` makes the same again."""
+    return where if isinstance(where, str) else msgspec.json.encode(where).decode()
+
+
+def of_text(text: str) -> AnyAccess:
+    """Return the cluster that `text_of` made a text of. Raises `ValueError` for other texts."""
+    return msgspec.json.decode(text, type=Access) if text.startswith("{") else text
+
+
+def open_nodes(where: AnyAccess) -> OpenContext:
+    """Return addresses of nodes, and secrets as this machine has them. Raises `ConfigError`."""
+    if isinstance(where, str):
+        return OpenContext(where, "", None)
+    with said_where():
+        found = where.found().open()
+        if not found.servers:
+            raise ConfigError(f"{where} names no nodes: it lacks servers")
+    return found
+
+
+def open_brokers(where: AnyAccess) -> OpenContext:
+    """Return addresses of brokers, and secrets as this machine has them. Raises `ConfigError`."""
+    if isinstance(where, str):
+        return OpenContext("", where, None)
+    with said_where():
+        found = where.found().open()
+        if not found.kafka:
+            raise ConfigError(f"{where} names no brokers: it lacks kafka")
+    return found
+
+
+@contextmanager
+def said_where() -> Iterator[None]:
+    """Have a `ConfigError` say on which machine it was raised: tasks run on several."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"on {platform.node()}: {error}") from None
