@@ -66,9 +66,7 @@ def test_the_authorities_of_the_machine_are_no_path(tmp_path):
 def test_a_file_that_is_not_there_has_no_contexts(tmp_path):
     found = read_contexts(tmp_path / "none.toml")
     assert not found.by_name
-    with pytest.raises(
-        ConfigError, match=r"none.toml, a file that is not there"
-    ):
+    with pytest.raises(ConfigError, match=r"none.toml, a file that is not there"):
         found.named("prod")
 
 
@@ -166,9 +164,7 @@ def test_a_context_is_found_by_its_name(tmp_path, environment):
     written(tmp_path, TWO)
     assert find_context("prod", environment=environment).user == "alice"
     assert find_context(environment=environment).servers == "127.0.0.1:7101"
-    with pytest.raises(
-        ConfigError, match=r"no context 'prd'; did you mean 'prod'\?"
-    ):
+    with pytest.raises(ConfigError, match=r"no context 'prd'; did you mean 'prod'\?"):
         find_context("prd", environment=environment)
 
 

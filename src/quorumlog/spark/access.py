@@ -5,7 +5,6 @@ plan, no event log and no page of Spark can show one.
 """
 
 import platform
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeAlias
@@ -37,10 +36,8 @@ OPTIONS: Final = {
     "context": "name of a context, which says all that the options of servers and TLS do",
     **FILES,
 }
-_FIELDS: Final = {
-    name: "key" if name == "keyFile" else re.sub("[A-Z]", lambda at: f"_{at[0].lower()}", name)
-    for name in FILES
-}
+_KEYS: Final = {name: "key" if name == "keyFile" else name for name in FILES}
+"""The options by their names in a context."""
 _SECRET: Final = ("password", "secret", "token", "sasl.jaas.config", "key.pem")
 """Ends of names of options whose value would be a secret."""
 
@@ -80,8 +77,8 @@ def where_of(values: OptionValues, servers: str) -> AnyAccess:
     addresses = values.addresses(servers)
     if not files:
         return addresses
-    given = {_FIELDS[name]: values.text(name) for name in files}
-    if given.get("verify_name", "host") not in ("host", "cluster"):
+    given = {_KEYS[name]: values.text(name) for name in files}
+    if given.get("verifyName", "host") not in ("host", "cluster"):
         raise values.wrong("verifyName")
     given["kafka" if servers.startswith("kafka.") else "servers"] = addresses
     return Access(given=msgspec.convert(given, Context))
@@ -93,9 +90,9 @@ def options_of(where: AnyAccess, servers: str) -> dict[str, str]:
         return {servers: where}
     if where.context:
         return {"context": where.context}
-    given = {name: getattr(where.given, field) for name, field in _FIELDS.items()}
-    given[servers] = where.given.kafka if servers.startswith("kafka.") else where.given.servers
-    return {name: value for name, value in given.items() if value}
+    keys = msgspec.to_builtins(where.given)
+    found = {name: keys[key] for name, key in _KEYS.items() if key in keys}
+    return {**found, servers: keys["kafka" if servers.startswith("kafka.") else "servers"]}
 
 
 def text_of(where: AnyAccess) -> str:
