@@ -110,10 +110,8 @@ def tail_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     begin = _parse_start(start)
     if follow:
         flush_every_line()
-    target, leader_only = (
-        find_target(directory, servers, group, timeout, context),
-        read_from == "leader",
-    )
+    target = find_target(directory, servers, group, timeout, context)
+    leader_only = read_from == "leader"
     with _reading(target, read_from) as client:
         if begin is None:
             wanted = LAST_ENTRIES if count is None else count

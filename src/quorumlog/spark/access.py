@@ -38,6 +38,7 @@ OPTIONS: Final = {
 }
 _KEYS: Final = {name: "key" if name == "keyFile" else name for name in FILES}
 """The options by their names in a context."""
+_ACCESS: Final = msgspec.json.Decoder(Access)
 _SECRET: Final = ("password", "secret", "token", "sasl.jaas.config", "key.pem")
 """Ends of names of options whose value would be a secret."""
 
@@ -102,7 +103,7 @@ def text_of(where: AnyAccess) -> str:
 
 def of_text(text: str) -> AnyAccess:
     """Return the cluster that `text_of` made a text of. Raises `ValueError` for other texts."""
-    return msgspec.json.decode(text, type=Access) if text.startswith("{") else text
+    return _ACCESS.decode(text) if text.startswith("{") else text
 
 
 def open_nodes(where: AnyAccess) -> OpenContext:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from quorumlog.client.contexts import OpenContext
+from quorumlog.client.security import Security
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
@@ -78,10 +79,9 @@ class RemoteBrokers:
 
     def __init__(self, cluster: OpenContext, timeout_ms: int, client_id: str) -> None:
         self._servers = cluster.kafka
-        self._security = cluster.security
         self._bootstrap = self._servers.split(",")
         self._timeout_s = timeout_ms / 1_000
-        self._client_id = client_id
+        self._opened = partial(_opened, client_id=client_id, security=cluster.security)
         self._connections: dict[str, BrokerConnection] = {}
         self._addresses: dict[int, str] = {}
         self._leaders: dict[Part, NamedLeader] = {}
@@ -444,10 +444,7 @@ class RemoteBrokers:
     def _connection(self, address: str) -> BrokerConnection:
         if address not in self._connections:
             timeout_s = min(CONNECTION_TIMEOUT_S, self._timeout_s)
-            with said_where():
-                self._connections[address] = BrokerConnection(
-                    address, timeout_s, self._client_id, self._security
-                )
+            self._connections[address] = self._opened(address, timeout_s)
         return self._connections[address]
 
     def _ask(self, address: str, key: ApiKey, values: dict[str, Any]) -> Message:
@@ -616,3 +613,11 @@ def _words(code: int) -> str:
     """Return an error code of Kafka by its name."""
     names = {int(one): one.name for one in ErrorCode}
     return names.get(code, f"error {code}")
+
+
+def _opened(
+    address: str, timeout_s: float, *, client_id: str, security: Security | None
+) -> BrokerConnection:
+    """Return a new connection; a file that is of no use is named with this machine."""
+    with said_where():
+        return BrokerConnection(address, timeout_s, client_id, security)
