@@ -12,6 +12,7 @@ from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.limits import Limits
+from quorumlog.model.messages.admin import ChangeMembersRequest, MemberAction, TransferRequest
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.client import (
     AppendRequest,
@@ -132,6 +133,56 @@ class Client:
 
     def close(self, reason):
         self.ended = reason
+
+
+class Audited(type(NO_AUDIT)):
+    def __init__(self, *, has_room):
+        super().__init__()
+        self.has_room = has_room
+        self.told = []
+
+    def record(self, event):
+        self.told.append((event.operation, event.resource, event.request, event.reason))
+
+    def is_accessed(self, kind, name):
+        return (kind, name) == ("group", "g")
+
+
+def audited(*, has_room=True):
+    client = Client()
+    client.node.instruments.audit = audit = Audited(has_room=has_room)
+    client.handler = ClientRequests(client.node)
+    return client, audit
+
+
+def test_administration_that_cannot_be_recorded_is_not_done():
+    client, _ = audited(has_room=False)
+    answer = client.answers[client.ask(TransferRequest(group="g", transferee_id="n1"))]
+    assert answer.code == ResponseCode.LEADER_PENDING_FULL
+    assert "the audit log has no room" in answer.text
+    client.ask(fetch(0))
+    assert [one.group for one in client.replica.asked] == ["g"], "data is served"
+
+
+def test_administration_is_recorded_with_what_became_of_it():
+    client, audit = audited()
+    client.ask(
+        ChangeMembersRequest(
+            group="none", action=MemberAction.ADD, node_id="n3", address="h:1", learner=True
+        )
+    )
+    ((operation, resource, request, reason),) = audit.told
+    assert (operation, resource) == ("Alter", "group:none")
+    assert request == "ChangeMembers add n3 h:1 learner"
+    assert reason.startswith("UNKNOWN_GROUP: node n0 does not host group 'none'")
+
+
+def test_reads_and_writes_are_recorded_where_that_is_wanted():
+    client, audit = audited()
+    client.append(1)
+    client.ask(fetch(0))
+    client.ask(QueryRequest(group="other"))
+    assert audit.told == [("Write", "group:g", "Append", ""), ("Read", "group:g", "Fetch", "")]
 
 
 def fetch(wait_ms):

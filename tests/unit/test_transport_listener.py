@@ -18,6 +18,7 @@ from quorumlog.transport import listener as listeners
 from quorumlog.transport.connection import Connection
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.stream import TransportCounters
+from quorumlog.transport.tls_words import TlsError
 from quorumlog.wire.frame import encode_frame
 
 LIMITS = Limits(connections_max=2)
@@ -226,3 +227,18 @@ async def test_the_next_line_says_how_many_were_left_out(listening, caplog, monk
         ("10.0.0.2:1", None),
         ("10.0.0.1:9", 3),
     ]
+
+
+async def test_a_tls_handshake_that_fails_is_in_the_audit_log(listening):
+    listening.shared.audit = audit = Kept()
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
+    assert await reader.readexactly(1), "the listener greets at once"
+    (connection,) = listening.connections
+    transport = connection._transport
+    connection.connection_lost(TlsError("it begins like TLS, but with no ClientHello"))
+    (event,) = audit.events
+    assert event.event is AuditedEvent.CONNECTION_REFUSED
+    assert event.reason == "it begins like TLS, but with no ClientHello"
+    assert event.address == "127.0.0.1:{}".format(writer.get_extra_info("sockname")[1])
+    transport.abort()
+    writer.close()
