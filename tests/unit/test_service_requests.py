@@ -86,6 +86,7 @@ class Client:
 
     remote_address = "127.0.0.1:1"
     principal = ANONYMOUS
+    mechanism = ""
     is_closed_loop = True
     yields_to_interactive = False
     hello = Hello(cluster="c", node_id="", role="client")

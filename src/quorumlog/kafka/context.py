@@ -93,8 +93,9 @@ class RequestContext:
     """One request on its way to its answer.
 
     `address`: host and port of the client. `owner`: the connection, which takes turns with others
-    on threads. `principal`: who the client has proved to be. `login`: how it logs in; None: nobody
-    does here. `last_answer`: why the connection is closed with the answer; empty: it is not.
+    on threads. `principal`: who the client has proved to be, and `mechanism`: how. `login`: that of
+    its connection; None: nobody logs in here. `last_answer`: why the connection is closed with the
+    answer; empty: it is not.
     """
 
     __slots__ = (
@@ -104,6 +105,7 @@ class RequestContext:
         "header",
         "last_answer",
         "login",
+        "mechanism",
         "owner",
         "principal",
         "services",
@@ -116,6 +118,7 @@ class RequestContext:
         address: str,
         owner: object,
         principal: str = ANONYMOUS,
+        mechanism: str = "",
         login: ClientLogin | None = None,
     ) -> None:
         self.services = services
@@ -125,6 +128,7 @@ class RequestContext:
         self.login = login
         self.last_answer = ""
         self.principal = principal
+        self.mechanism = mechanism
         self.error = ErrorCode.NONE
         self._handled = 0
 
@@ -183,6 +187,7 @@ class RequestContext:
             AuditEvent(
                 event=event,
                 principal=self.principal,
+                mechanism=self.mechanism,
                 address=self.address,
                 client=self.client_id,
                 operation=operation,

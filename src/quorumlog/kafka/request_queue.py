@@ -63,6 +63,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def mechanism(self) -> str:
+        """How that was proved."""
+        ...
+
+    @property
     def is_read_by_client(self) -> bool:
         """Whether the client reads its answers, so that another one may be made."""
         ...
@@ -167,6 +172,7 @@ class RequestQueue:
             connection.remote_address,
             connection,
             connection.principal,
+            connection.mechanism,
             self.login,
         )
         request = PendingRequest(self, frame, context)

@@ -11,6 +11,8 @@ import msgspec
 
 from quorumlog.model.errors import ConfigError
 
+BY_CERTIFICATE: Final = "certificate"
+"""The mechanism of whoever shows a certificate."""
 DATA_KINDS: Final = ("group", "topic")
 """Kinds of resources whose reads and writes may be recorded."""
 ADMINISTRATION_REFUSED: Final = (

@@ -77,6 +77,11 @@ class Asking(Protocol):
         ...
 
     @property
+    def mechanism(self) -> str:
+        """How that was proved."""
+        ...
+
+    @property
     def remote_address(self) -> str:
         """Host and port of the client."""
         ...
@@ -128,6 +133,7 @@ class RecordedRequests:
             AuditEvent(
                 event=event,
                 principal=connection.principal,
+                mechanism=connection.mechanism,
                 address=connection.remote_address,
                 resource=f"group:{request.group}",
                 operation=operation,

@@ -11,7 +11,13 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.log_events import reason_of
-from quorumlog.model.audit_events import NO_AUDIT, Audit, AuditedEvent, AuditEvent
+from quorumlog.model.audit_events import (
+    BY_CERTIFICATE,
+    NO_AUDIT,
+    Audit,
+    AuditedEvent,
+    AuditEvent,
+)
 from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import NodeConfig, is_loopback, parse_address
 from quorumlog.model.errors import ConfigError
@@ -169,6 +175,7 @@ class AdminPort:
             AuditEvent(
                 event=AuditedEvent.REQUEST_REFUSED,
                 principal=request.principal,
+                mechanism="" if request.principal == ANONYMOUS else BY_CERTIFICATE,
                 address=request.address,
                 resource="cluster",
                 operation="Describe",

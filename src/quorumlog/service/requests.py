@@ -115,9 +115,7 @@ class ClientRequests:
         self._limits = node.config.limits
         self._bounds = node.request_bounds
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
-        self._in_flight = 0
-        self._bytes = 0
-        self._polls = 0
+        self._in_flight = self._bytes = self._polls = 0
         self._query_bytes = self._waiting_query_bytes = 0
         self._query_bytes_max = self._bounds.queries.bytes_max // QUERIES_SHARE
         self._answers = 0

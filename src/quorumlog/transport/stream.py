@@ -16,7 +16,7 @@ from typing import Any, cast
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
-from quorumlog.model.audit_events import AuditedEvent, AuditEvent
+from quorumlog.model.audit_events import BY_CERTIFICATE, AuditedEvent, AuditEvent
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import foreign
@@ -248,6 +248,7 @@ class StreamConnection(asyncio.BufferedProtocol):
                 AuditEvent(
                     event=AuditedEvent.CONNECTION_REFUSED,
                     principal=self.principal,
+                    mechanism=self.mechanism,
                     address=self.remote_address,
                     client=foreign(client),
                     allowed=False,
@@ -368,6 +369,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         deadline, self._deadline = self._deadline, None
         if deadline is not None:
             deadline.cancel()
+
+    @property
+    def mechanism(self) -> str:
+        """How the other side proved who it is, such as `certificate`; empty: it did not."""
+        return "" if self.principal == ANONYMOUS else BY_CERTIFICATE
 
     @property
     def is_encrypted(self) -> bool:
