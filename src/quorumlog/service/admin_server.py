@@ -18,7 +18,6 @@ from typing import Any, Final, TextIO, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from quorumlog.log_events import log_event
-from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.wording import foreign
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
@@ -33,8 +32,7 @@ CONNECTIONS_MAX = 16
 ACCEPT_PAUSE_S = 0.2
 _TLS_HANDSHAKE: Final = b"\x16"
 IDENTITY: Final = "quorumlog.identity"
-"""In the environment of a request: whose certificate was shown; None: nothing is encrypted. A text
-says why the certificate is not accepted."""
+"""In the environment of a request: whose certificate was shown; None: nothing is encrypted."""
 REMOTE_PORT: Final = "quorumlog.remote_port"
 
 
@@ -140,10 +138,7 @@ class AdminServer(WSGIServer):
         return secured
 
     def identity_of(self, connection: socket.socket) -> Identity | None:
-        """Return who has shown a certificate; None: nothing is encrypted.
-
-        Raises `RemoteProtocolError` if that is nobody of this cluster.
-        """
+        """Return who has shown a certificate; None: nothing is encrypted."""
         if self.tls is None or not isinstance(connection, ssl.SSLSocket):
             return None
         return self.tls.current.native.identify_object(cast(ssl.SSLObject, connection))
@@ -196,10 +191,7 @@ class QuietHandler(WSGIRequestHandler):
         environ = super().get_environ()
         environ[REMOTE_PORT] = str(self.client_address[1])
         server = cast(AdminServer, self.server)
-        try:
-            environ[IDENTITY] = server.identity_of(self.connection)
-        except RemoteProtocolError as error:
-            environ[IDENTITY] = str(error)
+        environ[IDENTITY] = server.identity_of(self.connection)
         return environ
 
     def get_stderr(self) -> TextIO:

@@ -146,8 +146,9 @@ class AdminPort:
         tls = self._server.tls
         if tls is not None and identity is None and not tls.is_optional:
             return _answer(start_response, "400 Bad Request", "text/plain", NOT_TLS)
-        refusal = identity if isinstance(identity, str) else NO_CERTIFICATE
-        principal = identity.principal if isinstance(identity, Identity) else ANONYMOUS
+        refusal, principal = NO_CERTIFICATE, ANONYMOUS
+        if isinstance(identity, Identity):
+            refusal, principal = identity.refusal or NO_CERTIFICATE, identity.principal
         address = f"{environ['REMOTE_ADDR']}:{environ[REMOTE_PORT]}"
         request = AdminRequest(environ["REQUEST_METHOD"], path, address, principal)
         access = self._access(request)
