@@ -37,11 +37,10 @@ class LoginNode:
 
     def add_user(self, user, password, mechanisms=MECHANISMS):
         """Have `__cluster` keep verifiers of a password."""
-        changes = [
-            UserChange(user, one, verifier_of(password, one, bytes(SALT_BYTES), 4_096))
-            for one in mechanisms
-        ]
-        command = AlterUsers("User:admin", "", changes)
+        verifiers = {
+            one: verifier_of(password, one, bytes(SALT_BYTES), 4_096) for one in mechanisms
+        }
+        command = AlterUsers("User:admin", "", [UserChange(user, verifiers)])
         self.run(self.broker.execute(command, SECONDS * 1000))
 
     def connections(self):

@@ -17,7 +17,7 @@ from quorumlog.client.contexts import Access
 from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.local.ports import free_ports
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
-from quorumlog.model.errors import ConfigError, NetworkError, RequestError
+from quorumlog.model.errors import LoginError, NetworkError, RequestError
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.service.served_node import ServedNode
 from quorumlog.spark.source.clusters import RemoteCluster, check_cluster, client_for
@@ -217,14 +217,19 @@ def test_a_client_takes_new_files_for_its_next_connection(pki, node, tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_login_by_password_is_for_kafkas_clients(pki, node, tmp_path):
+def test_a_node_that_takes_no_logins_is_told_no_password(pki, node, tmp_path):
     (tmp_path / "pw").write_text("canary-7f3a\n")
     (tmp_path / "pw").chmod(0o600)
     context = msgspec.structs.replace(
-        context_of(pki, node, ""), user="alice", password_file=str(tmp_path / "pw")
+        context_of(pki, node), user="alice", password_file=str(tmp_path / "pw")
     )
-    with pytest.raises(ConfigError, match="SCRAM-SHA-256 is for Kafka's clients only") as raised:
-        Client(context, "g")
+
+    async def ask():
+        async with Client(context, "g", timeout_ms=2_000) as client:
+            await client.metadata()
+
+    with pytest.raises(LoginError, match="it takes none") as raised:
+        asyncio.run(ask())
     assert "canary" not in str(raised.value)
     settings = librdkafka_settings(context.open().security)
     assert settings["sasl.password"] == "canary-7f3a"

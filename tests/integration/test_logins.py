@@ -9,6 +9,7 @@ import pytest
 from certificates import Authority
 from login_access import Issuer
 from login_cluster import login_node
+from quorumlog.client import Client, Security
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.login import LoginOfClient
 from quorumlog.errors import LoginError, NetworkError, Outcome, RemoteProtocolError
@@ -18,6 +19,7 @@ from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.client import MetadataRequest
 from quorumlog.model.messages.login import Authenticate, Authenticated
+from quorumlog.model.secrets import Secret
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.node.node import wall_ms
 from quorumlog.transport.tls import OutgoingTls
@@ -26,11 +28,6 @@ from quorumlog.wire.decoder import LOGIN_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import encode_frame
 
 SECONDS = 60
-
-
-class Secret:
-    def __init__(self, value):
-        self.reveal = lambda: value
 
 
 class Credentials:
@@ -90,7 +87,8 @@ def secured(tmp_path_factory, issuer):
         oauth_audience="log",
     ) as node:
         node.add_user("bob", BOB["password"])
-        node.tls = OutgoingTls(client_context(str(authority.file), "", ""))
+        node.ca = str(authority.file)
+        node.tls = OutgoingTls(client_context(node.ca, "", ""))
         pair = authority.user("dave")
         own = client_context(str(authority.file), str(pair.certificate), str(pair.key))
         node.tls_of_dave = OutgoingTls(own)
@@ -137,6 +135,18 @@ async def test_a_client_logs_in_by_scram_and_is_served(plain, credentials):
 async def test_a_client_logs_in_with_a_password_over_tls(secured, mechanism):
     async with connected(secured, Credentials(mechanism, **BOB), tls=secured.tls) as connection:
         assert await asked(connection)
+
+
+@pytest.mark.parametrize("user", ["bob", "eve"])
+async def test_a_security_with_a_password_is_a_login(secured, user):
+    security = Security(ca=secured.ca, user=user, password=Secret(BOB["password"]))
+    async with Client(secured.address, "g", security=security) as client:
+        if user == "eve":
+            with pytest.raises(LoginError, match="login refused") as refused:
+                await client.append(b"x")
+            assert refused.value.outcome is Outcome.DID_NOT_HAPPEN
+        else:
+            assert (await client.append(b"x")).index >= 0
 
 
 async def test_a_client_logs_in_with_a_token_until_it_expires(secured, issuer):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import traceback
 
 import pytest
@@ -11,6 +12,7 @@ from quorumlog.cli.app import run
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.target import find_access, find_servers
 from quorumlog.client.contexts import Access, Context, read_contexts
+from quorumlog.client.kafka_security import secured
 from quorumlog.model.errors import ConfigError
 
 CANARY = "canary-7f3a"
@@ -140,7 +142,9 @@ def test_no_command_shows_a_secret(path, password, capsys, caplog, monkeypatch):
             named = [name] if command[0] == "context" else ["--context", name]
             run([*command, *named])
         try:
-            find_servers(None, None, name).security.check_login()
+            left, right = socket.socketpair()
+            right.close()
+            secured(left, "127.0.0.1", find_servers(None, None, name).security)
         except ConfigError as error:
             trace = traceback.TracebackException.from_exception(error, capture_locals=True)
             shown += trace.format()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from quorumlog.client.connection import ServerConnection
+from quorumlog.client.login import LoginOfClient
 from quorumlog.client.outgoing_tls import TlsOfClient
 from quorumlog.client.process import MakingProcess
 from quorumlog.client.security import Security
@@ -93,9 +94,11 @@ class ConnectionPool:
         self._observer = observer
         # whoever has wrong files is told so before a server is asked
         self._tls = None if security is None else TlsOfClient(security)
-        if security is not None and self._tls is not None:
-            security.check_login()
+        if self._tls is not None:
             self._tls.newest()
+        self._login: LoginOfClient | None = None
+        if security is not None and security.mechanism:
+            self._login = LoginOfClient(security)
         self._resolver = Resolver()
         self._shared: dict[str, ServerConnection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -145,6 +148,7 @@ class ConnectionPool:
             on_silent=self._observer.fell_silent,
             on_notice=self._notified,
             tls=self._newest_tls(),
+            login=self._login,
         )
         self._made.add(fresh)
         try:

@@ -96,7 +96,11 @@ def secured(plain: socket.socket, host: str, security: Security | None) -> socke
     if security is None:
         return plain
     try:
-        security.check_login()
+        if security.mechanism:
+            raise ConfigError(
+                f"a login by {security.mechanism} is not known to readers of topics; show who you "
+                "are by certificate and key instead"
+            )
         tls = outgoing_tls(security).to(host)
         made = tls.context.wrap_socket(plain, server_hostname=tls.server_hostname)
         plain = made

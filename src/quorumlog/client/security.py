@@ -107,14 +107,6 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
         elif self.user and not self.mechanism:
             raise ConfigError(f"user {self.user} has no password and no token to log in with")
 
-    def check_login(self) -> None:
-        """Raise `ConfigError` for a login that quorumlog's own connections do not know."""
-        if self.mechanism:
-            raise ConfigError(
-                f"a login by {self.mechanism} is for Kafka's clients only; show who you are by "
-                "certificate and key instead"
-            )
-
     @property
     def paths(self) -> list[str]:
         """The files that are named."""
