@@ -38,7 +38,8 @@ def test_each_node_has_a_configuration_that_loads_and_certificates_that_fit(run,
             "n2": "[::1]:7101",
         }
         assert config.kafka_listen.endswith(":9092")
-        assert config.tls.client_auth == "required"
+        assert config.security.login == "required"
+        assert config.security.super_users == ["User:admin"]
         assert config.tls.certificate == str(made / f"n{number}" / "tls" / "node.pem")
         assert sorted(path.name for path in (made / f"n{number}").rglob("*")) == sorted(
             [f"n{number}.toml", "tls", "node.pem", "node.key", "ca.pem"]

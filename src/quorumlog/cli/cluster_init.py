@@ -22,6 +22,7 @@ from quorumlog.model.config import (
     parse_address,
 )
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.security_config import USER_PREFIX, SecurityConfig
 from quorumlog.model.tls_config import TlsConfig
 
 ADMIN: Final = "admin"
@@ -161,8 +162,8 @@ def _config(
             certificate="tls/node.pem",
             key="tls/node.key",
             ca="tls/ca.pem",
-            client_auth="required",
         ),
+        security=SecurityConfig(super_users=[f"{USER_PREFIX}{ADMIN}"]),
     )
 
 
@@ -188,7 +189,13 @@ def toml_of(config: NodeConfig) -> str:
             line("certificate", config.tls.certificate),
             line("key", config.tls.key),
             line("ca", config.tls.ca),
-            line("clientAuth", config.tls.client_auth, "clients need certificates"),
+        ]
+    if config.security is not None:
+        names = msgspec.json.encode(config.security.super_users).decode()
+        lines += [
+            "",
+            "[security]" + " " * 24 + "# clients log in, or show a certificate",
+            f"{f'superUsers = {names}':<34}# by certificate only",
         ]
     for group in config.groups:
         lines += ["", "[[groups]]", line("group", group.group)]
