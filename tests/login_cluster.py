@@ -73,7 +73,7 @@ def _running(place, tls, groups, limits, security):
         partition_groups=SMALL_SETTINGS,
         tls=tls,
         limits=limits,
-        security=SecurityConfig(**security),
+        security=SecurityConfig(**{"authorization": "off", **security}),
     )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="node of the test")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_peer import OF_TYPE, SPOKEN_VERSIONS, TEXTS, answered, cut, sent
+from quorumlog.auth.acls import ResourceType
+from quorumlog.kafka.context import EVERYTHING
 from quorumlog.kafka.metadata import (
-    CLUSTER_OPERATIONS,
-    TOPIC_OPERATIONS,
     MetadataBroker,
     Place,
     metadata_answer,
@@ -17,7 +17,10 @@ from quorumlog.kafka.metadata import (
     topic_bytes,
 )
 from quorumlog.kafka.requests import ApiKey
+from quorumlog.kafka.rights import bits_of
 
+ALL_BITS = 0b1_1111_1010_0000
+"""All operations on a cluster."""
 VERSIONS = [version for key, version in SPOKEN_VERSIONS if key == ApiKey.METADATA]
 IDS = st.lists(OF_TYPE["int32"], max_size=4)
 PLACES = st.builds(Place, OF_TYPE["int32"], OF_TYPE["int32"], IDS, IDS, IDS)
@@ -61,7 +64,7 @@ def test_an_answer_is_read_as_it_was_written(version, brokers, cluster_id, contr
             )
             for name, topic_id, code, partitions, operations in topics
         ],
-        operations=CLUSTER_OPERATIONS,
+        operations=ALL_BITS,
     )
     found = answered(header, raw)
     assert [(one.node_id, one.host, one.port) for one in found.brokers] == [
@@ -70,7 +73,7 @@ def test_an_answer_is_read_as_it_was_written(version, brokers, cluster_id, contr
     assert found.cluster_id == (cluster_id if version >= 2 else None)
     assert found.controller_id == (controller_id if version >= 1 else -1)
     if 8 <= version <= 10:
-        assert bits(found.authorized_operations) == CLUSTER_OPERATIONS
+        assert bits(found.authorized_operations) == ALL_BITS
     for one, (name, topic_id, code, partitions, operations) in zip(
         found.topics, topics, strict=True
     ):
@@ -119,5 +122,6 @@ def test_a_topic_asked_for_by_id_may_have_no_name():
 
 
 def test_allowed_operations_are_those_that_kafka_numbers():
-    assert bits([3, 4, 5, 6, 7, 8, 10, 11]) == TOPIC_OPERATIONS
-    assert bits([5, 7, 8, 9, 10, 11, 12]) == CLUSTER_OPERATIONS
+    assert set(EVERYTHING.operations(ResourceType.TOPIC, "t")) == {3, 4, 5, 6, 7, 8, 10, 11}
+    assert set(EVERYTHING.operations(ResourceType.CLUSTER, "c")) == {5, 7, 8, 9, 10, 11, 12}
+    assert bits_of(EVERYTHING.operations(ResourceType.CLUSTER, "c")) == ALL_BITS

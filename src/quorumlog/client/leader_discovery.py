@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from quorumlog.model.errors import (
     LoginError,
+    NotAuthorizedError,
     RequestError,
     UnknownGroupError,
     UnsupportedVersionError,
@@ -13,8 +14,14 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.messages.client import GroupMetadata
 
-_FINAL = (LoginError, UnknownGroupError, UnsupportedVersionError, WrongClusterError)
-"""What a server that does not host the group, or cannot be spoken to, says again and again."""
+_FINAL = (
+    LoginError,
+    NotAuthorizedError,
+    UnknownGroupError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
+"""What a server that does not tell of the group, or cannot be spoken to, says again and again."""
 ASKED_MAX = 16
 """At most this many servers are asked for the leader at the same time."""
 ASK_AGAIN_S = 0.1
@@ -45,7 +52,7 @@ class LeaderDiscovery:
 
     @property
     def refusal(self) -> RequestError | None:
-        """The error to raise if no server that answered hosts this group, else None."""
+        """The error to raise if no server that answered tells of this group, else None."""
         return None if self._hosts_group else self._refusal
 
     async def run(self, *, next_s: float) -> GroupMetadata | None:

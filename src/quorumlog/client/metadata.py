@@ -67,8 +67,8 @@ class Metadata:
     async def leader(self) -> ServerConnection:
         """Return a connection to the leader; servers are asked for it if it is not known.
 
-        Raises `NoLeaderError` saying whom was asked and what each said, or `UnknownGroupError`;
-        see `check_open`.
+        Raises `NoLeaderError` saying whom was asked and what each said, `UnknownGroupError` or
+        `NotAuthorizedError`; see `check_open`.
         """
         self.check_process()
         address = self._leader_address or await self._find_leader()

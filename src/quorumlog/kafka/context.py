@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.auth.permits import Authorizer
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.counters import KafkaCounters
@@ -17,6 +18,7 @@ from quorumlog.kafka.groups.refused_fetches import RefusedFetches
 from quorumlog.kafka.producer_ids import ProducerIds
 from quorumlog.kafka.refused_batches import RefusedBatches
 from quorumlog.kafka.requests import ApiKey, RequestHeader
+from quorumlog.kafka.rights import Rights
 from quorumlog.kafka.rooms import Rooms
 from quorumlog.kafka.topic_policies import TopicPolicies
 from quorumlog.kafka.transactions.coordinator import TransactionCoordinator
@@ -36,6 +38,8 @@ loop; each takes some microseconds."""
 Answer: TypeAlias = Mapping[str, Any] | bytes | Sequence[Buffer]
 """The fields of an answer, by the names of `codec.encode_response`; or a whole frame, in one piece
 or several."""
+EVERYTHING: Final = Rights(None)
+"""What a client may do where nothing is judged."""
 Value = TypeVar("Value")
 
 
@@ -83,6 +87,8 @@ class Services:
     gate: TransactionGate
     answer_bytes_max: Callable[[], int]
     """Returns how many bytes an answer may have now, as others are not read yet."""
+    authorizer: Authorizer | None = None
+    """By whom it is judged what clients may do; None: everything."""
     refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
     refused_fetches: RefusedFetches = field(default_factory=RefusedFetches)
     held: set[HeldRequests] = field(default_factory=set)
@@ -95,7 +101,7 @@ class RequestContext:
     `address`: host and port of the client. `owner`: the connection, which takes turns with others
     on threads. `principal`: who the client has proved to be, and `mechanism`: how. `login`: that of
     its connection; None: nobody logs in here. `last_answer`: why the connection is closed with the
-    answer; empty: it is not.
+    answer; empty: it is not. `rights`: what the client may do.
     """
 
     __slots__ = (
@@ -108,6 +114,7 @@ class RequestContext:
         "mechanism",
         "owner",
         "principal",
+        "rights",
         "services",
     )
 
@@ -120,6 +127,7 @@ class RequestContext:
         principal: str = ANONYMOUS,
         mechanism: str = "",
         login: ClientLogin | None = None,
+        rights: Rights = EVERYTHING,
     ) -> None:
         self.services = services
         self.header = header
@@ -129,6 +137,7 @@ class RequestContext:
         self.last_answer = ""
         self.principal = principal
         self.mechanism = mechanism
+        self.rights = rights
         self.error = ErrorCode.NONE
         self._handled = 0
 

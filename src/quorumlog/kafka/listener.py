@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from quorumlog.auth.login import Logins
+from quorumlog.auth.permits import Authorizer
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.counters import KafkaCounters
@@ -50,6 +51,7 @@ class KafkaListener:
     `tls`: what is spoken before anything else; None: nothing is encrypted.
     `logins`: how clients log in; None: they do not.
     `audit` takes what is recorded of clients.
+    `authorizer`: by whom it is judged what clients may do; None: everything.
     """
 
     def __init__(  # noqa: PLR0913
@@ -65,6 +67,7 @@ class KafkaListener:
         tls: NodeTls | None = None,
         logins: Logins | None = None,
         audit: Audit = NO_AUDIT,
+        authorizer: Authorizer | None = None,
     ) -> None:
         bytes_max = config.limits.kafka_request_bytes_max
         self._limits = msgspec.structs.replace(
@@ -88,6 +91,7 @@ class KafkaListener:
                 lambda: int(time.time() * 1000),
                 lambda: str(uuid4()),
                 audit,
+                authorizer,
             ),
             logger,
             self._answer_bytes_max,

@@ -21,12 +21,6 @@ from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head
 
 UNTOLD: Final = -(1 << 31)
 """In the place of allowed operations that were not asked for."""
-TOPIC_OPERATIONS: Final = 0b1101_1111_1000
-"""Bits of the operations on a topic: read, write, create, delete, alter, describe, and to describe
-and alter its configuration. Everybody may do everything."""
-CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
-"""Bits of the operations on a cluster: create, alter, describe, act as a node, describe and alter
-its configuration, write idempotently."""
 _FIRST_FLEXIBLE: Final = SPOKEN[ApiKey.METADATA].first_flexible
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from quorumlog.kafka.administration import acts_of, administers
 from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.codec import decode_request, encode_response, error_response, refuse_version
-from quorumlog.kafka.context import Answer, RequestContext, Services
+from quorumlog.kafka.context import EVERYTHING, Answer, RequestContext, Services
 from quorumlog.kafka.errors import ERROR_NAMES, ErrorCode, error_of
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.handlers.fetch import start_fetch
@@ -21,10 +21,12 @@ from quorumlog.kafka.handlers.offset_commit import start_offset_commit
 from quorumlog.kafka.handlers.produce import start_produce
 from quorumlog.kafka.handlers.registry import HANDLERS, Handler
 from quorumlog.kafka.memory import KafkaMemory
+from quorumlog.kafka.needs import refusal_of, refusal_of_key
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.requests import ApiKey, read_header
 from quorumlog.log_events import describe_error
 from quorumlog.model.audit_events import ADMINISTRATION_REFUSED, AuditedEvent
+from quorumlog.kafka.rights import Rights
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError, RequestError, error_for
@@ -131,6 +133,8 @@ class RequestQueue:
         self._services = services
         self._memory = memory
         self._connection = connection
+        authorizer = services.authorizer
+        self._rights = EVERYTHING if authorizer is None else Rights(authorizer.permit(connection))
         self._waiting: deque[PendingRequest] = deque()
         self._under_way: deque[PendingRequest] = deque()
         self._bytes = 0
@@ -228,6 +232,8 @@ class RequestQueue:
         try:
             if not header.is_spoken:
                 self._refuse_version(request)
+            elif (refused := refusal_of_key(self._rights, header.api_key)) is not None:
+                self._refuse(request, refused)
             elif (start := _STARTED.get(header.api_key)) is not None:
                 start(request)
             else:
@@ -259,7 +265,17 @@ class RequestQueue:
             request.context.note_error(ErrorCode.UNSUPPORTED_VERSION, text)
         request.answered([refused])
 
+    @staticmethod
+    def _refuse(request: PendingRequest, refused: Refusal) -> None:
+        """Answer a request that the client may not have."""
+        request.context.note_error(refused.error, refused.text)
+        request.answered([error_response(request.header, refused.error)])
+
     def _handle(self, request: PendingRequest, message: Any) -> None:
+        refused = refusal_of(self._rights, request.header.api_key, message)
+        if refused is not None:
+            self._refuse(request, refused)
+            return
         task = asyncio.get_running_loop().create_task(self._answer(request, message))
         request.cancel = task.cancel
 

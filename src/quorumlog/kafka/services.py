@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from quorumlog.auth.permits import Authorizer
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import RequestExecutor, Services
 from quorumlog.kafka.counters import KafkaCounters
@@ -27,7 +28,8 @@ class ServiceEnvironment(NamedTuple):
 
     `executor` runs work on threads. `defer` calls a function at the end of the present turn of the
     loop. `now` reads a clock that never goes back, in seconds, `wall_ms` Unix time in milliseconds.
-    `unique` returns a text that it has not returned before, nor on any other node.
+    `unique` returns a text that it has not returned before, nor on any other node. `authorizer`: by
+    whom it is judged what clients may do; None: everything.
     """
 
     executor: RequestExecutor
@@ -36,6 +38,7 @@ class ServiceEnvironment(NamedTuple):
     wall_ms: Callable[[], int]
     unique: Callable[[], str]
     audit: Audit = NO_AUDIT
+    authorizer: Authorizer | None = None
 
 
 def make_services(
@@ -76,6 +79,7 @@ def make_services(
         sinks=SinkCoordinator(broker, counters),
         gate=TransactionGate(broker),
         answer_bytes_max=answer_bytes_max,
+        authorizer=environment.authorizer,
     )
 
 

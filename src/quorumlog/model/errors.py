@@ -10,6 +10,7 @@
     │   │                             TransactionEndedError, TransactionAbortedError,
     │   │                             ConsumerFencedError,
     │   │                             UnexpectedArgumentError, HookRefusedError,
+    │   │                             NotAuthorizedError,
     │   │                             EmptyBatchError, UnsupportedError,
     │   │                             UnsupportedVersionError,
     │   │                             UnknownGroupError, WrongClusterError, LoginError,
@@ -366,6 +367,17 @@ class HookRefusedError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
 
 
+class NotAuthorizedError(RequestError):
+    """The user may not do this, as no ACL allows it; nothing was done.
+
+    It is also raised for a group that does not exist, unless the user may see groups of that name.
+    Asking again does not help: someone who administers the cluster has to give the right.
+    """
+
+    code = ResponseCode.NOT_AUTHORIZED
+    outcome = Outcome.DID_NOT_HAPPEN
+
+
 class EmptyBatchError(RequestError):
     """A batch without entries was appended; nothing was sent."""
 
@@ -515,6 +527,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
         DiskFullError,
         UnexpectedArgumentError,
         HookRefusedError,
+        NotAuthorizedError,
         EmptyBatchError,
         UnknownGroupError,
         WrongClusterError,

@@ -35,6 +35,9 @@ class SecurityConfig(
     super_users: list[str] = []
     """Principals such as `User:admin`, as Kafka's `super.users`, who may do everything. They come
     by a certificate: nobody logs in by SASL under such a name."""
+    authorization: Literal["on", "log", "off"] = "on"
+    """Whether clients need rights: on: what no ACL allows is refused; log: everything is allowed,
+    and what would be refused is reported; off: everything is allowed."""
     oauth_jwks_file: str = ""
     """File with the public keys (JWKS, RFC 7517) of those who issue tokens for OAUTHBEARER; it is
     read again when it changes."""

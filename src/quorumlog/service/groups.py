@@ -39,6 +39,8 @@ from quorumlog.model.messages.groups import (
 from quorumlog.node.node import Node
 
 Answer: TypeAlias = Callable[[Response], None]
+Sees: TypeAlias = Callable[[str], bool]
+"""Whether the client may know of a group."""
 GroupsRequest: TypeAlias = (
     CreateGroupRequest | DeleteGroupRequest | AlterGroupRequest | ListGroupsRequest
 )
@@ -46,7 +48,7 @@ NOT_CREATED = GroupConfig(group="g", peers="n-h:1")
 """Where the defaults of all keys are read."""
 
 
-def create_group(node: Node, request: CreateGroupRequest, answer: Answer) -> None:
+def create_group(node: Node, request: CreateGroupRequest, answer: Answer, sees: Sees) -> None:
     """Make this node's replica. Raises `UnexpectedArgumentError`."""
     _check(request.group, request.identity)
     is_of_brokers = PARTITION_GROUP.fullmatch(request.group) is not None
@@ -61,7 +63,7 @@ def create_group(node: Node, request: CreateGroupRequest, answer: Answer) -> Non
     node.hosting.lifecycle.create(record, _plain(answer))
 
 
-def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer) -> None:
+def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer, sees: Sees) -> None:
     """Delete this node's replica. Raises `UnexpectedArgumentError`.
 
     What brokers own is not deleted so; the files of what they deleted may be removed.
@@ -74,7 +76,7 @@ def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer) -> Non
     )
 
 
-def alter_group(node: Node, request: AlterGroupRequest, answer: Answer) -> None:
+def alter_group(node: Node, request: AlterGroupRequest, answer: Answer, sees: Sees) -> None:
     """Replace the settings of a group on this node, or promise to."""
     _check(request.group, request.identity, may_be_any=True)
 
@@ -110,8 +112,11 @@ def _plain(answer: Answer) -> Callable[[ResponseCode, str], None]:
     return lambda code, text: answer(Response(code=code, text=text))
 
 
-def list_groups(node: Node, request: ListGroupsRequest, answer: Answer) -> None:
-    """List this node's groups, or describe one. Raises `RequestError` if that is not here."""
+def list_groups(node: Node, request: ListGroupsRequest, answer: Answer, sees: Sees) -> None:
+    """List this node's groups, or describe one. Raises `RequestError` if that is not here.
+
+    `sees`: whether the client may know of a group.
+    """
     catalog = node.catalog
     names: list[str] = []
     settings: list[Setting] = []
@@ -119,7 +124,7 @@ def list_groups(node: Node, request: ListGroupsRequest, answer: Answer) -> None:
     if request.after_deleted[0]:
         pass  # those that are hosted were listed before
     elif not request.group:
-        names = sorted(name for name in _known(node) if name > request.after)
+        names = sorted(name for name in _known(node) if name > request.after and sees(name))
     elif request.group not in _known(node):
         if not request.wants_deleted:
             text = f"node {node.config.self_id} has no group {request.group!r}"
@@ -129,7 +134,8 @@ def list_groups(node: Node, request: ListGroupsRequest, answer: Answer) -> None:
     found, more = room.fill(_info(node, name) for name in names)
     deleted, more_deleted = list[GroupInfo](), False
     if request.wants_deleted and not more:
-        former = _deleted(node, request.group, request.after_deleted)
+        known = _deleted(node, request.group, request.after_deleted)
+        former = [one for one in known if sees(one.group)]
         deleted, more_deleted = room.fill(map(_deleted_info, former))
     answer(
         ListGroupsResponse(
@@ -276,7 +282,7 @@ def _settings(node: Node, name: str) -> list[Setting]:
     return found
 
 
-_HANDLERS: dict[type[Any], Callable[[Node, Any, Answer], None]] = {
+_HANDLERS: dict[type[Any], Callable[[Node, Any, Answer, Sees], None]] = {
     CreateGroupRequest: create_group,
     DeleteGroupRequest: delete_group,
     AlterGroupRequest: alter_group,
@@ -285,6 +291,8 @@ _HANDLERS: dict[type[Any], Callable[[Node, Any, Answer], None]] = {
 GROUPS_REQUESTS = tuple(_HANDLERS)
 
 
-def answer_groups_request(node: Node, request: GroupsRequest, answer: Answer) -> None:
+def answer_groups_request(
+    node: Node, request: GroupsRequest, answer: Answer, sees: Sees = lambda group: True
+) -> None:
     """Answer one of `GROUPS_REQUESTS`, now or later. Raises `RequestError` if it is refused."""
-    _HANDLERS[type(request)](node, request, answer)
+    _HANDLERS[type(request)](node, request, answer, sees)

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from quorumlog.auth.login import Logins
+from quorumlog.auth.permits import Authorizer, Refused
 from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
@@ -15,6 +16,7 @@ from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, parse_address
 from quorumlog.model.errors import error_for
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node, wall_ms
+from quorumlog.service.authorization import authorizer_of
 from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.security import SecurityService
 
@@ -50,8 +52,13 @@ def allocator_of(broker: Broker) -> Callable[[int], Awaitable[int]]:
     return allocate
 
 
-def kafka_listener(node: Node, broker: Broker, logins: Logins | None) -> "KafkaListener":
-    """Return what serves Kafka clients at the address that the configuration names."""
+def kafka_listener(
+    node: Node, broker: Broker, logins: Logins | None, authorizer: Authorizer | None = None
+) -> "KafkaListener":
+    """Return what serves Kafka clients at the address that the configuration names.
+
+    `authorizer`: by whom it is judged what they may do; None: everything.
+    """
     config = node.config
     # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
     from quorumlog.kafka.listener import KafkaListener  # noqa: PLC0415
@@ -68,6 +75,7 @@ def kafka_listener(node: Node, broker: Broker, logins: Logins | None) -> "KafkaL
         tls=node.tls,
         logins=logins,
         audit=node.instruments.audit,
+        authorizer=authorizer,
     )
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
     return listener
@@ -109,14 +117,19 @@ async def serve_kafka(node: Node, broker: Broker, listener: "KafkaListener") -> 
 class KafkaService:
     """What a node is to Kafka clients: its broker and its port, as far as its configuration says.
 
-    It is made before the node, which gets its `attachments`.
+    It is made before the node, which gets its `attachments`. `refused` is told when a client asks
+    for what it may not do.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(
+        self, config: NodeConfig, refused: Callable[[Refused], None] = lambda refused: None
+    ) -> None:
         self._broker = None if config.cluster_group is None else Broker(config)
         self._listener: KafkaListener | None = None
         self.consumers = ConsumerService(config, self.view, wall_ms)
         self.security = SecurityService(config)
+        self.authorizer = authorizer_of(config, lambda: self.view().security, refused)
+        """By whom it is judged what clients may do, on all ports; None: everything."""
 
     @property
     def attachments(self) -> Mapping[str, Attachments]:
@@ -148,7 +161,7 @@ class KafkaService:
         self._broker.when_security_changed(self._note_security)
         self.security.broker = self._broker
         if node.config.kafka_listen:
-            self._listener = kafka_listener(node, self._broker, logins)
+            self._listener = kafka_listener(node, self._broker, logins, self.authorizer)
             self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
             await serve_kafka(node, self._broker, self._listener)
 

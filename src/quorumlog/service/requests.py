@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.auth.acls import CLUSTER_NAME, Operation, ResourceType
+from quorumlog.auth.needs import on_transactional_id
+from quorumlog.auth.permits import Authorizer, Permit
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
 from quorumlog.model.codes import ResponseCode, Role
@@ -66,11 +69,12 @@ from quorumlog.raft.events import (
 )
 from quorumlog.service.administration import RecordedRequests
 from quorumlog.service.answers import Answers
+from quorumlog.service.authorization import check_right, refusal_of
 from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
 from quorumlog.service.security import SECURITY_REQUESTS, Asker, SecurityService
 from quorumlog.service.streams import OrderedStreams
-from quorumlog.sessions.entries import system_entry_of
+from quorumlog.sessions.entries import system_entry_of, transactional_id_of
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
 from quorumlog.wire.joined import Outgoing
@@ -96,22 +100,30 @@ _FULL = "too many bytes of {} of all clients wait for their answers here; try ag
 
 _WAITING = (FetchRequest, QueryRequest, WatchLeaderRequest)
 """Requests that may wait for something to happen."""
+_JUDGED_AGAIN = (*_WAITING, MetadataRequest)
+"""Requests whose answers tell what is known by then: a right may have been taken away meanwhile."""
 GROUPS_NAMED_MAX = 8
 """At most this many groups of a node are named to a client that asked for another."""
 
 
 class ClientRequests:
-    """Handles the requests of one client connection; `consumers`, `security`: of the node."""
+    """Handles the requests of one client connection; `consumers`, `security`: of the node.
+
+    `authorizer`: by whom it is judged what the client may do; None: everything.
+    """
 
     def __init__(
         self,
         node: Node,
         consumers: ConsumerService | None = None,
         security: SecurityService | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._node = node
         self._consumers = consumers
         self._security = security or SecurityService(node.config)
+        self._authorizer = authorizer
+        self._permit: Permit | None = None
         self._limits = node.config.limits
         self._bounds = node.request_bounds
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
@@ -128,12 +140,19 @@ class ClientRequests:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self._group, self._identity = hello.group, hello.identity
+        if self._authorizer is not None:
+            self._permit = self._authorizer.permit(connection)
         self._send_identity(connection)
+
+    def _sees(self, group: str) -> bool:
+        """Whether the client may know of a group."""
+        permit = self._permit
+        return permit is None or permit.sees(Operation.DESCRIBE, ResourceType.GROUP, group)
 
     def _send_identity(self, connection: Connection) -> None:
         """Send the identity of the client's group, if it is known: before any answer about it."""
         replica = self._node.replicas.get(self._group)
-        if replica is not None and replica.core.identity:
+        if replica is not None and replica.core.identity and self._sees(self._group):
             self._identity_sent = True
             connection.send(GroupIdentity(group=self._group, identity=replica.core.identity))
 
@@ -153,6 +172,11 @@ class ClientRequests:
         if handler is None:
             text = f"{type(frame.message).__name__} is not a client's request"
             self._answer(connection, frame, Response(code=ResponseCode.UNSUPPORTED, text=text))
+            return
+        if self._permit is not None and (text := refusal_of(self._permit, frame.message)):
+            kind = AppendResponse if handler is ClientRequests._append else Response
+            refused = kind(code=ResponseCode.NOT_AUTHORIZED, text=text)
+            self._answer(connection, frame, refused)
             return
         answers = self._answers
         try:
@@ -247,6 +271,12 @@ class ClientRequests:
         attachments: list[Buffer] | None = None,
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
+        permit = self._permit
+        if permit is not None and isinstance(frame.message, _JUDGED_AGAIN):
+            is_refusal = response.code == ResponseCode.NOT_AUTHORIZED
+            text = "" if is_refusal else refusal_of(permit, frame.message)
+            if text:
+                response, attachments = Response(code=ResponseCode.NOT_AUTHORIZED, text=text), None
         self._answers += 1
         self._count(connection, frame, -1)
         self._recorded.answered(connection, frame.message, response)
@@ -263,12 +293,13 @@ class ClientRequests:
             raise error_for(ResponseCode.NOT_LEADER, text)
         if replica is None:
             hosted = self._node.replicas
-            names = ", ".join(sorted(islice(hosted, GROUPS_NAMED_MAX)))
-            more = len(hosted) - GROUPS_NAMED_MAX
+            seen = [name for name in hosted if self._sees(name)]
+            names = ", ".join(sorted(islice(seen, GROUPS_NAMED_MAX)))
+            more = len(seen) - GROUPS_NAMED_MAX
+            others = f"; it hosts {names}{f' and {more} more' if more > 0 else ''}" if seen else ""
             raise error_for(
                 ResponseCode.UNKNOWN_GROUP,
-                f"node {self._node.config.self_id} does not host group {group!r}; it hosts "
-                f"{names}{f' and {more} more' if more > 0 else ''}",
+                f"node {self._node.config.self_id} does not host group {group!r}{others}",
             )
         if self._identity and group == self._group:
             self._check_identity(replica, group)
@@ -316,6 +347,8 @@ class ClientRequests:
             frame.attachment, count=request.count, entry_bytes_max=limits.entry_bytes_max
         )
         entry = system_entry_of(block)
+        if self._permit is not None and (named := transactional_id_of(entry)) is not None:
+            check_right(self._permit, on_transactional_id(Operation.WRITE, named))
         check_proposal(block, begin=0 if entry is None else 1)
         if not bodies_fit(block):
             raise UnexpectedArgumentError("a body does not fit its CRC; send the block again")
@@ -395,6 +428,8 @@ class ClientRequests:
                 f"{request.begin_index}, {request.bytes_max}, {request.wait_ms}"
             )
 
+        if request.machine and not self._may_know_places():
+            request = msgspec.structs.replace(request, machine="")
         if connection.yields_to_interactive:
             bytes_max = min(request.bytes_max, FETCH_BYTES_BESIDE_INTERACTIVE_MAX)
             request = msgspec.structs.replace(request, bytes_max=bytes_max)
@@ -404,10 +439,17 @@ class ClientRequests:
 
         replica.fetch(request, answer, self)
 
+    def _may_know_places(self) -> bool:
+        """Whether the client may know where files are; else it is sent what they hold."""
+        permit = self._permit
+        return permit is None or permit.sees(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+
     def _metadata(self, connection: Connection, frame: Frame, request: MetadataRequest) -> None:
-        replicas = self._node.replicas.items()
-        placed = [name for name, one in replicas if not one.placement.misplaced_text]
-        names = [request.group] if request.group else placed
+        names = [request.group]
+        if not request.group:
+            replicas = self._node.replicas.items()
+            placed = [name for name, one in replicas if not one.placement.misplaced_text]
+            names = [name for name in placed if self._sees(name)]
         self._answer_metadata(connection, frame, [self._placed_replica(name) for name in names])
 
     def _answer_metadata(
@@ -502,7 +544,8 @@ class ClientRequests:
 def _of_groups(
     client: ClientRequests, connection: Connection, frame: Frame, request: GroupsRequest
 ) -> None:
-    answer_groups_request(client._node, request, partial(client._answer, connection, frame))
+    answer = partial(client._answer, connection, frame)
+    answer_groups_request(client._node, request, answer, client._sees)
 
 
 def _consumer(

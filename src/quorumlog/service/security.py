@@ -1,7 +1,6 @@
 """Requests about users, ACLs and quotas: answered from what `__cluster` holds, and changed there.
 
-They are for administrators: until rights are enforced, whoever reaches the port counts as one, as
-for all administration.
+They are for those who may describe and alter the cluster; where nobody is judged, everybody may.
 """
 
 from collections.abc import Callable, Iterable

@@ -9,6 +9,7 @@ from quorumlog.model.errors import QuorumlogError
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node, wall_ms
 from quorumlog.service.audit import audit_of
+from quorumlog.service.authorization import RefusalLines
 from quorumlog.service.file_rights import warn_of_open_files
 from quorumlog.service.kafka_clients import KafkaService
 from quorumlog.service.login_gate import LoginGate
@@ -34,7 +35,7 @@ class ServedNode:
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._outlets = MetricOutlets(config)
-        self._kafka = KafkaService(config)
+        self._kafka = KafkaService(config, RefusalLines(time.monotonic))
         attachments.update(self._kafka.attachments)
         tokens = token_rules(config)
         audit = audit_of(config, now=time.monotonic, wall_ms=wall_ms)
@@ -50,7 +51,8 @@ class ServedNode:
 
     def _handler_of(self, node: Node) -> ConnectionHandler:
         """Return the handler of a client's connection."""
-        requests = requests_of(node, self._kafka.consumers, self._kafka.security)
+        kafka = self._kafka
+        requests = requests_of(node, kafka.consumers, kafka.security, kafka.authorizer)
         return requests if self._logins is None else LoginGate(self._logins, requests)
 
     async def start(self) -> None:

@@ -1,5 +1,6 @@
 """Requests of a client of a node that traces appends."""
 
+from quorumlog.auth.permits import Authorizer
 from quorumlog.node.instruments import Tracer
 from quorumlog.node.node import Node, monotonic_us
 from quorumlog.service.consumers import ConsumerService
@@ -18,8 +19,9 @@ class TracedRequests(ClientRequests):
         tracer: Tracer,
         consumers: ConsumerService | None,
         security: SecurityService | None,
+        authorizer: Authorizer | None,
     ) -> None:
-        super().__init__(node, consumers, security)
+        super().__init__(node, consumers, security, authorizer)
         self._tracer = tracer
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
@@ -33,9 +35,10 @@ def requests_of(
     node: Node,
     consumers: ConsumerService | None = None,
     security: SecurityService | None = None,
+    authorizer: Authorizer | None = None,
 ) -> ClientRequests:
-    """Return the handler of a client's connection; for the other two see there."""
+    """Return the handler of a client's connection; see `ClientRequests`."""
     tracer = node.instruments.tracer
     if tracer is None:
-        return ClientRequests(node, consumers, security)
-    return TracedRequests(node, tracer, consumers, security)
+        return ClientRequests(node, consumers, security, authorizer)
+    return TracedRequests(node, tracer, consumers, security, authorizer)

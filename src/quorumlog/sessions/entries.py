@@ -273,6 +273,15 @@ def is_transactional(entry: SystemEntry) -> bool:
     return isinstance(entry, InitTransactions | EndTransaction)
 
 
+def transactional_id_of(entry: SystemEntry | None) -> bytes | None:
+    """Return the transactional id in whose name an entry is appended; None: in nobody's."""
+    if isinstance(entry, SessionEntry):
+        return None if entry.part is None else entry.part.transactional_id
+    if isinstance(entry, InitTransactions | EndTransaction):
+        return entry.transactional_id
+    return None
+
+
 _KINDS: Final = (SessionEntry, InitTransactions, EndTransaction, *LEADERS_ENTRIES)
 
 

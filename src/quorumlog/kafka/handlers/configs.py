@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from quorumlog.auth.acls import CLUSTER_NAME, Operation, ResourceType
+from quorumlog.auth.permits import Right
 from quorumlog.kafka.broker_view import BrokerAddress, BrokerView
 from quorumlog.kafka.codec import encode_response
 from quorumlog.kafka.config_entries import (
@@ -56,9 +58,8 @@ _Refusal: TypeAlias = tuple[ErrorCode, str]
 
 async def handle_describe_configs(context: RequestContext, request: Any) -> Answer:
     """Describe configs: all of a resource, or those that are named."""
-    describe = partial(
-        _describe, _Known(context.broker), request.resources, context.header, request
-    )
+    refusals = [_refused(context, one, Operation.DESCRIBE_CONFIGS) for one in request.resources]
+    describe = partial(_describe, _Known(context.broker), refusals, context.header, request)
     if len(request.resources) <= ON_LOOP_MAX:
         answer, problems = describe()
     else:
@@ -101,16 +102,22 @@ class _Known:
 
 
 def _describe(
-    known: _Known, resources: Sequence[Any], header: RequestHeader, request: Any
+    known: _Known,
+    refusals: Sequence[_Refusal | None],
+    header: RequestHeader,
+    request: Any,
 ) -> tuple[bytes, list[_Refusal]]:
-    """Return the answer, and what is wrong with the request."""
+    """Return the answer, and what is wrong with the request.
+
+    `refusals`: of each resource why the client may not have it described, unless it may.
+    """
     results, problems = [], list[_Refusal]()
-    for place, one in enumerate(resources):
-        found: list[ConfigEntry] | _Refusal = (
-            known.entries(one.resource_type, one.resource_name)
-            if place < DESCRIBED_MAX
-            else (ErrorCode.POLICY_VIOLATION, _TOO_MANY)
-        )
+    for place, (one, refused) in enumerate(zip(request.resources, refusals, strict=True)):
+        found: list[ConfigEntry] | _Refusal = ErrorCode.POLICY_VIOLATION, _TOO_MANY
+        if refused is not None:
+            found = refused
+        elif place < DESCRIBED_MAX:
+            found = known.entries(one.resource_type, one.resource_name)
         result = {"resource_type": one.resource_type, "resource_name": one.resource_name}
         if isinstance(found, tuple):
             problems.append(found)
@@ -176,7 +183,8 @@ async def _alter(
     outcomes: list[_Refusal] = [(ErrorCode.NONE, "")] * len(asked)
     altered = []
     async for place, one in context.in_turns(enumerate(asked)):
-        found = _problem_of(context.broker, one, repeated) or resource_of(one)
+        refused = _refused(context, one, Operation.ALTER_CONFIGS)
+        found = refused or _problem_of(context.broker, one, repeated) or resource_of(one)
         if isinstance(found, tuple):
             outcomes[place] = found
         else:
@@ -206,6 +214,13 @@ async def _alter(
             for one, (error, text) in zip(asked, outcomes, strict=True)
         ]
     }
+
+
+def _refused(context: RequestContext, resource: Any, operation: Operation) -> _Refusal | None:
+    """Return why the client may not describe or alter the configs of a resource; None: it may."""
+    if resource.resource_type == _TOPIC:
+        return context.rights.refused_topic(operation, resource.resource_name)
+    return context.rights.refused(Right(operation, ResourceType.CLUSTER, CLUSTER_NAME))
 
 
 def _topic_of(resource: Any) -> str | None:

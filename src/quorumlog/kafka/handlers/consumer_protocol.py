@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.broker_view import TopicView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
@@ -17,12 +18,24 @@ from quorumlog.kafka.groups.consumers import (
     HeartbeatAnswer,
     by_topic,
 )
+from quorumlog.kafka.groups.coordinator import AnyGroup
 from quorumlog.kafka.groups.group import GroupState
 from quorumlog.kafka.groups.log_topics import LogTopic, topic_of
-from quorumlog.kafka.handlers.groups import REASONS, TEXT_MAX, answered, group_error, group_of
+from quorumlog.kafka.handlers.groups import (
+    REASONS,
+    TEXT_MAX,
+    answered,
+    group_error,
+    group_of,
+    operations_on,
+)
 from quorumlog.machine.cluster.commands import ITEMS_MAX
 
 _FIRST_WITH_PATTERNS: Final = 1
+_UNSEEN: Final = (
+    "the client may not describe all topics that it subscribes to, or that its regular expression "
+    "matches"
+)
 _OF_THE_PROTOCOL: Final = 1
 """The type of a member that uses the consumer protocol."""
 
@@ -42,10 +55,14 @@ async def handle_consumer_group_heartbeat(context: RequestContext, request: Any)
         # fenced while its coordinator changed. So it gives up what it has, and joins without.
         text = "who joins has no partitions: it gives up those that it has first"
         answer = HeartbeatAnswer(ErrorCode.FENCED_MEMBER_EPOCH, text=text)
+    elif not _may_subscribe(context, request):
+        answer = HeartbeatAnswer(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text=_UNSEEN)
     else:
         future = asyncio.get_running_loop().create_future()
         context.services.coordinator.heartbeat(name, _asked(context, request), answered(future))
         answer = await future
+        if answer.error is ErrorCode.NONE and not _may_have(context, answer.assigned):
+            answer = HeartbeatAnswer(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text=_UNSEEN)
     if answer.error is not ErrorCode.NONE:
         text = answer.text or REASONS[answer.error]
         context.note_error(answer.error, text, group=name, member=request.member_id)
@@ -57,6 +74,29 @@ async def handle_consumer_group_heartbeat(context: RequestContext, request: Any)
         "heartbeat_interval_ms": context.services.coordinator.protocol_settings.interval_ms,
         "assignment": None if assigned is None else {"topic_partitions": _numbers(assigned)},
     }
+
+
+def _may_subscribe(context: RequestContext, request: Any) -> bool:
+    """Whether the client may describe the topics that a member subscribes to."""
+    rights = context.rights
+    if rights.permit is None:
+        return True
+    named = request.subscribed_topic_names or ()
+    pattern = getattr(request, "subscribed_topic_regex", None)
+    matched = context.services.coordinator.patterns.matched(pattern) if pattern else ()
+    return all(rights.may_topic(Operation.DESCRIBE, one) for one in (*named, *matched))
+
+
+def _may_have(context: RequestContext, assigned: Partitions | None) -> bool:
+    """Whether the client may describe the topics whose partitions a member is assigned.
+
+    A member may have subscribed to them by a regular expression, before they were made.
+    """
+    if context.rights.permit is None or not assigned:
+        return True
+    known = context.broker.topics_by_id
+    names = {known[topic_id].name for topic_id, _ in assigned if topic_id in known}
+    return all(context.rights.may_topic(Operation.DESCRIBE, one) for one in names)
 
 
 def _problem_of(context: RequestContext, request: Any) -> str:
@@ -121,8 +161,13 @@ def _numbers(partitions: Partitions) -> list[dict[str, Any]]:
 async def handle_consumer_group_describe(context: RequestContext, request: Any) -> Answer:
     """Answer the members of groups by the consumer protocol, with what they have and shall have."""
     found: list[dict[str, Any]] = []
+    wants_operations = request.include_authorized_operations
     async for name in context.in_turns(dict.fromkeys(request.group_ids)):
-        group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
+        group: AnyGroup | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if context.rights.may_group(Operation.DESCRIBE, name):
+            group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
+        if isinstance(group, ProtocolGroup) and not _sees_topics_of(context, group):
+            group = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not isinstance(group, ProtocolGroup):
             error = group if isinstance(group, ErrorCode) else ErrorCode.GROUP_ID_NOT_FOUND
             text = REASONS[error]
@@ -148,9 +193,23 @@ async def handle_consumer_group_describe(context: RequestContext, request: Any) 
                     _described(context, group, one)
                     async for one in context.in_turns(list(group.members))
                 ],
+                **operations_on(context, name, are_wanted=wants_operations),
             }
         )
     return {"groups": found}
+
+
+def _sees_topics_of(context: RequestContext, group: ProtocolGroup) -> bool:
+    """Whether the client may describe all topics that a group uses (as Kafka's brokers ask)."""
+    rights = context.rights
+    if rights.permit is None:
+        return True
+    by_id = context.broker.topics_by_id
+    used = {one for member in group.members for one in member.subscription.topics}
+    for member in group.members:
+        held = member.held.assigned | group.target.of(member.member_id)
+        used.update(by_id[topic_id].name for topic_id, _ in held if topic_id in by_id)
+    return all(rights.sees_topic(Operation.DESCRIBE, one) for one in used)
 
 
 def _described(context: RequestContext, group: ProtocolGroup, member: Consumer) -> dict[str, Any]:

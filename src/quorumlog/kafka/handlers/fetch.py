@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.context import ELEMENTS_PER_TURN
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.fetch import (
@@ -135,7 +136,11 @@ class _Fetching:
         name = named if topic is None else topic.name
         if topic is not None:
             self._request.context.accessed((name,), "Read")
+        forbidden = self._forbidden(asked, None if topic is None else topic.name)
         for one in partitions:
+            if forbidden is not None:
+                self._refuse(found, named, one, forbidden)
+                continue
             if topic is None:
                 self._refuse(found, name, one, Refusal(unknown, f"there is no topic {named}"))
                 continue
@@ -158,6 +163,23 @@ class _Fetching:
             asked_here = asked_of.setdefault(replica, [])
             asked_here.append(_Asked(found, len(found), name, one.partition, read))
             found.append(FetchedPartition(one.partition))
+
+    def _forbidden(self, asked: FetchTopic, known: str | None) -> Refusal | None:
+        """Return why the client may not read a topic; None: it may, or no topic has the id.
+
+        Who may not describe a topic is not told that its id is one. `known`: its name.
+        """
+        rights = self._request.context.rights
+        if rights.permit is None or (asked.topic_id is not None and known is None):
+            return None
+        name = known or asked.name or ""
+        refused = rights.refused_topic(Operation.READ, name)
+        if refused is None or asked.topic_id is None:
+            return refused
+        if rights.sees_topic(Operation.DESCRIBE, name):
+            return refused
+        text = f"there is no topic {topic_id_text(asked.topic_id)}"
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_ID, text)
 
     def _refuse(
         self,
@@ -275,6 +297,13 @@ class _Fetching:
         replica.partition_reads.read(reads, self._room, answer, owner, at_least_one=at_least_one)
 
     def _take(self, asked: _Asked, result: ReadBatches) -> None:
+        # the right may have been taken away while it waited
+        forbidden = self._request.context.rights.refused_topic(Operation.READ, asked.topic)
+        if forbidden is not None:
+            error, text = forbidden
+            self._request.context.note_error(error, text, topic=asked.topic)
+            asked.slot[asked.number] = self._failed(asked.partition, error)
+            return
         if result.code is not ResponseCode.SUCCESS:
             error = error_of(result.code)
             where: dict[str, str | int] = {"topic": asked.topic, "partition": asked.partition}

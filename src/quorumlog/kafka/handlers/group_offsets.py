@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
@@ -11,7 +12,7 @@ from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
 from quorumlog.kafka.groups.coordinator import FORGOTTEN_MAX, AnyGroup
 from quorumlog.kafka.groups.group_saves import SAVE_MS
 from quorumlog.kafka.groups.log_topics import topic_of
-from quorumlog.kafka.handlers.groups import group_error, group_of, note
+from quorumlog.kafka.handlers.groups import group_of, judged_group_error, note
 from quorumlog.machine.cluster.commands import (
     OFFSET_METADATA_MAX,
     DeleteOffsets,
@@ -80,7 +81,7 @@ async def offsets_to_commit(
             place = topic.name, one.partition_index
             judged: OffsetToCommit | ErrorCode = error
             if error is ErrorCode.NONE:
-                judged = judge_offset(context.broker, None, topic.name, one)
+                judged = judge_offset(context, None, topic.name, one)
             if isinstance(judged, ErrorCode):
                 outcomes[place] = judged
             else:
@@ -90,14 +91,16 @@ async def offsets_to_commit(
 
 
 def judge_offset(
-    broker: BrokerView, log: LogToRead | None, topic: str, asked: Any
+    context: RequestContext, log: LogToRead | None, topic: str, asked: Any
 ) -> OffsetToCommit | ErrorCode:
     """Return the offset of a partition as it is to be committed, or why it cannot be.
 
     `log`: what the group reads instead of topics.
     """
+    if not context.rights.may_topic(Operation.READ, topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     number, metadata = asked.partition_index, asked.committed_metadata or ""
-    topic_id = _id_of(broker, log, topic, number)
+    topic_id = _id_of(context.broker, log, topic, number)
     if topic_id is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if len(metadata) > OFFSET_METADATA_MAX:
@@ -175,7 +178,7 @@ async def handle_offset_fetch(context: RequestContext, request: Any) -> Answer:
     has_passed = context.services.coordinator.is_current() and await context.broker.barrier(SAVE_MS)
     answers = []
     for one in asked:
-        error = group_error(context, one.group_id)
+        error = judged_group_error(context, one.group_id, Operation.DESCRIBE)
         if error is ErrorCode.NONE and not has_passed:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients know no other one
         if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_EPOCHS:
@@ -223,14 +226,19 @@ async def _fetched(
             wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
     topics = []
     for name, numbers in wanted.items():
+        is_named, judged = asked.topics is not None, error
+        if is_named and not context.rights.may_topic(Operation.DESCRIBE, name):
+            judged = error if error is not ErrorCode.NONE else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not is_named and not context.rights.sees_topic(Operation.DESCRIBE, name):
+            continue
         known = log if log is not None and name == log.name else by_name.get(name)
         topic_id = b"" if known is None else known.topic_id
         partitions = []
         async for number in context.in_turns(dict.fromkeys(numbers)):
-            found, fault = offsets.get((topic_id, number), _UNKNOWN), error
-            if found.offset < 0:  # librdkafka would never begin at such a one
-                found = _UNKNOWN
-            is_told = requires_stable and error is ErrorCode.NONE
+            found, fault = offsets.get((topic_id, number), _UNKNOWN), judged
+            if judged is not ErrorCode.NONE or found.offset < 0:
+                found = _UNKNOWN  # librdkafka would never begin at an offset below 0
+            is_told = requires_stable and judged is ErrorCode.NONE
             if is_told and transactions.has_pending(asked.group_id, (topic_id, number)):
                 found, fault = _UNKNOWN, ErrorCode.UNSTABLE_OFFSET_COMMIT
             partitions.append(
@@ -264,7 +272,9 @@ async def handle_offset_delete(context: RequestContext, request: Any) -> Answer:
         async for one in context.in_turns(topic.partitions):
             place = topic.name, one.partition_index
             topic_id = _id_of(context.broker, log, *place)
-            if topic_id is None:
+            if not context.rights.may_topic(Operation.READ, topic.name):
+                outcomes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif topic_id is None:
                 outcomes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif topic.name in subscribed:
                 outcomes[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -319,7 +329,9 @@ async def handle_delete_groups(context: RequestContext, request: Any) -> Answer:
     outcomes: dict[str, ErrorCode] = {}
     forgotten = []
     async for name in context.in_turns(dict.fromkeys(request.groups_names)):
-        group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
+        group: AnyGroup | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if context.rights.may_group(Operation.DELETE, name):
+            group = group_of(context, name, ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ErrorCode):
             outcomes[name] = group
         elif not group.is_unused:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from quorumlog.auth.acls import Operation, ResourceType
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
@@ -64,6 +65,9 @@ REASONS: Final = {
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "the cluster has no room for more committed offsets",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group are subscribed to the topic",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "a right on the consumer group is missing",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "a right on the topic is missing",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a right on the transactional id is missing",
 }
 """What errors mean, for people."""
 
@@ -81,6 +85,13 @@ def group_error(context: RequestContext, group: str) -> ErrorCode:
     if not context.services.coordinator.is_current():
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.NONE
+
+
+def judged_group_error(context: RequestContext, group: str, operation: Operation) -> ErrorCode:
+    """Return as `group_error` does, or that the client may not do something with the group."""
+    if not context.rights.may_group(operation, group):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return group_error(context, group)
 
 
 def group_of(
@@ -273,7 +284,10 @@ async def handle_list_groups(context: RequestContext, request: Any) -> Answer:
     wanted = {one.lower() for one in getattr(request, "states_filter", None) or ()}
     types = {one.lower() for one in getattr(request, "types_filter", None) or ()}
     groups = []
+    sees_all = context.rights.sees_cluster(Operation.DESCRIBE)
     async for name in context.in_turns(coordinator.names() if is_current else ()):
+        if not (sees_all or context.rights.sees_group(Operation.DESCRIBE, name)):
+            continue
         found = coordinator.find(name)
         if found is None or (wanted and found.state.lower() not in wanted):
             continue
@@ -301,8 +315,11 @@ async def handle_describe_groups(context: RequestContext, request: Any) -> Answe
     found: list[dict[str, Any]] = []
     is_told = context.header.version >= _FIRST_WITH_NOT_FOUND
     unknown = ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE
+    wants_operations = getattr(request, "include_authorized_operations", False)
     async for name in context.in_turns(dict.fromkeys(request.groups)):
-        group = _classic_group_of(context, name, unknown)
+        group: ConsumerGroup | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if context.rights.may_group(Operation.DESCRIBE, name):
+            group = _classic_group_of(context, name, unknown)
         if isinstance(group, ErrorCode):
             if group is not unknown:  # clients ask for groups of both protocols by their names
                 note(context, group, name)
@@ -334,6 +351,15 @@ async def handle_describe_groups(context: RequestContext, request: Any) -> Answe
                     }
                     async for one in context.in_turns(list(group.members))
                 ],
+                **operations_on(context, name, are_wanted=wants_operations),
             }
         )
     return {"groups": found}
+
+
+def operations_on(context: RequestContext, group: str, *, are_wanted: bool) -> dict[str, Any]:
+    """Return the field that says what the client may do with a group, if it wants to know that."""
+    if not are_wanted:
+        return {}
+    operations = context.rights.operations(ResourceType.CONSUMER_GROUP, group)
+    return {"authorized_operations": set(map(int, operations))}

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import error_of
 from quorumlog.kafka.fetch import READS_COMMITTED
@@ -17,6 +18,8 @@ _NO_BYTES: Final = 0
 async def handle_locate_batches(context: RequestContext, request: Any) -> Answer:
     """Say where batches from an offset on are in files, if they are on the reader's machine."""
     topic, number = request.topic, request.partition
+    if not context.rights.sees_cluster(Operation.DESCRIBE):
+        return {"is_same_machine": False}  # it tells paths; records can be fetched all the same
     led = led_partition(context.broker, topic, number)
     if isinstance(led, Refusal):
         return _refused(context, led, topic, number)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.context import ELEMENTS_PER_TURN, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
@@ -20,7 +21,7 @@ from quorumlog.kafka.handlers.group_offsets import (
     note_outcomes,
     parts_of,
 )
-from quorumlog.kafka.handlers.groups import group_error
+from quorumlog.kafka.handlers.groups import judged_group_error
 from quorumlog.kafka.offset_commit import offset_commit_answer, read_offset_commit
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.machine.cluster.commands import (
@@ -106,7 +107,7 @@ class OffsetCommit:
         self._left = 0
         """Commands that are not answered."""
         self._has_epochs = False
-        self._error = group_error(context, asked.group_id)
+        self._error = judged_group_error(context, asked.group_id, Operation.READ)
         # in which it is judged; there may be another one later
         self._term = context.services.coordinator.term
         record = context.broker.consumer_groups.get(asked.group_id)
@@ -161,7 +162,7 @@ class OffsetCommit:
         place = topic, asked.partition_index
         judged: OffsetToCommit | ErrorCode = self._error
         if judged is ErrorCode.NONE:
-            judged = judge_offset(self._context.broker, self._log, topic, asked)
+            judged = judge_offset(self._context, self._log, topic, asked)
         if isinstance(judged, ErrorCode):
             self._outcomes[place] = judged
         else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
 from quorumlog.kafka.fetch import READS_COMMITTED
@@ -74,6 +75,10 @@ def _look_up(
         text = "the request names the partition more than once; ask for one time in each request"
         take(Refusal(ErrorCode.INVALID_REQUEST, text))
         return
+    refused = context.rights.refused_topic(Operation.DESCRIBE, topic)
+    if refused is not None:
+        take(refused)
+        return
     time_ms = asked.timestamp
     if topic.startswith(LOG_PREFIX):
         take(_end_of_log(context, topic.removeprefix(LOG_PREFIX), time_ms))
@@ -138,9 +143,7 @@ async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) 
     gathering = Gathering[Refusal]()
     for topic in request.topics:
         async for one in context.in_turns(topic.partitions):
-            led = led_partition(
-                context.broker, topic.topic, one.partition, one.current_leader_epoch
-            )
+            led = _described(context, topic.topic, one)
             if isinstance(led, Refusal) or one.leader_epoch < led.replica.core.term:
                 continue
             if led.replica not in unsure:
@@ -163,6 +166,14 @@ async def handle_offset_for_leader_epoch(context: RequestContext, request: Any) 
     }
 
 
+def _described(context: RequestContext, topic: str, asked: Any) -> LedPartition | Refusal:
+    """Return a partition that this node leads, and that the client may describe."""
+    refused = context.rights.refused_topic(Operation.DESCRIBE, topic)
+    if refused is not None:
+        return refused
+    return led_partition(context.broker, topic, asked.partition, asked.current_leader_epoch)
+
+
 def _confirm(replica: Replica, take: Callable[[Refusal], None]) -> None:
     """Have a leader confirmed; NONE says that it is."""
     replica.partition_reads.confirm(lambda code, text: take(Refusal(error_of(code), text)))
@@ -174,7 +185,7 @@ def _epoch_end(
     asked: Any,
     confirmed: Mapping[Replica, Refusal | None],
 ) -> dict[str, Any]:
-    found = led_partition(context.broker, topic, asked.partition, asked.current_leader_epoch)
+    found = _described(context, topic, asked)
     ends = None
     if isinstance(found, LedPartition) and asked.leader_epoch >= found.replica.core.term:
         outcome = confirmed.get(found.replica) or _NOT_CONFIRMED
@@ -203,7 +214,10 @@ async def handle_delete_records(context: RequestContext, request: Any) -> Answer
     for topic in request.topics:
         async for one in context.in_turns(topic.partitions):
             take = gathering.expect()
-            found = led_partition(context.broker, topic.name, one.partition_index)
+            found: LedPartition | Refusal | None
+            found = context.rights.refused_topic(Operation.DELETE, topic.name)
+            if found is None:
+                found = led_partition(context.broker, topic.name, one.partition_index)
             if isinstance(found, Refusal):
                 take(found)
             else:

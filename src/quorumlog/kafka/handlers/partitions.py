@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from quorumlog.auth.acls import Operation
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
-from quorumlog.kafka.led_partitions import Refusal, find_partition, led_partition
+from quorumlog.kafka.led_partitions import LedPartition, Refusal, find_partition, led_partition
 
 PRODUCERS_MAX: Final = 10_000
 """Producers that one answer describes; those of further partitions are to be asked for again. All
@@ -84,7 +85,10 @@ async def handle_describe_producers(context: RequestContext, request: Any) -> An
     for topic in request.topics:
         partitions = []
         async for number in context.in_turns(topic.partition_indexes):
-            led = led_partition(context.broker, topic.name, number)
+            led: LedPartition | Refusal | None
+            led = context.rights.refused_topic(Operation.READ, topic.name)
+            if led is None:
+                led = led_partition(context.broker, topic.name, number)
             producers = []
             if not isinstance(led, Refusal):
                 producers = led.replica.partition_reads.producers(led.channel)

@@ -1,10 +1,12 @@
 """Produce: record batches of a request become entries of the groups that hold their partitions."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from quorumlog.auth.acls import Operation, ResourceType
+from quorumlog.auth.permits import Right
 from quorumlog.kafka.broker_view import PartitionView
 from quorumlog.kafka.errors import ErrorCode, error_of, error_of_fault
 from quorumlog.kafka.handlers.topics import create_missing, creates_missing
@@ -46,6 +48,7 @@ _UNKNOWN_TRANSACTIONS: Final = "__cluster does not say now which transactions ar
 _SEND_EARLIER: Final = "a batch before it was refused; that one is to be sent again first"
 _TOO_EARLY: Final = frozenset({ResponseCode.SEQUENCE_GAP, ResponseCode.UNKNOWN_PRODUCER})
 """Codes of a batch that may be in order once those before it are there."""
+_NO_TRANSACTIONAL_ID: Final = "a transactional batch is sent without its transactional id"
 _NO_ROOM: Final = "group {} {} within {} ms; nothing was appended"
 
 
@@ -71,7 +74,9 @@ def _start(request: PendingRequest, parsed: ProduceRequest) -> None:
     request.is_awaited = parsed.acks != ACKS_NONE
     request.context.accessed((name for name, _ in parsed.topics), "Write")
     production, topics = _Production(request, parsed), request.context.broker.topics
-    missing = [name for name, _ in parsed.topics if name not in topics]
+    missing = [
+        name for name, _ in parsed.topics if name not in topics and name not in production.forbidden
+    ]
     if not missing or not creates_missing(request.context):
         production.go_on()
         return
@@ -111,6 +116,7 @@ class _Production:
         "_request",
         "_timer",
         "_used",
+        "forbidden",
     )
 
     def __init__(self, request: PendingRequest, parsed: ProduceRequest) -> None:
@@ -133,6 +139,8 @@ class _Production:
         """The batch, and the term, for which this was found out last."""
         self._is_alone = False
         self._timer: asyncio.TimerHandle | None = None
+        self.forbidden = _forbidden(request, parsed)
+        """Topics that the client may not write to."""
 
     def go_on(self) -> bool:
         """Append what has room; False: not all of it yet. See `rooms.Waiting`."""
@@ -216,6 +224,9 @@ class _Production:
 
     def _target(self, name: str, number: int) -> _Target | Refusal:
         services = self._request.context.services
+        if name in self.forbidden:
+            rights = self._request.context.rights
+            return rights.refusal(Operation.WRITE, ResourceType.TOPIC, name)
         broker = services.broker
         partition = find_partition(broker, name, number)
         if isinstance(partition, Refusal):
@@ -240,6 +251,10 @@ class _Production:
         before it refuses. What a new leader takes must not depend on an old view either.
         """
         services, replica = self._request.context.services, target.replica
+        forbidden = self._forbidden_transaction()
+        if forbidden is not None:
+            self._refuse(number, forbidden, header)
+            return True
         if replica.core.role is not Role.LEADER:
             return None  # and so it is refused
         topic, partition, _, _ = self._places[number]
@@ -255,6 +270,20 @@ class _Production:
             self._refuse(number, refusal, header)
             return True
         return None
+
+    def _forbidden_transaction(self) -> Refusal | None:
+        """Return why the client may not write in the transaction of a batch; None: it may.
+
+        Where rights count, a request names the transactional id: who knows the number of a
+        producer could write in its name.
+        """
+        rights = self._request.context.rights
+        name = self._parsed.transactional_id
+        if rights.permit is None:
+            return None
+        if name is None and not rights.permit.only_reports:
+            return Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONAL_ID)
+        return rights.refused(Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name or ""))
 
     def _ask_for_transactions(self, number: int, target: _Target, header: BatchHeader) -> None:
         """Go on once this node knows all that `__cluster` had committed by now."""
@@ -484,6 +513,14 @@ class _Production:
             for name, places in parsed.topics
         ]
         request.answered([produce_answer(request.header, topics)])
+
+
+def _forbidden(request: PendingRequest, parsed: ProduceRequest) -> Container[str]:
+    """Return the topics of a request that its client may not write to."""
+    rights = request.context.rights
+    if rights.permit is None:
+        return ()
+    return {name for name, _ in parsed.topics if not rights.may_topic(Operation.WRITE, name)}
 
 
 def _is_open(replica: Replica, partition: PartitionView) -> bool:

@@ -1,7 +1,7 @@
 """ACLs, passwords and quotas, as Kafka's admin clients describe and change them.
 
-They are for administrators: until rights are enforced, whoever reaches the port counts as one, as
-for all administration. Groups of quorumlog are no resources of Kafka: ACLs about them are neither
+They are for those who may describe and alter the cluster; where nobody is judged, everybody may.
+Groups of quorumlog are no resources of Kafka: ACLs about them are neither
 shown nor removed here.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from quorumlog.auth.acls import (
     ANY_HOST,
+    CLUSTER_NAME,
     Acl,
     AclFilter,
     Operation,
@@ -20,10 +21,11 @@ from quorumlog.auth.acls import (
     checked_acl,
     host_text,
 )
+from quorumlog.auth.permits import Right
 from quorumlog.auth.principals import principal, user_name
 from quorumlog.auth.quotas import CLIENT_ID, IP, USER, QuotaEntity, check_quota, checked_entity
 from quorumlog.auth.verifiers import verifier_of_salted
-from quorumlog.auth.view import SecurityView
+from quorumlog.auth.view import NO_SECURITY, SecurityView
 from quorumlog.kafka.codec import encode_response
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
@@ -61,6 +63,14 @@ async def _known(context: RequestContext) -> SecurityView:
         raise error_for(ResponseCode.TIMEOUT, "__cluster has no leader that answers")
     view: SecurityView = context.broker.security
     return view
+
+
+def _refused(context: RequestContext, operation: Operation) -> _Outcome | None:
+    """Return why the client may not do something with the cluster; None: it may."""
+    refused = context.rights.refused(Right(operation, ResourceType.CLUSTER, CLUSTER_NAME))
+    if refused is not None:
+        context.note_error(refused.error, refused.text)
+    return refused
 
 
 def _asker(context: RequestContext) -> tuple[str, str]:
@@ -187,6 +197,9 @@ def _alter_acls(
 
 async def handle_create_acls(context: RequestContext, request: Any) -> Answer:
     """Add ACLs; those that cannot be added do not hinder others."""
+    refused = _refused(context, Operation.ALTER)
+    if refused is not None:
+        return {"results": [_fields(refused)] * len(request.creations)}
     outcomes: list[_Outcome] = [_DONE] * len(request.creations)
     acls: list[tuple[int, Acl]] = []
     async for place, one in context.in_turns(enumerate(request.creations)):
@@ -224,13 +237,17 @@ def _created(one: Any) -> Acl:
 
 async def handle_delete_acls(context: RequestContext, request: Any) -> Answer:
     """Remove the ACLs that filters mean, as they are known when the request comes."""
-    try:
-        view = await _known(context)
-    except RequestError as failure:
-        outcome = error_of(failure.code), str(failure)
-        _note(context, [outcome])
-        failed = {**_fields(outcome), "matching_acls": []}
-        return {"filter_results": [failed for _ in request.filters]}
+    failed = _refused(context, Operation.ALTER)
+    view = NO_SECURITY
+    if failed is None:
+        try:
+            view = await _known(context)
+        except RequestError as failure:
+            failed = error_of(failure.code), str(failure)
+            _note(context, [failed])
+    if failed is not None:
+        told = {**_fields(failed), "matching_acls": []}
+        return {"filter_results": [told for _ in request.filters]}
     results = []
     left = DESCRIBED_MAX
     async for asked in context.in_turns(request.filters):
@@ -308,6 +325,9 @@ async def handle_alter_user_scram_credentials(context: RequestContext, request: 
     by_user: dict[str, list[Any]] = {}
     for one in (*request.deletions, *request.upsertions):
         by_user.setdefault(one.name, []).append(one)
+    refused = _refused(context, Operation.ALTER)
+    if refused is not None:
+        return {"results": [{"user": name, **_fields(refused)} for name in by_user]}
     deleted = {id(one) for one in request.deletions}
     outcomes: dict[str, _Outcome] = {}
     changes: list[tuple[str, UserChange]] = []
@@ -409,23 +429,28 @@ def _entity_fields(entity: Iterable[tuple[str, str | None]]) -> list[dict[str, A
 
 async def handle_alter_client_quotas(context: RequestContext, request: Any) -> Answer:
     """Set and remove quotas; what is wrong for one entity does not hinder others."""
-    outcomes: list[_Outcome] = [_DONE] * len(request.entries)
+    refused = _refused(context, Operation.ALTER_CONFIGS)
+    outcomes: list[_Outcome] = [refused or _DONE] * len(request.entries)
     changes: list[tuple[int, QuotaChange]] = []
     seen: set[QuotaEntity] = set()
     async for place, entry in context.in_turns(enumerate(request.entries)):
+        if refused is not None:
+            break
         try:
             found = _quota_changes(entry, seen)
         except UnexpectedArgumentError as error:
             outcomes[place] = ErrorCode.INVALID_REQUEST, str(error)
         else:
             changes += [(place, one) for one in found]
-    for some in _in_parts(() if request.validate_only else changes):
+    is_asked = refused is None and not request.validate_only
+    for some in _in_parts(changes if is_asked else ()):
         command = AlterQuotas(*_asker(context), [change for _, change in some])
         done = await _altered(context, command, len(some))
         for (place, _), outcome in zip(some, done, strict=True):
             if outcomes[place] == _DONE:
                 outcomes[place] = outcome
-    _note(context, outcomes)
+    if refused is None:
+        _note(context, outcomes)
     return {
         "entries": [
             {

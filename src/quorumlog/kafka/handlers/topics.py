@@ -6,9 +6,11 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
+from quorumlog.auth.acls import Operation, ResourceType
 from quorumlog.kafka.config_entries import problem_of_lengths, topic_entries
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode, error_of
+from quorumlog.kafka.led_partitions import Refusal
 from quorumlog.machine.cluster.commands import (
     DEFAULT,
     AnyCommand,
@@ -26,7 +28,7 @@ from quorumlog.model.audit_events import AuditedEvent
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
-from quorumlog.model.wording import counted
+from quorumlog.model.wording import counted, topic_id_text
 
 TIMEOUT_MS_MIN: Final = 1_000
 """Least time to carry out a request, also for clients that state less."""
@@ -173,6 +175,8 @@ def _problem_of(
     """Return why a topic of a request is not created, as far as that is known here."""
     if asked.name in repeated:
         return ErrorCode.INVALID_REQUEST, _NAMED_TWICE
+    if not context.rights.may_create(asked.name):
+        return context.rights.refusal(Operation.CREATE, ResourceType.TOPIC, asked.name)
     if problem := problem_of_name(asked.name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
     if asked.assignments:
@@ -207,6 +211,9 @@ def _created(
     if done is None or error is not ErrorCode.NONE or configs is None:
         return {**answer, "configs": None}
     told = place < CONFIGS_TOLD_MAX
+    if not context.rights.sees_topic(Operation.DESCRIBE_CONFIGS, name):
+        told = False
+        answer["topic_config_error_code"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     entries = topic_entries(configs, context.broker.defaults) if told else ()
     return {
         **answer,
@@ -226,14 +233,19 @@ def creates_missing(context: RequestContext) -> bool:
 
 
 async def create_missing(context: RequestContext, names: Sequence[str]) -> None:
-    """Create topics that clients ask for, if that is allowed here, and wait for their leaders."""
+    """Create topics that clients ask for, if that is allowed here, and wait for their leaders.
+
+    Those that the client may not create are left out.
+    """
     broker = context.broker
     if not creates_missing(context):
         return
     missing = [
         name
         for name in dict.fromkeys(names)
-        if name not in broker.topics and not problem_of_name(name)
+        if name not in broker.topics
+        and not problem_of_name(name)
+        and context.rights.may_create(name)
     ]
     if not missing:
         return
@@ -264,6 +276,8 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, text)
         elif (name or topic_id) in repeated:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+        elif (refused := _refused_deletion(context, name, topic_id)) is not None:
+            outcomes.refuse(place, *refused)
         elif name is not None:
             known = context.broker.topics.get(name)
             if known is not None:  # if the command comes again, it spares a topic made since
@@ -283,6 +297,25 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
             async for place, (name, topic_id) in context.in_turns(_once(asked, lambda one: one))
         ]
     }
+
+
+def _refused_deletion(
+    context: RequestContext, name: str | None, topic_id: UUID | None
+) -> Refusal | None:
+    """Return why the client may not delete a topic; None: it may, or there is none of this id.
+
+    Who may not describe a topic is not told that its id is one.
+    """
+    if name is None and topic_id is not None:
+        known = context.broker.topics_by_id.get(topic_id.bytes)
+        if known is None:
+            return None
+        name = known.name
+        if not context.rights.sees_topic(Operation.DESCRIBE, name):
+            context.rights.may_topic(Operation.DELETE, name)  # reports it
+            text = f"there is no topic of id {topic_id_text(topic_id.bytes)}"
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_ID, text)
+    return None if name is None else context.rights.refused_topic(Operation.DELETE, name)
 
 
 def _deleted(
@@ -306,6 +339,8 @@ async def handle_create_partitions(context: RequestContext, request: Any) -> Ans
     async for place, one in context.in_turns(enumerate(request.topics)):
         if one.name in repeated:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+        elif (refused := context.rights.refused_topic(Operation.ALTER, one.name)) is not None:
+            outcomes.refuse(place, *refused)
         elif one.name not in context.broker.topics and (problem := problem_of_name(one.name)):
             outcomes.refuse(place, ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         elif one.assignments:

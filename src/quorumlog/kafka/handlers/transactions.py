@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from quorumlog.auth.acls import Operation, ResourceType
+from quorumlog.kafka.broker_view import PartitionView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
@@ -40,6 +42,9 @@ _REASONS: Final = {
     ErrorCode.INVALID_TXN_STATE: "there is no transaction that this could be done to",
     ErrorCode.POLICY_VIOLATION: "the cluster has no room for more of them (docs/kafka.md, Limits)",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a right on the transactional id is missing",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "a right on the topic is missing",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "a right on the consumer group is missing",
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the consumer group reads a log, by quorumlog's own "
     "Consumer, and has no offsets of topics: use another group",
 }
@@ -65,6 +70,13 @@ def _fault(context: RequestContext, name: str) -> ErrorCode:
     if not context.services.transactions.is_current():
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.NONE
+
+
+def _judged_fault(context: RequestContext, name: str, operation: Operation) -> ErrorCode:
+    """Return as `_fault` does, or that the client may not do something with the id."""
+    if not context.rights.may(operation, ResourceType.TRANSACTIONAL_ID, name):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return _fault(context, name)
 
 
 def _fault_of_group(context: RequestContext, name: str, group: str) -> ErrorCode:
@@ -94,6 +106,10 @@ async def handle_init_producer_id(context: RequestContext, request: Any) -> Answ
     """
     name = request.transactional_id
     if name is None:
+        refused = context.rights.refused_idempotence()
+        if refused is not None:
+            context.note_error(refused.error, refused.text)
+            return {"error_code": refused.error, "producer_id": NO_PRODUCER, "producer_epoch": -1}
         try:
             producer_id = await context.services.producer_ids.take()
         except RequestError as failed:
@@ -120,12 +136,15 @@ async def handle_add_partitions_to_txn(context: RequestContext, request: Any) ->
     """Take partitions into a transaction: all of them, or none."""
     name = request.v3_and_below_transactional_id
     asked = Producer(name, request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    error = _fault(context, name)
+    error = _judged_fault(context, name, Operation.WRITE)
     outcomes: dict[tuple[str, int], ErrorCode] = {}
     places = []
     for topic in request.v3_and_below_topics:
         async for number in context.in_turns(topic.partitions):
-            found = find_partition(context.broker, topic.name, number)
+            found: PartitionView | Refusal | None
+            found = context.rights.refused_topic(Operation.WRITE, topic.name)
+            if found is None:
+                found = find_partition(context.broker, topic.name, number)
             outcomes[topic.name, number] = error
             if isinstance(found, Refusal) and error is ErrorCode.NONE:
                 outcomes[topic.name, number] = found.error
@@ -180,7 +199,11 @@ async def handle_add_offsets_to_txn(context: RequestContext, request: Any) -> An
 async def handle_txn_offset_commit(context: RequestContext, request: Any) -> Answer:
     """Note offsets that are committed if the transaction is."""
     asked = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
-    error = _fault_of_group(context, asked.transactional_id, request.group_id)
+    error = _judged_fault(context, asked.transactional_id, Operation.WRITE)
+    if error is ErrorCode.NONE and not context.rights.may_group(Operation.READ, request.group_id):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if error is ErrorCode.NONE:
+        error = _fault_of_group(context, asked.transactional_id, request.group_id)
     member = NO_MEMBER
     if error is ErrorCode.NONE and context.header.version >= _FIRST_WITH_MEMBERS:
         found_member = _member_of(context, request)
@@ -246,7 +269,7 @@ async def handle_describe_transactions(context: RequestContext, request: Any) ->
     """Answer what is known of transactional ids."""
     answers = []
     async for name in context.in_turns(dict.fromkeys(request.transactional_ids)):
-        error = _fault(context, name)
+        error = _judged_fault(context, name, Operation.DESCRIBE)
         record = context.broker.transactions.records.get(name)
         if error is ErrorCode.NONE and record is None:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -262,7 +285,7 @@ def _described(context: RequestContext, record: TransactionRecord) -> dict[str, 
     topics: dict[str, list[int]] = {}
     for topic_id, number in record.partitions:
         topic = context.broker.topics_by_id.get(topic_id)
-        if topic is not None:
+        if topic is not None and context.rights.sees_topic(Operation.DESCRIBE, topic.name):
             topics.setdefault(topic.name, []).append(number)
     return {
         "error_code": ErrorCode.NONE,
@@ -294,6 +317,8 @@ async def handle_list_transactions(context: RequestContext, request: Any) -> Ans
         async for record in context.in_turns(context.broker.transactions.records.values()):
             is_wanted = not states or record.state in states
             is_wanted &= not producers or record.producer_id in producers
+            right = Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, record.transactional_id
+            is_wanted = is_wanted and context.rights.sees(*right)
             is_old = record.is_open and now_ms - record.started_ms > least_ms
             if is_wanted and (least_ms < 0 or is_old):
                 listed.append(

@@ -15,7 +15,13 @@ from quorumlog.client.contexts import OpenContext
 from quorumlog.client.security import Security
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
-from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.errors import (
+    NetworkError,
+    QuorumlogError,
+    RemoteProtocolError,
+    error_for,
+)
 from quorumlog.model.messages.client import StoreLocation
 from quorumlog.model.wording import topic_id_text
 from quorumlog.records.batch import BatchHeader
@@ -51,6 +57,10 @@ _UNKNOWN: Final = {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
 }
+_FORBIDDEN: Final = (
+    "topic {!r} cannot be read: it does not exist, or the user may not describe and read it "
+    "(whoever administers the cluster gives the rights by 'quorumlog acl add')"
+)
 
 Value = TypeVar("Value")
 
@@ -281,7 +291,7 @@ class RemoteBrokers:
             "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
         }
         answer = self._ask(address, ApiKey.LIST_OFFSETS, values)
-        failed: PassingError | None = None
+        failed: QuorumlogError | None = None
         for topic in answer.topics:
             for one in topic.partitions:
                 part = Part(topic.name, one.partition_index)
@@ -594,6 +604,10 @@ def _leaders_in(answer: Message, *, of_all: bool) -> dict[Part, NamedLeader]:
     for topic in answer.topics:
         if topic.error_code in _UNKNOWN or (of_all and topic.is_internal):
             continue
+        if topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            if of_all:
+                continue
+            raise error_for(ResponseCode.NOT_AUTHORIZED, _FORBIDDEN.format(topic.name))
         if topic.error_code:
             raise PassingError(f"topic {topic.name}: {_words(topic.error_code)}")
         raw_id = topic.topic_id.bytes
@@ -605,7 +619,10 @@ def _leaders_in(answer: Message, *, of_all: bool) -> dict[Part, NamedLeader]:
     return found
 
 
-def _failed(part: Part, code: int) -> PassingError:
+def _failed(part: Part, code: int) -> QuorumlogError:
+    """Return what a broker has refused; it passes, unless the user lacks a right."""
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return error_for(ResponseCode.NOT_AUTHORIZED, _FORBIDDEN.format(part.topic))
     return PassingError(f"partition {part}: {_words(code)}")
 
 

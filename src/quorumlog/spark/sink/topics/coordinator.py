@@ -30,6 +30,7 @@ from quorumlog.model.config import parse_address
 from quorumlog.model.errors import (
     DeadlineExceededError,
     InternalError,
+    NotAuthorizedError,
     ProducerFencedError,
     RequestError,
     TransactionAbortedError,
@@ -61,6 +62,8 @@ _RAISED: Final[dict[int, type[RequestError]]] = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionAbortedError,
     ErrorCode.INVALID_REQUEST: UnexpectedArgumentError,
     ErrorCode.POLICY_VIOLATION: UnsupportedError,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorizedError,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: NotAuthorizedError,
 }
 
 

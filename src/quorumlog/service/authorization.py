@@ -1,0 +1,116 @@
+"""Who may do what at a node: what its connections are judged by, and lines about refusals."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.auth.acls import Operation, ResourceType, word_of
+from quorumlog.auth.needs import DATA_REQUESTS, NEEDS, is_own_password
+from quorumlog.auth.permits import Authorizer, Permit, Refused, Right, refusal_text
+from quorumlog.auth.view import SecurityView
+from quorumlog.log_events import log_event
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP, NodeConfig
+from quorumlog.model.errors import error_for
+from quorumlog.model.messages.base import Message, Request
+from quorumlog.model.messages.client import AppendRequest
+from quorumlog.model.wording import shortened
+
+logger = logging.getLogger(__name__)
+
+REFUSALS_MAX: Final = 1_024
+"""Principals and resources whose last line is remembered. While all had it within the last minute,
+no other one has a line."""
+PAUSE_S: Final = 60.0
+"""Time between two lines about the same principal and resource, in seconds."""
+_UNKNOWN: Final = "{} is not allowed to anybody, as it is not known which rights it needs"
+_CLOSED: Final = (
+    "nobody reads or writes group {} but the brokers: use topics, by the Kafka protocol; "
+    "'quorumlog acl' and 'quorumlog user' show who may do what"
+)
+
+
+def refusal_of(permit: Permit, message: Message) -> str:
+    """Return why a request is refused, for people; empty: the client may have it."""
+    needs = NEEDS.get(type(message)) if isinstance(message, Request) else None
+    if needs is None or not isinstance(message, Request):
+        return _UNKNOWN.format(type(message).__name__)
+    if isinstance(message, DATA_REQUESTS) and _is_of_brokers(message.group):
+        is_writing = isinstance(message, AppendRequest)
+        operation = Operation.WRITE if is_writing else Operation.READ
+        right = Right(operation, ResourceType.GROUP, message.group)
+        if not permit.refuse(right, always=message.group == CLUSTER_GROUP):
+            return _CLOSED.format(message.group)
+    if is_own_password(message, permit.principal):
+        return ""
+    missing = permit.first_refused(needs(message))
+    return "" if missing is None else refusal_text(permit.principal, missing)
+
+
+def check_right(permit: Permit, rights: tuple[Right, ...]) -> None:
+    """Raise `NotAuthorizedError` unless a client has one of some rights."""
+    right = permit.first_refused((rights,))
+    if right is not None:
+        raise error_for(ResponseCode.NOT_AUTHORIZED, refusal_text(permit.principal, right))
+
+
+def _is_of_brokers(group: str) -> bool:
+    return group == CLUSTER_GROUP or PARTITION_GROUP.fullmatch(group) is not None
+
+
+class RefusalLines:
+    """Writes a line about a refusal, one a minute about a principal and resource.
+
+    `now` reads a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._last: dict[tuple[str, ResourceType, str], tuple[float, int]] = {}
+        """When the last line was written, the longest ago first, and how many were left out."""
+
+    def __call__(self, refused: Refused) -> None:
+        """Take a refusal (see `Authorizer`)."""
+        operation, kind, name = refused.right
+        left_out = self._left_out((refused.principal, kind, name))
+        if left_out is None:
+            return
+        log_event(
+            logger,
+            logging.WARNING,
+            "a right is missing" if refused.is_enforced else "a right would be missing",
+            principal=refused.principal,
+            operation=word_of(operation),
+            resource=f"{word_of(kind)}:{shortened(name)}",
+            remote=refused.address,
+            lines_left_out=left_out,
+        )
+
+    def _left_out(self, key: tuple[str, ResourceType, str]) -> int | None:
+        """Return how many lines were left out before this one; None: it is left out, too."""
+        now, last = self._now(), self._last
+        since, left_out = last.get(key, (-PAUSE_S, 0))
+        if now - since < PAUSE_S:
+            last[key] = since, left_out + 1
+            return None
+        if key not in last and len(last) >= REFUSALS_MAX:
+            first = next(iter(last))
+            if now - last[first][0] < PAUSE_S:
+                return None
+            del last[first]
+        last.pop(key, None)
+        last[key] = now, 0
+        return left_out
+
+
+def authorizer_of(
+    config: NodeConfig,
+    view: Callable[[], SecurityView],
+    refused: Callable[[Refused], None],
+) -> Authorizer | None:
+    """Return what a node with a configuration judges by; None: everybody may do everything."""
+    security = config.security
+    if security is None or security.authorization == "off":
+        return None
+    only_reports = security.authorization == "log"
+    return Authorizer(view, frozenset(security.super_users), refused, only_reports=only_reports)

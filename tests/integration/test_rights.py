@@ -1,0 +1,440 @@
+"""What clients of a node may do by their rights, on both of its ports.
+
+Each key of Kafka's protocol is asked for by clients with each right. The table is this test's own:
+it says what is meant, whatever the product's table has. Who a client is, the test says: how clients
+prove it is tested elsewhere (`test_kafka_logins`, `test_logins`).
+"""
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+import quorumlog.errors as qe
+from kafka_client import Client as KafkaClient
+from kafka_client import fetch_values, produce_request, until
+from kafka_peer import sent
+from login_cluster import SECONDS, login_node
+from quorumlog import Client
+from quorumlog.client.consumer import Consumer
+from quorumlog.kafka.requests import SPOKEN, ApiKey
+from quorumlog.machine.cluster.commands import AlterAcls, CreateTopics, NewTopic
+from record_batches import batch_of
+from rights import acl
+
+FORBIDDEN = {29, 30, 31, 53}
+ROLES = {
+    "anonymous": (),
+    "nothing": ("read topic other", "read consumers other", "write transaction other"),
+    "describe": (
+        "describe topic t",
+        "describe consumers c",
+        "describe transaction x",
+        "describe cluster",
+    ),
+    "read": ("read topic t", "read consumers c"),
+    "write": ("write topic t", "write transaction x", "write transaction s"),
+    "both": ("read topic t", "read consumers c", "write topic t", "write transaction x"),
+    "operate": (
+        *(f"{word} topic t" for word in ("alter", "delete", "alter_configs")),
+        "create topic n",
+        "delete topic n",
+        "describe_configs topic n",
+        "delete consumers c",
+        "alter cluster",
+        "alter_configs cluster",
+    ),
+    "super": (),
+}
+OF_TOPIC = {"describe", "read", "write", "both", "operate"}
+ALL = {*ROLES} - {"super"}
+WRITES = {"write", "both"}
+TOPIC_ID = os.urandom(16)
+PRODUCER = {"producer_id": 5, "producer_epoch": 0}
+T = {"transactional_id": "x"}
+C = {"group_id": "c"}
+MEMBER = {**C, "generation_id": 1, "member_id": "m", "group_instance_id": None}
+CONFIGS = {"validate_only": True}
+OFFSET = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1}
+OFFSETS = [{"name": "t", "partitions": [{**OFFSET, "committed_metadata": ""}]}]
+
+
+def configs(kind, name, **more):
+    one = {"name": "retention.ms", "value": "60000", **more}
+    return {"resources": [{"resource_type": kind, "resource_name": name, "configs": [one]}]}
+
+
+TABLE = [
+    (ApiKey.LIST_OFFSETS, 6, {
+        "replica_id": -1, "isolation_level": 0,
+        "topics": [{"name": "t", "partitions": [
+            {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]}],
+    }, OF_TOPIC),
+    (ApiKey.METADATA, 12, {
+        "topics": [{"topic_id": None, "name": "t"}], "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": True,
+    }, OF_TOPIC),
+    (ApiKey.OFFSET_COMMIT, 8, {
+        "group_id": "c", "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_instance_id": None, "topics": OFFSETS,
+    }, {"read", "both"}),
+    (ApiKey.OFFSET_FETCH, 7, {
+        **C, "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": False,
+    }, {"describe", "read", "both", "operate"}),
+    (ApiKey.OFFSET_FETCH, 8, {
+        "groups": [{**C, "topics": None}], "require_stable": False,
+    }, {"describe", "read", "both", "operate"}),
+    (ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["c"]},
+     {"describe", "read", "both", "operate"}),
+    (ApiKey.FIND_COORDINATOR, 3, {"key_type": 1, "key": "x"}, {"describe", *WRITES}),
+    (ApiKey.JOIN_GROUP, 6, {
+        **C, "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "member_id": "",
+        "group_instance_id": None, "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }, {"read", "both"}),
+    (ApiKey.HEARTBEAT, 4, MEMBER, {"read", "both"}),
+    (ApiKey.LEAVE_GROUP, 4, {
+        **C, "members": [{"member_id": "m", "group_instance_id": None}]}, {"read", "both"}),
+    (ApiKey.SYNC_GROUP, 5, {
+        **MEMBER, "protocol_type": "consumer", "protocol_name": "range", "assignments": [],
+    }, {"read", "both"}),
+    (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["c"], "include_authorized_operations": True},
+     {"describe", "read", "both", "operate"}),
+    (ApiKey.LIST_GROUPS, 4, {"states_filter": []}, ALL),
+    (ApiKey.API_VERSIONS, 3, {"client_software_name": "x", "client_software_version": "1"}, ALL),
+    (ApiKey.CREATE_TOPICS, 6, {
+        "topics": [{"name": "n", "num_partitions": 1, "replication_factor": -1,
+                    "assignments": [], "configs": []}],
+        "timeout_ms": 5_000, "validate_only": True,
+    }, {"operate"}),
+    (ApiKey.DELETE_TOPICS, 6, {"topics": [{"name": "n", "topic_id": None}], "timeout_ms": 5_000},
+     {"operate"}),
+    (ApiKey.CREATE_PARTITIONS, 3, {
+        "topics": [{"name": "t", "count": 3, "assignments": None}],
+        "timeout_ms": 5_000, "validate_only": True,
+    }, {"operate"}),
+    (ApiKey.DELETE_RECORDS, 2, {
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 0}]}],
+        "timeout_ms": 5_000,
+    }, {"operate"}),
+    (ApiKey.INIT_PRODUCER_ID, 4, {
+        "transactional_id": None, "transaction_timeout_ms": 1_000,
+        "producer_id": -1, "producer_epoch": -1,
+    }, WRITES),
+    (ApiKey.INIT_PRODUCER_ID, 4, {
+        **T, "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1,
+    }, WRITES),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, {
+        "replica_id": -1, "topics": [{"topic": "t", "partitions": [
+            {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}],
+    }, OF_TOPIC),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, 3, {
+        "v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 5,
+        "v3_and_below_producer_epoch": 0,
+        "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
+    }, WRITES),
+    (ApiKey.ADD_OFFSETS_TO_TXN, 3, {**T, **PRODUCER, **C}, {"both"}),
+    (ApiKey.END_TXN, 3, {**T, **PRODUCER, "committed": True}, WRITES),
+    (ApiKey.TXN_OFFSET_COMMIT, 3, {
+        **T, **PRODUCER, **MEMBER, "topics": OFFSETS,
+    }, {"both"}),
+    (ApiKey.DESCRIBE_CONFIGS, 4, {
+        "resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}],
+        "include_synonyms": False, "include_documentation": False,
+    }, {"operate"}),
+    (ApiKey.DESCRIBE_CONFIGS, 4, {
+        "resources": [{"resource_type": 4, "resource_name": "", "configuration_keys": None}],
+        "include_synonyms": False, "include_documentation": False,
+    }, {"operate"}),
+    (ApiKey.ALTER_CONFIGS, 2, {**configs(2, "t"), **CONFIGS}, {"operate"}),
+    (ApiKey.ALTER_CONFIGS, 2, {**configs(4, ""), **CONFIGS}, {"operate"}),
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {
+        **configs(2, "t", config_operation=0), **CONFIGS}, {"operate"}),
+    (ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}, {"describe", "operate"}),
+    (ApiKey.DELETE_GROUPS, 2, {"groups_names": ["c"]}, {"operate"}),
+    (ApiKey.ELECT_LEADERS, 2, {
+        "election_type": 0, "timeout_ms": 1_000,
+        "topic_partitions": [{"topic": "t", "partitions": [0]}],
+    }, {"operate"}),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, {"timeout_ms": 1_000, "topics": []}, {"operate"}),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout_ms": 1_000, "topics": None},
+     {"describe", "operate"}),
+    (ApiKey.OFFSET_DELETE, 0, {
+        **C, "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}]}, set()),
+    (ApiKey.DESCRIBE_CLUSTER, 1, {
+        "include_cluster_authorized_operations": True, "endpoint_type": 1}, ALL),
+    (ApiKey.DESCRIBE_PRODUCERS, 0, {
+        "topics": [{"name": "t", "partition_indexes": [0]}]}, {"read", "both"}),
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["x"]}, {"describe", *WRITES}),
+    (ApiKey.LIST_TRANSACTIONS, 1, {
+        "state_filters": [], "producer_id_filters": [], "duration_filter": -1}, ALL),
+    (ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, {
+        **C, "member_id": "m", "member_epoch": 7, "instance_id": None, "rack_id": None,
+        "rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"],
+        "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": None,
+    }, {"read", "both"}),
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, {
+        "group_ids": ["c"], "include_authorized_operations": False},
+     {"describe", "read", "both", "operate"}),
+    (ApiKey.JOIN_SINK, 0, {
+        "sink": "s", "run_id": "r", "batch_id": 1, "transactional_id": None}, {"write"}),
+    (ApiKey.END_SINK_BATCH, 1, {
+        "sink": "s", "run_id": "other", "batch_id": 1, "committed": False, "is_last": False,
+        "rows": -1, "attempts": [],
+    }, {"write"}),
+    (ApiKey.LOCATE_BATCHES, 1, {
+        "topic": "t", "partition": 0, "first_offset": 0, "end_offset": 1, "machine": "m",
+        "isolation_level": 0,
+    }, {"read", "both"}),
+    (ApiKey.FETCH, 12, fetch_values(0), {"read", "both"}),
+]  # fmt: skip
+"""Key, version, request, and who may have it besides super users. Produce comes last, by hand."""
+LOGINS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """A node that judges, with topics and groups; nobody logs in there."""
+    place = tmp_path_factory.mktemp("rights")
+    with login_node(
+        place,
+        groups=("g", "hidden"),
+        login="none",
+        authorization="on",
+        super_users=["User:super"],
+    ) as node:
+        topics = [NewTopic("t", TOPIC_ID, 1), NewTopic("hidden", os.urandom(16), 1)]
+        node.run(node.broker.execute(CreateTopics(topics), SECONDS * 1_000))
+        for one in topics:
+            assert node.run(node.broker.wait_open([one.topic_id], SECONDS * 1_000))
+        give(node, *(acl(f"User:{role}", text) for role in ROLES for text in ROLES[role]))
+        yield node
+
+
+def alter(node, added, removed):
+    async def applied():
+        broker = node.broker
+        await broker.execute(AlterAcls("User:super", "", added, removed), SECONDS * 1_000)
+        version = broker.view.security
+        acls = {one for found in version.acls.values() for one in found}
+        assert acls.issuperset(added)
+        assert acls.isdisjoint(removed)
+
+    node.run(applied())
+
+
+def give(node, *acls):
+    alter(node, list(acls), [])
+
+
+def take(node, *acls):
+    alter(node, [], list(acls))
+
+
+async def become(connections, socket, principal):
+    """Have the node take the client with this socket for somebody."""
+    host, port = socket.getsockname()[:2]
+    while True:
+        for one in list(connections):
+            if one.remote_address == f"{host}:{port}":
+                one.principal = principal
+                return
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def kafka_client(node, principal):
+    host, port = node.kafka.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await become(
+        node.served._kafka._listener.connections, writer.get_extra_info("socket"), principal
+    )
+    try:
+        yield KafkaClient(reader, writer)
+    finally:
+        writer.close()
+
+
+def principal_of(role):
+    return "User:ANONYMOUS" if role == "anonymous" else f"User:{role}"
+
+
+def errors_in(answer):
+    """Return all error codes in an answer, at whatever depth."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from errors_in(value)
+    elif isinstance(answer, list):
+        for one in answer:
+            yield from errors_in(one)
+
+
+def is_allowed(answer):
+    return FORBIDDEN.isdisjoint(errors_in(answer.to_dict()))
+
+
+# -- Kafka's port -------------------------------------------------------------------------------
+
+
+def test_the_table_has_each_key_that_is_spoken():
+    assert {key for key, *_ in TABLE} | {ApiKey.PRODUCE} | LOGINS == set(SPOKEN)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_kafka_client_may_have_what_its_rights_say_and_nothing_else(node, role):
+    found = {}
+    async with kafka_client(node, principal_of(role)) as client:
+        for place, (key, version, values, _) in enumerate(TABLE):
+            client.writer.write(sent(key, version, values))
+            found[place, key.name] = is_allowed(await client.answer(key, version))
+        (answer,) = await client.produce(batch_of(range(1)))
+    expected = {
+        (place, key.name): role == "super" or role in allowed
+        for place, (key, _, _, allowed) in enumerate(TABLE)
+    }
+    assert found == expected
+    assert (answer.error_code == 0) is (role in {*WRITES, "super"})
+
+
+METADATA = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": True}
+
+
+def uuid_of(topic_id):
+    return UUID(bytes=topic_id)
+
+
+async def test_a_hidden_topic_is_told_from_no_absent_one(node):
+    names = [{"topic_id": None, "name": name} for name in ("t", "hidden", "absent")]
+    async with kafka_client(node, "User:describe") as client:
+        found = await client.ask(ApiKey.METADATA, 12, topics=names, **METADATA)
+        by_name = {one.name: one for one in found.topics}
+        assert {name: one.error_code for name, one in by_name.items()} == {
+            "t": 0,
+            "hidden": 29,
+            "absent": 29,
+        }
+        assert by_name["hidden"].partitions == by_name["absent"].partitions == []
+        assert by_name["t"].authorized_operations == {8}
+        found = await client.ask(ApiKey.METADATA, 12, topics=None, **METADATA)
+        assert [one.name for one in found.topics] == ["t"]
+        hidden = node.broker.topics["hidden"].topic_id
+        ids = [{"topic_id": one, "name": None} for one in (TOPIC_ID, hidden, os.urandom(16))]
+        ids = [one | {"topic_id": uuid_of(one["topic_id"])} for one in ids]
+        found = await client.ask(ApiKey.METADATA, 12, topics=ids, **METADATA)
+        assert [one.error_code for one in found.topics] == [0, 100, 100]
+
+
+async def test_a_topic_that_may_not_be_read_is_unknown_by_its_id_to_whom_may_not_describe_it(node):
+    for role, error in (("nothing", 100), ("describe", 29), ("read", 0)):
+        async with kafka_client(node, principal_of(role)) as client:
+            found = await client.fetch(0, version=13, topic_id=uuid_of(TOPIC_ID))
+            assert found.error_code == error
+
+
+async def test_topics_are_created_for_those_who_may_create_them(node):
+    names = [{"topic_id": None, "name": name} for name in ("made-1", "made-2")]
+    give(node, acl("User:maker", "describe topic *"), acl("User:maker", "create topic made-1"))
+    async with kafka_client(node, "User:maker") as client:
+        found = await client.ask(ApiKey.METADATA, 12, topics=names, **METADATA)
+    assert {one.name: one.error_code for one in found.topics} == {"made-1": 0, "made-2": 3}
+    assert "made-2" not in node.broker.topics
+
+
+async def test_a_request_of_several_topics_is_answered_for_those_that_are_allowed(node):
+    values = fetch_values(0)
+    values["topics"] += fetch_values(0, topic="hidden")["topics"]
+    async with kafka_client(node, "User:read") as client:
+        found = await client.ask(ApiKey.FETCH, 12, **values)
+    errors = {one.topic: one.partitions[0].error_code for one in found.responses}
+    assert errors == {"t": 0, "hidden": 29}
+
+
+async def waits(node, principal):
+    """Wait until the node has a request of somebody's under way."""
+    connections = node.served._kafka._listener.connections
+    await until(
+        lambda: any(one.principal == principal and not one.is_idle for one in list(connections))
+    )
+
+
+async def test_a_fetch_that_waits_ends_with_the_refusal_once_the_right_is_gone(node):
+    right = acl("User:carol", "read topic t")
+    give(node, right)
+    async with kafka_client(node, "User:carol") as carol, kafka_client(node, "User:super") as root:
+        end = (await carol.fetch(0)).high_watermark
+        values = fetch_values(end, wait_ms=SECONDS * 1_000)
+        waiting = asyncio.ensure_future(carol.ask(ApiKey.FETCH, 12, **values))
+        await waits(node, "User:carol")
+        take(node, right)
+        assert not waiting.done()
+        assert (await root.produce(batch_of(range(1))))[0].error_code == 0
+        found = (await waiting).responses[0].partitions[0]
+        assert (found.error_code, found.records) == (29, b"")
+        assert (await carol.fetch(0)).error_code == 29
+
+
+async def test_a_transactional_batch_without_its_transactional_id_is_refused(node):
+    give(node, acl("User:dave", "write topic t"))
+    batch = batch_of(range(1), producer_id=5, epoch=0, sequence=0, is_transactional=True)
+    async with kafka_client(node, "User:dave") as client:
+        client.writer.write(produce_request(batch))
+        found = await client.answer(ApiKey.PRODUCE, 9)
+    assert found.responses[0].partition_responses[0].error_code == 53
+
+
+# -- the node's own port --------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def native_client(node, principal, group="g"):
+    """A client whose connections the node takes for somebody's."""
+    listener = node.served.node.listener
+    taken = asyncio.create_task(_name_all(listener, principal))
+    try:
+        async with Client(node.address, group, timeout_ms=10_000) as client:
+            yield client
+    finally:
+        taken.cancel()
+
+
+async def _name_all(listener, principal):
+    while True:
+        for one in list(listener.connections):
+            if one.principal == "User:ANONYMOUS":
+                one.principal = principal
+        await asyncio.sleep(0)
+
+
+async def test_a_client_without_the_right_is_told_so_at_once_and_nothing_was_done(node):
+    loop = asyncio.get_running_loop()
+    async with native_client(node, "User:nothing") as client:
+        began = loop.time()
+        with pytest.raises(qe.NotAuthorizedError, match=r"nothing may not .* group 'g'") as raised:
+            await client.append(b"x")
+        assert raised.value.outcome is qe.Outcome.DID_NOT_HAPPEN
+        assert loop.time() - began < 5
+
+
+async def test_who_may_write_appends_and_who_may_read_reads(node):
+    give(node, acl("User:erin", "write group g"), acl("User:frank", "read group g"))
+    async with native_client(node, "User:erin") as writer:
+        at = await writer.append(b"hello")
+        with pytest.raises(qe.NotAuthorizedError, match="erin may not read group 'g'"):
+            await writer.get(at.index)
+    async with native_client(node, "User:frank") as reader:
+        assert (await reader.get(at.index)).body == b"hello"
+        with pytest.raises(qe.NotAuthorizedError, match="frank may not write group 'g'"):
+            await reader.append(b"x")
+
+
+async def test_a_consumer_of_a_log_needs_rights_on_its_group_and_on_the_log(node):
+    give(node, acl("User:grace", "read group g"))
+    async with native_client(node, "User:grace"):
+        with pytest.raises(qe.NotAuthorizedError, match="read consumer group 'readers'"):
+            async with Consumer(node.address, group="readers", log="g") as consumer:
+                await anext(aiter(consumer))

@@ -1,0 +1,381 @@
+"""Which requests of our own protocol a client may have: each kind, for clients with each right.
+
+The table is this test's own: it says what is meant, whatever the product's table has.
+"""
+
+import uuid
+from types import SimpleNamespace
+
+import pytest
+
+from quorumlog.model.block import encode_block
+from quorumlog.model.codes import ResponseCode, Role
+from quorumlog.model.limits import Limits
+from quorumlog.model.messages import (
+    admin,
+    base,
+    client,
+    consumers,
+    groups,
+    machine,
+    transactions,
+)
+from quorumlog.node.request_bounds import RequestBounds
+from quorumlog.node.turn import Turn
+from quorumlog.service import requests
+from quorumlog.service.requests import ClientRequests
+from quorumlog.sessions.entries import InitTransactions, encode_session_block
+from quorumlog.sessions.entries import TransactionPart as Part
+from quorumlog.wire.frame import Frame
+from quorumlog.wire.kinds import CLIENT_KINDS, LOGIN_KINDS, MESSAGE_OF_KIND
+from rights import RightsOfTest
+
+OK, FORBIDDEN = ResponseCode.SUCCESS, ResponseCode.NOT_AUTHORIZED
+ID = uuid.UUID(int=7)
+ALICE = "User:alice"
+ROLES = {
+    "anonymous": (),
+    "nothing": ("read group other", "write group other", "describe group other"),
+    "describe": (
+        "describe group g",
+        "describe cluster",
+        "describe consumers c",
+        "describe transaction *",
+    ),
+    "read": ("read group g", "read consumers c"),
+    "write": ("write group g", f"write transaction {ID}"),
+    "operate": (
+        "alter group g",
+        "create group g",
+        "delete group g",
+        "alter cluster",
+    ),
+    "super": (),
+}
+CONSUMER = {
+    "group": "__cluster",
+    "consumer_group": "c",
+    "log": "g",
+    "identity": b"",
+    "partitions": 1,
+}
+G = {"group": "g"}
+REMOVE = admin.MemberAction.REMOVE
+SEES = {"describe", "read", "write", "operate"}
+TABLE = [
+    (30, client.MetadataRequest(group="g"), SEES),
+    (30, client.MetadataRequest(group=""), {*SEES, "anonymous", "nothing"}),
+    (30, client.MetadataRequest(group="__cluster"), {*SEES, "anonymous", "nothing"}),
+    (70, client.WatchLeaderRequest(group="__cluster"), {*SEES, "anonymous", "nothing"}),
+    (32, client.AppendRequest(**G, count=1), {"write"}),
+    (32, client.AppendRequest(**G, count=1, wants_results=True), set()),
+    (34, client.FetchRequest(**G, begin_index=0), {"read"}),
+    (34, client.FetchRequest(**G, begin_index=0, wait_ms=9, machine="m"), {"read"}),
+    (36, client.StatusRequest(**G), {"describe", "operate"}),
+    (38, admin.TransferRequest(**G, transferee_id="n1"), {"operate"}),
+    (
+        39,
+        admin.ChangeMembersRequest(**G, action=admin.MemberAction.REMOVE, node_id="n1"),
+        {"operate"},
+    ),
+    (40, admin.HistoryRequest(**G), {"describe", "operate"}),
+    (42, machine.QueryRequest(**G), {"read"}),
+    (44, machine.SnapshotRequest(**G), {"operate"}),
+    (
+        46,
+        transactions.TransactionalRequest(**G, transactional_id=ID.bytes, run_id=bytes(16)),
+        {"describe", "write"},
+    ),
+    (60, groups.CreateGroupRequest(**G, identity=bytes(16), peers="n0-h:1"), {"operate"}),
+    (61, groups.DeleteGroupRequest(**G), {"operate"}),
+    (62, groups.AlterGroupRequest(**G, identity=b"", settings={}, revision=1), {"operate"}),
+    (64, groups.ListGroupsRequest(**G), SEES),
+    (64, groups.ListGroupsRequest(group=""), {*SEES, "anonymous", "nothing"}),
+    (70, client.WatchLeaderRequest(**G), SEES),
+    (80, consumers.ConsumerHeartbeatRequest(**CONSUMER, member_id="m", epoch=0), {"read"}),
+    (82, consumers.CommitPositionsRequest(**CONSUMER, positions=[]), {"read"}),
+    (83, consumers.PositionsRequest(**CONSUMER), {"read", "describe"}),
+]
+"""Kind, request, and who may have it besides super users."""
+JUDGED = CLIENT_KINDS - LOGIN_KINDS
+"""Logins come before (`login_gate`)."""
+LIMITS = Limits()
+
+
+class Replica:
+    """A replica, as the handler sees it; it answers when it is told to."""
+
+    def __init__(self):
+        self.core = SimpleNamespace(
+            leader_id="n0",
+            term=3,
+            identity=b"",
+            role=Role.LEADER,
+            membership=SimpleNamespace(members=()),
+        )
+        self.config = SimpleNamespace(group="g")
+        self.placement = SimpleNamespace(misplaced_text="")
+        self.asked, self.waiting = [], []
+        self.pending_requests = SimpleNamespace(leaders=self)
+
+    def propose(self, block, answer, entry, level):
+        self.waiting.append(lambda: answer(client.AppendResponse(first_index=1), []))
+
+    def fetch(self, request, answer, client_):
+        self.asked.append(request)
+        self.waiting.append(lambda: answer(client.FetchResponse(count=1), [b"secret"]))
+
+    def query(self, request, body, answer, client_):
+        self.waiting.append(lambda: answer(OK, "", 5, b"secret"))
+
+    def wait(self, above_term, wait_ms, answer, client_):
+        self.waiting.append(answer)
+
+
+class Connected:
+    """A connection of a client to a node that hosts some groups, and what it was answered."""
+
+    remote_address = "192.0.2.1:5"
+    is_closed_loop = True
+    yields_to_interactive = False
+
+    def __init__(self, rights, principal=ALICE, group=""):
+        self.principal = principal
+        self.answers, self.unasked = [], []
+        self.replicas = {name: Replica() for name in ("g", "hidden", "__cluster", "pg-1")}
+        node = SimpleNamespace(
+            config=SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0"),
+            replicas=self.replicas,
+            failed_groups={},
+            request_bounds=RequestBounds(LIMITS, lambda: 0.0),
+            turn=Turn(lambda call: call()),
+        )
+        self.handler = ClientRequests(node, None, rights and rights.authorizer)
+        self.hello = base.Hello(cluster="c", node_id="", role="client", group=group)
+        self.handler.opened(self, self.hello)
+
+    def ask(self, message, attachment=b""):
+        self.handler.frame_received(self, Frame(1, message, memoryview(attachment)))
+        return self.answers[-1][0] if self.answers else None
+
+    def append(self, *entries, **fields):
+        block = b"".join(entries) or encode_block([b"x"])
+        count = fields.pop("count", 1)
+        return self.ask(client.AppendRequest(group="g", count=count, **fields), block)
+
+    def send(self, message, *, correlation_id=0, attachments=(), has_room=False):
+        if correlation_id:
+            self.answers.append((message, [bytes(one) for one in attachments]))
+        else:
+            self.unasked.append(message)
+        return True
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
+
+@pytest.fixture
+def rights():
+    return RightsOfTest()
+
+
+# -- each kind, with each right -----------------------------------------------------------------
+
+
+def test_the_table_has_each_kind_that_clients_send():
+    assert {kind for kind, _, _ in TABLE} == JUDGED
+    assert all(type(request) is MESSAGE_OF_KIND[kind] for kind, request, _ in TABLE)
+
+
+def principal_of(role):
+    return {"anonymous": "User:ANONYMOUS", "super": "User:root"}.get(role, ALICE)
+
+
+@pytest.fixture
+def handled(monkeypatch):
+    """Handlers that do nothing but answer."""
+
+    def handler(self, connection, frame, request):
+        self._answer(connection, frame, base.Response())
+
+    for kind in JUDGED:
+        monkeypatch.setitem(requests._HANDLERS, MESSAGE_OF_KIND[kind], handler)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_client_may_have_what_its_rights_say_and_nothing_else(handled, rights, role):
+    rights.give(ALICE, *ROLES[role])
+    connected = Connected(rights, principal_of(role))
+    found = {
+        place: connected.ask(request).code == OK for place, (_, request, _) in enumerate(TABLE)
+    }
+    assert found == {
+        place: role == "super" or role in allowed for place, (_, _, allowed) in enumerate(TABLE)
+    }
+
+
+def test_results_of_a_machine_need_the_right_to_read_beside_that_to_write(handled, rights):
+    rights.give(ALICE, "write group g", "read group g")
+    assert Connected(rights).append(wants_results=True).code == OK
+
+
+def test_who_may_create_groups_in_the_cluster_may_create_any(handled, rights):
+    rights.give(ALICE, "create cluster")
+    request = next(one for kind, one, _ in TABLE if kind == 60)
+    assert Connected(rights).ask(request).code == OK
+
+
+def test_a_request_without_a_line_in_the_table_is_refused(handled, monkeypatch, rights):
+    class NewRequest(base.Request, frozen=True, kw_only=True):
+        pass
+
+    handler = requests._HANDLERS[client.MetadataRequest]
+    monkeypatch.setitem(requests._HANDLERS, NewRequest, handler)
+    found = Connected(rights, "User:root").ask(NewRequest(group="g"))
+    assert found.code == FORBIDDEN
+    assert "not known which rights" in found.text
+
+
+@pytest.mark.parametrize("principal", [ALICE, "User:root"])
+@pytest.mark.parametrize("group", ["__cluster", "pg-1"])
+def test_nobody_reads_or_writes_groups_of_the_brokers(handled, rights, principal, group):
+    rights.give(ALICE, "all group *")
+    connected = Connected(rights, principal)
+    for request in (
+        client.AppendRequest(group=group, count=1),
+        client.FetchRequest(group=group, begin_index=0),
+        machine.QueryRequest(group=group),
+        transactions.TransactionalRequest(
+            group=group, transactional_id=bytes(16), run_id=bytes(16)
+        ),
+    ):
+        found = connected.ask(request)
+        assert found.code == FORBIDDEN
+        assert "brokers" in found.text
+    assert connected.ask(client.MetadataRequest(group=group)).code == OK
+
+
+def test_without_authorization_everybody_may_have_everything(handled):
+    connected = Connected(None, "User:ANONYMOUS")
+    assert {connected.ask(request).code for _, request, _ in TABLE} == {OK}
+
+
+def test_where_refusals_are_only_reported_all_are_served_but_the_log_of_the_cluster(handled):
+    rights = RightsOfTest(only_reports=True)
+    connected = Connected(rights)
+    assert {connected.ask(request).code for _, request, _ in TABLE} == {OK}
+    reported = {one.right for one in rights.refused}
+    assert len(reported) > 10
+    assert not any(one.is_enforced for one in rights.refused)
+    assert connected.ask(client.FetchRequest(group="pg-1", begin_index=0)).code == OK
+    assert connected.ask(client.FetchRequest(group="__cluster", begin_index=0)).code == FORBIDDEN
+    assert rights.refused[-1].is_enforced
+
+
+# -- what is told ---------------------------------------------------------------------------------
+
+
+def test_groups_that_do_not_exist_are_refused_as_those_that_are_hidden(rights):
+    rights.give(ALICE, "read group g")
+    connected = Connected(rights)
+    hidden = connected.ask(client.FetchRequest(group="hidden", begin_index=0))
+    absent = connected.ask(client.FetchRequest(group="absent", begin_index=0))
+    assert hidden.code == absent.code == FORBIDDEN
+    assert hidden.text.replace("hidden", "absent") == absent.text
+    assert absent.text.startswith("alice may not read group 'absent'")
+
+
+def test_who_asks_for_an_unknown_group_is_told_of_those_that_it_may_know(rights):
+    rights.give(ALICE, "describe group g", "describe group x*")
+    found = Connected(rights).ask(client.MetadataRequest(group="xyz"))
+    assert found.code == ResponseCode.UNKNOWN_GROUP
+    assert found.text.endswith("does not host group 'xyz'; it hosts g")
+    rights.take(ALICE, "describe group g")
+    found = Connected(rights).ask(client.MetadataRequest(group="xyz"))
+    assert found.text.endswith("does not host group 'xyz'")
+
+
+def test_a_list_of_groups_has_those_that_the_client_may_know(rights, monkeypatch):
+    monkeypatch.setattr(requests, "addresses_of", lambda membership: {})
+    rights.give(ALICE, "describe group g")
+    connected = Connected(rights)
+    for replica in connected.replicas.values():
+        replica.config.group = next(
+            name for name, one in connected.replicas.items() if one is replica
+        )
+    found = connected.ask(client.MetadataRequest(group=""))
+    assert [one.group for one in found.groups] == ["g"]
+
+
+def test_the_identity_of_a_group_is_told_to_those_who_may_know_the_group(rights):
+    connected = Connected(rights, group="g")
+    connected.replicas["g"].core.identity = bytes(16)
+    connected.handler.opened(connected, connected.hello)
+    assert connected.unasked == []
+    rights.give(ALICE, "read group g")
+    connected.handler.opened(connected, connected.hello)
+    assert [one.group for one in connected.unasked] == ["g"]
+
+
+@pytest.mark.parametrize(("acls", "machine_"), [((), ""), (("describe cluster",), "m")])
+def test_where_files_are_is_told_to_those_who_may_describe_the_cluster(rights, acls, machine_):
+    rights.give(ALICE, "read group g", *acls)
+    connected = Connected(rights)
+    connected.ask(client.FetchRequest(group="g", begin_index=0, machine="m"))
+    assert connected.replicas["g"].asked[0].machine == machine_
+
+
+def test_a_block_of_a_transaction_needs_the_right_to_its_transactional_id(rights):
+    part = Part(ID.bytes, 1, 1, 0)
+    blocks = [
+        (2, encode_session_block(1, 0, [b"x"], part=part)),
+        (1, InitTransactions(ID.bytes, bytes(16), 1_000).encode()),
+    ]
+    rights.give(ALICE, "write group g")
+    connected = Connected(rights)
+    assert connected.append(encode_session_block(1, 0, [b"x"]), count=2) is None  # it waits
+    for count, block in blocks:
+        found = connected.append(block, count=count)
+        assert found.code == FORBIDDEN
+        assert str(ID) in found.text
+    assert len(connected.replicas["g"].waiting) == 1
+    rights.give(ALICE, f"write transaction {ID}")
+    for count, block in blocks:
+        connected.append(block, count=count)
+    assert len(connected.replicas["g"].waiting) == 3
+
+
+# -- rights that are taken away -------------------------------------------------------------------
+
+WAITING = [
+    client.FetchRequest(group="g", begin_index=9, wait_ms=1_000),
+    machine.QueryRequest(group="g", wait_ms=1_000),
+    client.WatchLeaderRequest(group="g", wait_ms=1_000),
+]
+
+
+@pytest.mark.parametrize("request_", WAITING, ids=lambda one: type(one).__name__)
+def test_a_request_that_waits_ends_with_the_refusal_once_the_right_is_gone(rights, request_):
+    rights.give(ALICE, "read group g")
+    connected = Connected(rights)
+    assert connected.ask(request_) is None
+    rights.take(ALICE, "read group g")
+    connected.replicas["g"].waiting.pop()()
+    ((answer, attached),) = connected.answers
+    assert (answer.code, attached) == (FORBIDDEN, [])
+    assert connected.ask(request_).code == FORBIDDEN
+
+
+def test_an_append_that_was_taken_is_answered_as_it_is_though_the_right_is_gone(rights):
+    rights.give(ALICE, "write group g")
+    connected = Connected(rights)
+    connected.append()
+    rights.take(ALICE, "write group g")
+    connected.replicas["g"].waiting.pop()()
+    assert [one.code for one, _ in connected.answers] == [OK]
+    found = connected.append()
+    assert isinstance(found, client.AppendResponse)
+    assert found.code == FORBIDDEN
