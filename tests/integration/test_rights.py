@@ -35,7 +35,7 @@ ROLES = {
         "describe cluster",
     ),
     "read": ("read topic t", "read consumers c"),
-    "write": ("write topic t", "write transaction x", "write transaction s"),
+    "write": ("write topic t", "write transaction x", "write transaction quorumlog-sink:s:*"),
     "both": ("read topic t", "read consumers c", "write topic t", "write transaction x"),
     "operate": (
         *(f"{word} topic t" for word in ("alter", "delete", "alter_configs")),
@@ -188,6 +188,26 @@ TABLE = [
         "topic": "t", "partition": 0, "first_offset": 0, "end_offset": 1, "machine": "m",
         "isolation_level": 0,
     }, {"read", "both"}),
+    (ApiKey.DESCRIBE_ACLS, 2, {
+        "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+        "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+    }, {"describe", "operate"}),
+    (ApiKey.CREATE_ACLS, 2, {"creations": [{
+        "resource_type": 2, "resource_name": "z", "resource_pattern_type": 3,
+        "principal": "User:z", "host": "*", "operation": 3, "permission_type": 3,
+    }]}, {"operate"}),
+    (ApiKey.DELETE_ACLS, 2, {"filters": [{
+        "resource_type_filter": 2, "resource_name_filter": "z", "pattern_type_filter": 3,
+        "principal_filter": "User:z", "host_filter": None, "operation": 1, "permission_type": 1,
+    }]}, {"operate"}),
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": [], "strict": False}, {"operate"}),
+    (ApiKey.ALTER_CLIENT_QUOTAS, 1, {"validate_only": True, "entries": [{
+        "entity": [{"entity_type": "user", "entity_name": "z"}],
+        "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+    }]}, {"operate"}),
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None}, {"describe", "operate"}),
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, {
+        "deletions": [{"name": "z", "mechanism": 1}], "upsertions": []}, {"operate"}),
     (ApiKey.FETCH, 12, fetch_values(0), {"read", "both"}),
 ]  # fmt: skip
 """Key, version, request, and who may have it besides super users. Produce comes last, by hand."""

@@ -18,6 +18,7 @@ from quorumlog.model.messages import (
     consumers,
     groups,
     machine,
+    security,
     transactions,
 )
 from quorumlog.node.request_bounds import RequestBounds
@@ -60,6 +61,7 @@ CONSUMER = {
     "partitions": 1,
 }
 G = {"group": "g"}
+CLUSTER = {"group": "__cluster"}
 REMOVE = admin.MemberAction.REMOVE
 SEES = {"describe", "read", "write", "operate"}
 TABLE = [
@@ -95,6 +97,19 @@ TABLE = [
     (80, consumers.ConsumerHeartbeatRequest(**CONSUMER, member_id="m", epoch=0), {"read"}),
     (82, consumers.CommitPositionsRequest(**CONSUMER, positions=[]), {"read"}),
     (83, consumers.PositionsRequest(**CONSUMER), {"read", "describe"}),
+    (90, security.UsersRequest(**CLUSTER), {"describe", "operate"}),
+    (92, security.AlterUsersRequest(**CLUSTER, changes=[]), {"operate"}),
+    (93, security.AclsRequest(**CLUSTER), {"describe", "operate"}),
+    (95, security.AlterAclsRequest(**CLUSTER), {"operate"}),
+    (
+        96,
+        security.CheckAclRequest(
+            **CLUSTER, principal=ALICE, operation="read", resource_type="group", name="g"
+        ),
+        {"describe", "operate"},
+    ),
+    (98, security.QuotasRequest(**CLUSTER), {"describe", "operate"}),
+    (100, security.AlterQuotasRequest(**CLUSTER, changes=[]), {"operate"}),
 ]
 """Kind, request, and who may have it besides super users."""
 JUDGED = CLIENT_KINDS - LOGIN_KINDS
@@ -220,6 +235,31 @@ def test_a_client_may_have_what_its_rights_say_and_nothing_else(handled, rights,
 def test_results_of_a_machine_need_the_right_to_read_beside_that_to_write(handled, rights):
     rights.give(ALICE, "write group g", "read group g")
     assert Connected(rights).append(wants_results=True).code == OK
+
+
+VERIFIER = security.VerifierFields(b"salt", b"stored", b"server", 4_096)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ([security.UserAlteration("alice", {"SCRAM-SHA-256": VERIFIER}, True, True)], OK),
+        ([security.UserAlteration("bob", {"SCRAM-SHA-256": VERIFIER}, True, True)], FORBIDDEN),
+        ([security.UserAlteration("alice", {"SCRAM-SHA-256": VERIFIER})], FORBIDDEN),
+        ([security.UserAlteration("alice", {"SCRAM-SHA-256": None}, True)], FORBIDDEN),
+        ([security.UserAlteration("alice", {}, True, True)], FORBIDDEN),
+        (
+            [
+                security.UserAlteration("alice", {"SCRAM-SHA-256": VERIFIER}, True),
+                security.UserAlteration("bob", {"SCRAM-SHA-256": VERIFIER}, True),
+            ],
+            FORBIDDEN,
+        ),
+    ],
+)
+def test_a_user_who_has_a_password_changes_it_and_nothing_else(handled, rights, changes, code):
+    request = security.AlterUsersRequest(**CLUSTER, changes=changes)
+    assert Connected(rights).ask(request).code == code
 
 
 def test_who_may_create_groups_in_the_cluster_may_create_any(handled, rights):

@@ -1,6 +1,7 @@
 """What the client of one connection may do: the judge, with a memory and with what it reports."""
 
 from collections.abc import Callable, Container, Iterable
+from shlex import quote
 from typing import Final, NamedTuple, Protocol
 
 from quorumlog.auth.acls import (
@@ -223,14 +224,16 @@ def who(principal: str) -> str:
 
 
 def refusal_text(principal: str, right: Right) -> str:
-    """Return in words what somebody may not do, and who can change that."""
+    """Return in words what somebody may not do, and the command that allows it."""
     operation, kind, name = right
-    if kind is CLUSTER.type:
-        resource = "the cluster"
-    else:
+    word = word_of(operation)
+    resource, option = "the cluster", "--cluster"
+    if kind is not CLUSTER.type:
         resource = f"{word_of(kind).replace('-', ' ')} {shortened(name, _NAME_LENGTH_MAX)!a}"
-    word = word_of(operation).replace("-", " ")
-    return (
-        f"{who(principal)} may not {word} {resource}: the right is missing (who administers the "
-        "cluster gives it by 'quorumlog acl add')"
-    )
+        option = f"--{word_of(kind)} {quote(name)}"
+    text = f"{who(principal)} may not {word.replace('-', ' ')} {resource}"
+    user = principal.removeprefix(USER)
+    if len(name) > _NAME_LENGTH_MAX or not (name + user).isprintable():
+        return f"{text}: no ACL allows it, or one denies it"
+    command = f"quorumlog acl add --user {quote(user)} --operation {word} {option}"
+    return f"{text}: no ACL allows it, or one denies it ({command})"

@@ -13,6 +13,7 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.led_partitions import Refusal
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.kafka.rights import Rights
+from quorumlog.machine.cluster.sinks import attempt_id
 
 Needed: TypeAlias = Iterator[Right]
 
@@ -60,7 +61,9 @@ def _init_producer(request: Any) -> Needed:
 
 
 def _sink(request: Any) -> Needed:
-    yield Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.sink)
+    """The sink stands for the transactional ids of all its attempts, which begin so."""
+    begin = attempt_id(request.sink, "")
+    yield Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, begin)
 
 
 def _join_sink(request: Any) -> Needed:
