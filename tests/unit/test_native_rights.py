@@ -165,7 +165,7 @@ class Connected:
             request_bounds=RequestBounds(LIMITS, lambda: 0.0),
             turn=Turn(lambda call: call()),
         )
-        self.handler = ClientRequests(node, None, rights and rights.authorizer)
+        self.handler = ClientRequests(node, None, None, rights and rights.authorizer)
         self.hello = base.Hello(cluster="c", node_id="", role="client", group=group)
         self.handler.opened(self, self.hello)
 

@@ -1,0 +1,75 @@
+"""What a node judges by, and the lines that it writes about refusals."""
+
+import logging
+
+import msgspec
+import pytest
+
+from quorumlog.auth.acls import Operation, ResourceType
+from quorumlog.auth.permits import Refused, Right
+from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.security_config import SecurityConfig
+from quorumlog.service.authorization import PAUSE_S, REFUSALS_MAX, RefusalLines, authorizer_of
+from rights import view_of
+
+
+def config(**security):
+    group = GroupConfig(group="g", peers="n0-127.0.0.1:7101")
+    table = SecurityConfig(**security) if security else None
+    return NodeConfig(self_id="n0", store_base_dir="d", groups=[group], security=table)
+
+
+def judged(**security):
+    return authorizer_of(config(**security), lambda: view_of([]), lambda refused: None)
+
+
+def test_rights_count_where_a_node_has_the_table_security_unless_it_says_otherwise():
+    assert judged() is None
+    assert judged(login="none", authorization="off") is None
+    on = judged(login="none", super_users=["User:root"])
+    assert not on.only_reports
+    assert on.super_users == {"User:root"}
+    assert judged(login="none", authorization="log").only_reports
+    with pytest.raises(msgspec.ValidationError, match="authorization"):
+        msgspec.convert({"authorization": "maybe"}, SecurityConfig)
+
+
+class World:
+    def __init__(self):
+        self.now = 1_000.0
+        self.lines = RefusalLines(lambda: self.now)
+
+    def refuse(self, principal="User:alice", name="g", *, is_enforced=True):
+        right = Right(Operation.WRITE, ResourceType.GROUP, name)
+        self.lines(Refused(principal, "192.0.2.1:5", right, is_enforced))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_refusal_has_a_line_a_minute_for_each_principal_and_resource(world, caplog):
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        world.refuse()
+    world.refuse("User:bob")
+    world.refuse(name="other")
+    assert len(caplog.records) == 3
+    world.now += PAUSE_S
+    world.refuse()
+    assert len(caplog.records) == 4
+    assert caplog.records[0].getMessage() == "a right is missing"
+    world.refuse("User:carol", is_enforced=False)
+    assert caplog.records[-1].getMessage() == "a right would be missing"
+
+
+def test_many_resources_fill_neither_memory_nor_the_log(world, caplog):
+    caplog.set_level(logging.WARNING)
+    for number in range(2 * REFUSALS_MAX):
+        world.refuse(name=f"g{number}")
+    assert len(caplog.records) == REFUSALS_MAX
+    world.now += PAUSE_S
+    world.refuse(name="new")
+    assert len(caplog.records) == REFUSALS_MAX + 1
+    assert len(world.lines._last) == REFUSALS_MAX
