@@ -118,13 +118,14 @@ class RequestContext:
         "services",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         services: Services,
         header: RequestHeader,
         address: str,
         owner: object,
         principal: str = ANONYMOUS,
+        *,
         mechanism: str = "",
         login: ClientLogin | None = None,
         rights: Rights = EVERYTHING,

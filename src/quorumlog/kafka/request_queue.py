@@ -20,13 +20,14 @@ from quorumlog.kafka.handlers.fetch import start_fetch
 from quorumlog.kafka.handlers.offset_commit import start_offset_commit
 from quorumlog.kafka.handlers.produce import start_produce
 from quorumlog.kafka.handlers.registry import HANDLERS, Handler
+from quorumlog.kafka.led_partitions import Refusal
 from quorumlog.kafka.memory import KafkaMemory
 from quorumlog.kafka.needs import refusal_of, refusal_of_key
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.requests import ApiKey, read_header
+from quorumlog.kafka.rights import Rights
 from quorumlog.log_events import describe_error
 from quorumlog.model.audit_events import ADMINISTRATION_REFUSED, AuditedEvent
-from quorumlog.kafka.rights import Rights
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError, RequestError, error_for
@@ -176,8 +177,9 @@ class RequestQueue:
             connection.remote_address,
             connection,
             connection.principal,
-            connection.mechanism,
-            self.login,
+            mechanism=connection.mechanism,
+            login=self.login,
+            rights=self._rights,
         )
         request = PendingRequest(self, frame, context)
         self._waiting.append(request)
