@@ -100,6 +100,15 @@ class Nodes:
             if one.hello is not None and one.hello.node_id
         }
 
+    def stated_ids(self):
+        """Return the ids of clusters that peers state in their Hellos."""
+        return {
+            one.hello.cluster_id
+            for served in self.served.values()
+            for one in served.node.listener.connections
+            if one.hello is not None and one.hello.node_id
+        }
+
 
 @asynccontextmanager
 async def running(configs):
@@ -155,6 +164,7 @@ async def test_members_know_each_other_by_certificates_and_nobody_else_is_one(
         members = nodes.peers()
         assert {pair: (True, f"Node:{pair[1]}") for pair in members} == members
         assert len(members) == 6
+        assert nodes.stated_ids() == {pki.cluster_id}
         assert await reached(nodes, "n0", outgoing(pki, "alice")) == "n0"
         with pytest.raises(NetworkError, match="this port speaks TLS: give the certificate"):
             await reached(nodes, "n0", None)

@@ -158,8 +158,12 @@ class Listener:
 
     def _make(self) -> asyncio.BaseProtocol:
         beyond = len(self.connections) - self._limits.connections_max
+        own_hello = self._hello
+        if self._tls is not None:
+            cluster_id = self._tls.current.own.cluster_id
+            own_hello = msgspec.structs.replace(own_hello, cluster_id=cluster_id)
         connection = Connection(
-            self._hello,
+            own_hello,
             self._greet if beyond < 0 else partial(self._greet_beyond, beyond),
             self._limits,
             self.counters,

@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
@@ -178,9 +180,12 @@ class _Link:
             log_event(logger, logging.WARNING, text, peer=self.peer_id, reason=connection.reason)
 
     def _make(self) -> Connection:
-        links = self._links
+        links, own_hello = self._links, self._hello
+        if links.tls is not None:
+            cluster_id = links.tls.current.own.cluster_id
+            own_hello = msgspec.structs.replace(own_hello, cluster_id=cluster_id)
         self._made = Connection(
-            self._hello,
+            own_hello,
             self._greet,
             links.limits,
             links.counters,
