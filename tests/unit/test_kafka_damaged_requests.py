@@ -108,7 +108,7 @@ async def listener(memory_path):
     node = Node(config, ClientRequests, broker.attachments)
     await node.start()
     broker.start(node)
-    listener = kafka_listener(node, broker)
+    listener = kafka_listener(node, broker, None)
     await serve_kafka(node, broker, listener)
     assert await broker.until(lambda: broker.broker_id >= 0 and broker.is_complete, WITHIN_MS)
     topic_id = bytes(range(16))
