@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
-from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.model.errors import NetworkError, NotAuthorizedError, RemoteProtocolError
 from quorumlog.spark.topics import remote_brokers
 from quorumlog.spark.topics.errors import PassingError, UnknownTopicError
 from quorumlog.spark.topics.part import LATEST, Part
@@ -314,3 +314,13 @@ def test_brokers_that_name_no_ids_are_believed_without(monkeypatch):
     cluster = Cluster(monkeypatch, view, view, view)
     assert cluster.brokers().topic_ids(["t"]) == {"t": ""}
     assert cluster.end() == 400
+
+
+def test_who_may_not_read_a_topic_is_told_so_at_once(monkeypatch):
+    cluster = Cluster(monkeypatch, {T0: (1, 1)})
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = SimpleNamespace(partition_index=0, error_code=code, offset=-1)
+    monkeypatch.setattr(cluster, "_offset", lambda *_: refused)
+    with pytest.raises(NotAuthorizedError, match="topic 't' cannot be read"):
+        cluster.end(timeout_ms=60_000)
+    assert cluster.asked[ApiKey.LIST_OFFSETS, 1] == 1

@@ -144,6 +144,14 @@ class ClientRequests:
             self._permit = self._authorizer.permit(connection)
         self._send_identity(connection)
 
+    def _refusal(self, connection: Connection, frame: Frame) -> str:
+        """Return why the client may not have a request; empty: it may."""
+        if self._authorizer is None:
+            return ""
+        if self._permit is None:
+            self._permit = self._authorizer.permit(connection)
+        return refusal_of(self._permit, frame.message)
+
     def _sees(self, group: str) -> bool:
         """Whether the client may know of a group."""
         permit = self._permit
@@ -173,7 +181,7 @@ class ClientRequests:
             text = f"{type(frame.message).__name__} is not a client's request"
             self._answer(connection, frame, Response(code=ResponseCode.UNSUPPORTED, text=text))
             return
-        if self._permit is not None and (text := refusal_of(self._permit, frame.message)):
+        if text := self._refusal(connection, frame):
             kind = AppendResponse if handler is ClientRequests._append else Response
             refused = kind(code=ResponseCode.NOT_AUTHORIZED, text=text)
             self._answer(connection, frame, refused)
