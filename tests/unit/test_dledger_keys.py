@@ -11,6 +11,7 @@ from quorumlog.model.config import GroupConfig, NodeConfig, load_config
 from quorumlog.model.dledger_keys import REFUSED
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
+from quorumlog.model.security_config import SecurityConfig
 from quorumlog.model.tls_config import TlsConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,7 +34,8 @@ def test_every_key_is_in_a_table():
     page_text = (DOCS / "configuration.md").read_text()
     rows = "\n".join(line.split("|")[1] for line in page_text.splitlines() if line.startswith("|"))
     named = set(re.findall(r"`(\w+)`", rows))
-    assert keys_of(NodeConfig, GroupConfig, Limits, TlsConfig) - {"limits"} <= named
+    kinds = (NodeConfig, GroupConfig, Limits, TlsConfig, SecurityConfig)
+    assert keys_of(*kinds) - {"limits"} <= named
 
 
 def test_each_of_the_53_keys_of_dledger_is_either_taken_or_refused():
