@@ -74,6 +74,7 @@ from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
 from quorumlog.service.security import SECURITY_REQUESTS, Asker, SecurityService
 from quorumlog.service.streams import OrderedStreams
+from quorumlog.service.unanswered import QUERY_BYTES, WAITING, Unanswered
 from quorumlog.sessions.entries import system_entry_of, transactional_id_of
 from quorumlog.transport.connection import Connection
 from quorumlog.wire.frame import Frame
@@ -82,25 +83,15 @@ from quorumlog.wire.joined import Outgoing
 logger = logging.getLogger(__name__)
 
 
-IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
-"""What the unanswered requests of one connection may ask for, or have attached; reading pauses
-above."""
 FETCH_BYTES_BESIDE_INTERACTIVE_MAX = 128 * 1024
 """The most bytes that answer a fetch of another client while interactive ones ask: an
 answer of 4 MiB takes a slice of 1.3 ms, and each step of an append waits for a turn."""
-QUERY_BYTES = 1024
-"""What a query takes besides its body until it is answered."""
-QUERIES_SHARE = 4
-"""One connection has at most this part of the memory for queries: it is read again when some are
-answered. More queries that wait for an index are refused."""
 POLLS_MAX = 32_768
 """Requests of all connections of a node that wait for something to happen; more are refused."""
 _FULL = "too many bytes of {} of all clients wait for their answers here; try again later"
 
 
-_WAITING = (FetchRequest, QueryRequest, WatchLeaderRequest)
-"""Requests that may wait for something to happen."""
-_JUDGED_AGAIN = (*_WAITING, MetadataRequest)
+_JUDGED_AGAIN = (*WAITING, MetadataRequest)
 """Requests whose answers tell what is known by then: a right may have been taken away meanwhile."""
 GROUPS_NAMED_MAX = 8
 """At most this many groups of a node are named to a client that asked for another."""
@@ -127,12 +118,9 @@ class ClientRequests:
         self._limits = node.config.limits
         self._bounds = node.request_bounds
         self._streams = OrderedStreams(self._limits.ordered_streams_max)
-        self._in_flight = self._bytes = self._polls = 0
-        self._query_bytes = self._waiting_query_bytes = 0
-        self._query_bytes_max = self._bounds.queries.bytes_max // QUERIES_SHARE
+        self._unanswered = Unanswered(self._bounds, self._limits)
         self._answers = 0
         self._out = Answers(node.turn.at_end)
-        self._paused = self._is_closed = False
         self._group, self._identity = "", b""
         self._identity_sent = False
         self._recorded = RecordedRequests(node.instruments.audit)
@@ -169,9 +157,9 @@ class ClientRequests:
 
         Requests that wait for something to happen do not keep others from being read.
         """
-        self._count(connection, frame, 1)
+        self._unanswered.count(connection, frame, 1)
         own_max = self._limits.fetch_waiters_max // 4
-        if self._polls > own_max or self._bounds.polls > POLLS_MAX:
+        if self._unanswered.polls > own_max or self._bounds.polls > POLLS_MAX:
             text = f"more than {own_max} requests of this connection wait, or {POLLS_MAX} of all"
             refused = Response(code=ResponseCode.LEADER_PENDING_FULL, text=text)
             self._answer(connection, frame, refused)
@@ -196,69 +184,16 @@ class ClientRequests:
             self._answer(connection, frame, answer)
         except Exception:
             if self._answers == answers:
-                self._count(connection, frame, -1)  # the connection ends, the bounds do not
+                self._unanswered.count(
+                    connection, frame, -1
+                )  # the connection ends, the bounds do not
             raise
-
-    def _count(self, connection: Connection, frame: Frame, change: int) -> None:
-        """Count a request that came or was answered; read no more while there are too many."""
-        message = frame.message
-        if isinstance(message, QueryRequest):
-            self._count_query(message, len(frame.attachment) + QUERY_BYTES, change)
-        if isinstance(message, _WAITING) and message.wait_ms > 0:
-            if not self._is_closed:
-                self._polls += change
-                self._bounds.polls += change
-            return
-        shares = self._bounds.shares
-        if isinstance(message, AppendRequest):
-            # bounded by the bytes that may wait for a majority, and by shares of these
-            (shares.add if change > 0 else shares.remove)(self, len(frame.attachment))
-        else:
-            self._bytes += change * self._bytes_of(frame)
-        self._in_flight += change
-        most = self._limits.requests_in_flight_max
-        # a client that waits for its answers has little in flight; of 300 pipelines each has less
-        is_beyond = shares.is_beyond(self) and not connection.is_closed_loop
-        is_beyond = is_beyond or self._query_bytes > self._query_bytes_max
-        if not self._paused:
-            if self._in_flight >= most or self._bytes >= IN_FLIGHT_BYTES_MAX or is_beyond:
-                self._paused = True
-                connection.pause_reading()
-        elif not self._in_flight or (
-            self._in_flight < most // 2 and self._bytes < IN_FLIGHT_BYTES_MAX and not is_beyond
-        ):
-            self._paused = False
-            connection.resume_reading()
-
-    def _count_query(self, request: QueryRequest, size: int, change: int) -> None:
-        """Count a query's memory: in all of one kind, and of this connection."""
-        if self._is_closed:
-            return
-        bounds = self._bounds
-        memory = bounds.waiting_queries if request.wait_ms > 0 else bounds.queries
-        (memory.hold if change > 0 else memory.release)(size)
-        if request.wait_ms > 0:
-            self._waiting_query_bytes += change * size
-        else:
-            self._query_bytes += change * size
-
-    def _bytes_of(self, frame: Frame) -> int:
-        """Return how much a request that is no append may have the node hold until its answer."""
-        message = frame.message
-        if isinstance(message, FetchRequest):
-            return max(0, min(message.bytes_max, self._limits.block_bytes_max))
-        return len(frame.attachment)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
-        self._is_closed = True
-        self._bounds.shares.forget(self)
+        self._unanswered.close()
         self._node.executor.forget(self)
-        # those that are dropped are never answered
-        self._bounds.polls -= self._polls
-        self._bounds.queries.release(self._query_bytes)
-        self._bounds.waiting_queries.release(self._waiting_query_bytes)
-        if self._polls or self._query_bytes:
+        if self._unanswered.may_be_dropped:
             for replica in self._node.replicas.values():
                 replica.fetches.forget(self)
                 replica.applier.queries.forget(self)
@@ -286,13 +221,13 @@ class ClientRequests:
             if text:
                 response, attachments = Response(code=ResponseCode.NOT_AUTHORIZED, text=text), None
         self._answers += 1
-        self._count(connection, frame, -1)
+        self._unanswered.count(connection, frame, -1)
         self._recorded.answered(connection, frame.message, response)
         if not self._identity_sent:
             self._send_identity(connection)
         attached = attachments or ()
         answer = Outgoing(response, attached, sum(map(len, attached)), frame.correlation_id)
-        self._out.send(connection, answer, is_last=not (self._in_flight or self._polls))
+        self._out.send(connection, answer, is_last=self._unanswered.is_empty)
 
     def _replica(self, group: str) -> Replica:
         replica, failed = self._node.replicas.get(group), self._node.failed_groups.get(group)
@@ -395,9 +330,9 @@ class ClientRequests:
         replica = self._replica(open_to_clients(request.group))
         if request.wait_ms < 0:
             raise UnexpectedArgumentError(f"waitMs {request.wait_ms} is below 0")
-        size, own = len(frame.attachment) + QUERY_BYTES, self._waiting_query_bytes
+        size, own = len(frame.attachment) + QUERY_BYTES, self._unanswered.waiting_query_bytes
         memory = self._bounds.waiting_queries if request.wait_ms else self._bounds.queries
-        if memory.has_taken_too_much(size) or own > max(size, self._query_bytes_max):
+        if memory.has_taken_too_much(size) or own > max(size, self._unanswered.query_bytes_max):
             raise error_for(ResponseCode.LEADER_PENDING_FULL, _FULL.format("queries"))
 
         def answer(code: ResponseCode, text: str, applied_index: int, answer: bytes) -> None:

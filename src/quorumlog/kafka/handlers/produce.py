@@ -197,7 +197,7 @@ class _Production:
         name, partition, start, end = self._places[number]
         target = self._target(name, partition)
         if isinstance(target, Refusal):
-            self._refuse(number, target, self._header(number))
+            self._refuse(number, target, _header(self._request, self._places[number]))
             return True
         buffer = self._request.frame.buffer
         try:
@@ -213,7 +213,7 @@ class _Production:
         if before is not None:
             self._refuse(number, Refusal(before, _SEND_EARLIER), header)
             return True
-        level = self._level(target)
+        level = _level(self._request, self._parsed.acks, target)
         if isinstance(level, Refusal):
             self._refuse(number, level, header)
             return True
@@ -311,28 +311,6 @@ class _Production:
         self._wait_alone()
         services.broker.ask_barrier(BARRIER_MS, asked)
 
-    def _level(self, target: _Target) -> WriteLevel | Refusal:
-        acks, policy = self._parsed.acks, target.policy
-        if acks == ACKS_NONE:
-            return WriteLevel.ONE_WAY
-        if acks == ACKS_LEADER:
-            return max(policy.acks_one, policy.least_level)
-        if acks != ACKS_ALL:
-            return Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are known")
-        least = max(WriteLevel.REPLICATION, policy.least_level)
-        if policy.in_sync_min <= 1:
-            return least
-        broker = self._request.context.services.broker
-        in_sync = len(broker.in_sync_of(target.group))
-        if in_sync < policy.in_sync_min:
-            text = f"in sync: {counted(in_sync, 'replica')}; least: {policy.in_sync_min}"
-            text += " (min.insync.replicas)"
-            return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, text)
-        replicas = len(broker.replicas_of(target.group))
-        if policy.in_sync_min > replicas // 2 + 1:
-            return WriteLevel.ALL
-        return least
-
     def _propose(
         self, number: int, target: _Target, header: BatchHeader, level: WriteLevel
     ) -> None:
@@ -340,7 +318,7 @@ class _Production:
         block = self._block(target.channel, start, end)
         services = self._request.context.services
         reads, rooms = target.replica.partition_reads, services.rooms
-        refused, key = services.refused_batches, self._key(number, header)
+        refused, key = services.refused_batches, _key(self._places[number], header)
         place = header.producer_epoch, header.base_sequence
         has_waited = key is not None and refused.has_waited(key, *place, services.now())
         produced = ProducedBatch(
@@ -441,7 +419,7 @@ class _Production:
         first, self._next = self._next, len(self._places)
         for number in range(first, len(self._places)):
             refusal = Refusal(ErrorCode.REQUEST_TIMED_OUT, text)
-            self._refuse(number, refusal, self._header(number))
+            self._refuse(number, refusal, _header(self._request, self._places[number]))
         self._is_alone = False
         self._request.wait_alone(is_alone=False)
 
@@ -458,7 +436,7 @@ class _Production:
     def _refuse(self, number: int, refusal: Refusal, header: BatchHeader | None = None) -> None:
         name, partition, _, _ = self._places[number]
         context, services = self._request.context, self._request.context.services
-        key = None if header is None else self._key(number, header)
+        key = None if header is None else _key(self._places[number], header)
         if header is not None and key is not None:
             place = header.producer_epoch, header.base_sequence
             services.refused_batches.refused(key, *place, refusal.error, services.now())
@@ -471,7 +449,7 @@ class _Production:
     ) -> ErrorCode | None:
         """Return the error of an earlier batch of the same producer that is to come again."""
         services = self._request.context.services
-        key = self._key(number, header) if services.refused_batches else None
+        key = _key(self._places[number], header) if services.refused_batches else None
         if key is None:
             return None
         place = header.producer_epoch, header.base_sequence
@@ -479,18 +457,6 @@ class _Production:
         if error is None or target.replica.tables.partitions_at_end.follows(target.channel, header):
             return None  # or it is in the log, by another leader or after its time-out
         return error
-
-    def _header(self, number: int) -> BatchHeader | None:
-        """Return the header of a batch that was not looked at yet; None: it is too short."""
-        _, _, start, end = self._places[number]
-        is_whole = end - start >= BATCH_HEADER_SIZE
-        return batch_header(self._request.frame.buffer, start) if is_whole else None
-
-    def _key(self, number: int, header: BatchHeader) -> Key | None:
-        """Return whose batch this is, for `RefusedBatches`; None: no idempotent producer's."""
-        name, partition, _, _ = self._places[number]
-        is_idempotent = header.producer_id != NO_PRODUCER
-        return (header.producer_id, name, partition) if is_idempotent else None
 
     def _answered(self, number: int, answer: ProducedPartition) -> None:
         self._answers[number] = answer
@@ -530,3 +496,40 @@ def _is_open(replica: Replica, partition: PartitionView) -> bool:
     producer that is not idempotent would reorder what it sends again.
     """
     return partition.is_open or replica.partition_reads.partition(partition.channel) is not None
+
+
+def _header(request: PendingRequest, place: tuple[str, int, int, int]) -> BatchHeader | None:
+    """Return the header of a batch that was not looked at yet; None: it is too short."""
+    _, _, start, end = place
+    is_whole = end - start >= BATCH_HEADER_SIZE
+    return batch_header(request.frame.buffer, start) if is_whole else None
+
+
+def _key(place: tuple[str, int, int, int], header: BatchHeader) -> Key | None:
+    """Return whose batch this is, for `RefusedBatches`; None: no idempotent producer's."""
+    name, partition, _, _ = place
+    is_idempotent = header.producer_id != NO_PRODUCER
+    return (header.producer_id, name, partition) if is_idempotent else None
+
+
+def _level(request: PendingRequest, acks: int, target: _Target) -> WriteLevel | Refusal:
+    policy = target.policy
+    if acks == ACKS_NONE:
+        return WriteLevel.ONE_WAY
+    if acks == ACKS_LEADER:
+        return max(policy.acks_one, policy.least_level)
+    if acks != ACKS_ALL:
+        return Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are known")
+    least = max(WriteLevel.REPLICATION, policy.least_level)
+    if policy.in_sync_min <= 1:
+        return least
+    broker = request.context.services.broker
+    in_sync = len(broker.in_sync_of(target.group))
+    if in_sync < policy.in_sync_min:
+        text = f"in sync: {counted(in_sync, 'replica')}; least: {policy.in_sync_min}"
+        text += " (min.insync.replicas)"
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+    replicas = len(broker.replicas_of(target.group))
+    if policy.in_sync_min > replicas // 2 + 1:
+        return WriteLevel.ALL
+    return least
