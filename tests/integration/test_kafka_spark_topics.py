@@ -22,6 +22,7 @@ from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.local.ports import free_ports
 from quorumlog.model.errors import NetworkError, RemoteProtocolError
+from quorumlog.spark.access import open_brokers
 from quorumlog.spark.jobs.tasks import PipelineError
 from quorumlog.spark.jobs.topics.audit import audit_archive
 from quorumlog.spark.jobs.topics.replay import replay_topics
@@ -113,7 +114,7 @@ def test_b13_a_read_ends_before_a_transaction_that_is_ongoing(cluster, topic):
     dirty = reader_of(cluster, topic, isolationLevel="read_uncommitted")
     assert numbers_of(rows_of(dirty, dirty.partitions())) == list(range(90))
     ongoing.abort_transaction(SECONDS)
-    reads = RemoteBrokers(cluster.servers, SECONDS * 1_000, "test")
+    reads = RemoteBrokers(open_brokers(cluster.servers), SECONDS * 1_000, "test")
     parts = {Part(topic, number): LATEST for number in range(PARTITIONS)}
     while set(reads.offsets(parts, reads_committed=True).values()) != {31}:
         pass
@@ -147,7 +148,7 @@ def test_what_is_to_be_repaired_is_not_located(cluster, topic):
     """A read through the leader has damage repaired, a read of its files does not."""
     produce(cluster, topic, range(30))
     leader, part = cluster.leader_of(topic), Part(topic, 0)
-    reads = RemoteBrokers(cluster.servers, SECONDS * 1_000, "test")
+    reads = RemoteBrokers(open_brokers(cluster.servers), SECONDS * 1_000, "test")
 
     def located(machine=None, first=0):
         return reads._locate(part, True, machine or boot_id(), first, 10)
@@ -193,7 +194,7 @@ def test_a_read_that_was_given_up_leaves_no_answer_to_others(cluster, topic, mon
 
 
 def test_a_topic_that_is_made_a_moment_later_is_waited_for(cluster):
-    reads = RemoteBrokers(cluster.servers, SECONDS * 1_000, "test")
+    reads = RemoteBrokers(open_brokers(cluster.servers), SECONDS * 1_000, "test")
     admin = AdminClient({"bootstrap.servers": cluster.servers})
     made = threading.Timer(0.2, lambda: admin.create_topics([NewTopic("late", 2)]))
     made.start()
@@ -208,14 +209,14 @@ def test_a_large_request_may_be_the_first_of_a_reader(cluster, monkeypatch):
     monkeypatch.setattr("quorumlog.spark.topics.remote_brokers.UNKNOWN_S", 0)
     names = [f"{'no-such-topic' * 10}-{number}" for number in range(1_000)]
     assert sum(map(len, names)) > 2 * FIRST_FRAME_BYTES_MAX
-    reads = RemoteBrokers(cluster.servers, 1_000, "test")
+    reads = RemoteBrokers(open_brokers(cluster.servers), 1_000, "test")
     assert reads.partitions(names) == {}
     reads.close()
 
 
 def test_servers_that_are_none_are_named_with_the_reason():
     (port,) = free_ports(1)
-    reads = RemoteBrokers(f"127.0.0.1:{port}", 300, "test")
+    reads = RemoteBrokers(open_brokers(f"127.0.0.1:{port}"), 300, "test")
     with pytest.raises(NetworkError, match=rf"0.3 s: 127.0.0.1:{port} cannot be reached: Connecti"):
         reads.topics()
 
@@ -244,7 +245,7 @@ def test_whoever_is_no_broker_is_told_from_one_that_is_down(said, error, text):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer_with, args=(listener, said))
         thread.start()
-        reads = RemoteBrokers(f"127.0.0.1:{listener.getsockname()[1]}", 500, "test")
+        reads = RemoteBrokers(open_brokers(f"127.0.0.1:{listener.getsockname()[1]}"), 500, "test")
         with pytest.raises(error, match=text):
             reads.topics()
         thread.join()

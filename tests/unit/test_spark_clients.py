@@ -11,6 +11,7 @@ from quorumlog.model.errors import (
     NoLeaderError,
     RemoteProtocolError,
 )
+from quorumlog.spark.access import open_nodes
 from quorumlog.spark.source import clusters as clients
 from quorumlog.spark.source.clusters import blocks_of, client_for
 
@@ -138,5 +139,5 @@ def test_clients_are_kept_and_their_number_is_bounded(monkeypatch):
     monkeypatch.setattr(clients, "_clients", type(clients._clients)())
     for group in ("a", "b", "a", "c", "a"):
         client_for("h:1", group, 5)
-    assert made == [("h:1", "a", 5), ("h:1", "b", 5), ("h:1", "c", 5)]
+    assert made == [(open_nodes("h:1"), group, 5) for group in ("a", "b", "c")]
     assert closed == ["b"]

@@ -9,6 +9,7 @@ import pytest
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.errors import NetworkError, NotAuthorizedError, RemoteProtocolError
+from quorumlog.spark.access import open_brokers
 from quorumlog.spark.topics import remote_brokers
 from quorumlog.spark.topics.errors import PassingError, UnknownTopicError
 from quorumlog.spark.topics.part import LATEST, Part
@@ -41,7 +42,7 @@ class Cluster:
         monkeypatch.setattr(remote_brokers, "BrokerConnection", self._connect)
         monkeypatch.setattr(remote_brokers, "RETRY_S", 0)
 
-    def _connect(self, address, timeout_s, client_id):
+    def _connect(self, address, timeout_s, client_id, security):
         number = int(address.removeprefix("h:"))
         if self.views[number] is None:
             raise PassingError(f"{address} cannot be reached")
@@ -110,7 +111,7 @@ class Cluster:
         return SimpleNamespace(partition_index=index, error_code=code, offset=offset)
 
     def brokers(self, timeout_ms=1_000, servers="h:1"):
-        return RemoteBrokers(servers, timeout_ms, "test")
+        return RemoteBrokers(open_brokers(servers), timeout_ms, "test")
 
     def end(self, part=T0, **options):
         unconfirmed = options.pop("unconfirmed", False)

@@ -205,7 +205,7 @@ def _archive_group(
         with progress_bar(f"archiving {target.group}") as progress:
             result = archive(
                 spark,
-                target.access,
+                target.where,
                 target.group,
                 archive_directory,
                 progress=progress,
@@ -287,7 +287,7 @@ def replay_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     with progress_bar(f"replaying to {target.group}") as progress:
         result = replay(
             archive_directory,
-            target.access,
+            target.where,
             target.group,
             allow_gaps=allow_gaps,
             timeout_ms=target.timeout_ms,
@@ -360,7 +360,7 @@ def export_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ):
         result = export(
             spark,
-            target.access,
+            target.where,
             target.group,
             path,
             form,

@@ -212,7 +212,7 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     files = None
     if store is None:
         target = pipeline_target(directory, servers, group, timeout, context)
-        of_log = {"servers": target.access, "group": target.group}
+        of_log = {"servers": target.where, "group": target.group}
     else:
         elsewhere = _elsewhere(data or [])
         path = group_directory(store, anywhere=str(store) in elsewhere)

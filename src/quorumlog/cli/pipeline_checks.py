@@ -11,7 +11,9 @@ from quorumlog.client.contexts import Access
 from quorumlog.storage.files.os_files import FileSystem
 
 
-def check_topics(servers: Access, names: str | None, pattern: str | None, timeout_ms: int) -> None:
+def check_topics(
+    servers: str | Access, names: str | None, pattern: str | None, timeout_ms: int
+) -> None:
     """Raise `UnknownTopicError` or `NetworkError` unless brokers know the topics."""
     with spark_needed():
         from quorumlog.spark.jobs.topics.source import topic_source  # noqa: PLC0415  (slow to load)

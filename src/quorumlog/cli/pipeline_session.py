@@ -66,7 +66,7 @@ def pipeline_target(
     if directory is None and group is None:
         check_cluster(find_access(directory, servers, context), None, round(check_s * 1000))
     target = find_target(directory, servers, group, check_s, context)
-    check_cluster(target.access, target.group, target.timeout_ms)
+    check_cluster(target.where, target.group, target.timeout_ms)
     return replace(target, timeout_ms=max(1, round(timeout_s * 1000)))
 
 

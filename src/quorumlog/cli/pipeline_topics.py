@@ -16,6 +16,7 @@ from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_checks import check_archive_of_topics, check_table, check_topics
 from quorumlog.cli.pipeline_session import spark_needed, spark_session
 from quorumlog.cli.progress import progress_bar
+from quorumlog.cli.target import for_jobs
 from quorumlog.client.contexts import Access
 from quorumlog.model.wording import counted
 
@@ -86,9 +87,9 @@ NOTHING_NEW = "nothing new"
 
 
 class Wanted(NamedTuple):
-    """Which topics a command is about, as its options say; `access` says which cluster has them."""
+    """Which topics a command is about, as its options say; `servers` say which cluster has them."""
 
-    access: Access
+    servers: str | Access
     names: str | None
     pattern: str | None
 
@@ -136,10 +137,11 @@ def wanted_topics(
     if topics is not None and pattern is not None:
         raise typer.BadParameter("give either --topic or --topic-pattern")
     access = find_brokers(directory, bootstrap_server, context)
-    found = reach_of(access.found().kafka)
+    servers = access.found().kafka
+    found = reach_of(servers)
     if is_hopeless(found):
         raise CommandError(words_of(found, ""))
-    return Wanted(access, topics, pattern)
+    return Wanted(for_jobs(access, servers), topics, pattern)
 
 
 def iceberg_options(
@@ -190,7 +192,7 @@ def archive_wanted_topics(
             with progress_bar(f"archiving {wanted.text}") as progress:
                 result = archive_into(
                     spark,
-                    wanted.access,
+                    wanted.servers,
                     wanted.names,
                     archive,
                     pattern=wanted.pattern,
@@ -264,7 +266,7 @@ def replay_wanted_topics(
         with progress_bar(f"replaying {archive}") as progress:
             result = replay_topics(
                 archive,
-                wanted.access,
+                wanted.servers,
                 wanted.names,
                 names=names,
                 timeout_ms=round(timeout * 1000),
@@ -319,7 +321,7 @@ def stats_of_wanted_topics(
     ):
         found = topic_stats(
             spark,
-            wanted.access,
+            wanted.servers,
             wanted.names,
             pattern=wanted.pattern,
             timeout_ms=timeout_ms,
@@ -344,7 +346,7 @@ def audit_archived_topics(
         spark_session("quorumlog audit", *session) as spark,
         progress_bar("comparing") as progress,
     ):
-        report = audit_topics(spark, archive, wanted.access, progress=progress)
+        report = audit_topics(spark, archive, wanted.servers, progress=progress)
     if as_json:
         print_json(report.to_object())
     else:

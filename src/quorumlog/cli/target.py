@@ -27,6 +27,11 @@ class Target:
     group: str
     timeout_ms: int
 
+    @property
+    def where(self) -> str | Access:
+        """How Spark's jobs reach the cluster."""
+        return for_jobs(self.access, self.cluster.servers)
+
     def client(self) -> SyncClient:
         """Return a client for the group."""
         return SyncClient(self.cluster, self.group, timeout_ms=self.timeout_ms)
@@ -91,6 +96,11 @@ def find_access(
             f"give --dir DIR or {addresses} HOST:PORT,..., or --context NAME (quorumlog context)"
         )
     return found
+
+
+def for_jobs(access: Access, addresses: str) -> str | Access:
+    """Return how Spark's jobs reach a cluster: addresses, if nothing else was said."""
+    return access if access.context or access.given.is_secure else addresses
 
 
 def opened(access: Access) -> OpenContext:
