@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from quorumlog.cli.cluster_init import init_command
+from quorumlog.cli.local_certificates import make_missing
 from quorumlog.cli.options import AsJson, ClusterDir
 from quorumlog.cli.output import (
     BAD_STYLE,
@@ -95,6 +96,13 @@ def up_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     machine: Machine = None,
     kafka_port: KafkaPort = None,
     topics: Topics = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="A new cluster speaks TLS only; commands show the certificate of admin.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a cluster, or start what does not run of an existing one; wait until it is ready."""
@@ -105,6 +113,7 @@ def up_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         _check_same(cluster, nodes, groups, port)
         _check_same_topics(cluster, topics, kafka_port)
         _check_same_machine(cluster, machine)
+        _check_same_tls(cluster, secure=secure)
         running = cluster.running()
         for node_id in cluster.node_ids:
             if node_id not in running:
@@ -120,8 +129,11 @@ def up_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             topics=topics is not False,
             kafka_port=kafka_port,
             state_machine=machine or "",
+            secure=secure,
         )
         _note_other_ports(cluster, kafka_port)
+    if cluster.tls_directory is not None:
+        make_missing(cluster.tls_directory, cluster.node_ids)
     started = cluster.up(starting=None if as_json else lambda ids: _print_ports(cluster, ids))
     if as_json:
         _print_status_json(cluster)
@@ -154,6 +166,12 @@ def _print_ready(cluster: LocalCluster) -> None:
         print_line(f"bootstrap.servers: {cluster.bootstrap_servers}")
     else:
         print_line("no topics: the cluster was made without brokers for Kafka's clients")
+    if cluster.tls_directory is not None:
+        context = cluster.context
+        print_line("clients need certificates, such as those of the user admin:")
+        print_line(f"ca: {context.ca}")
+        print_line(f"certificate: {context.certificate}")
+        print_line(f"key: {context.key}")
 
 
 @app.command(name="down")
@@ -291,6 +309,15 @@ def _check_same_topics(cluster: LocalCluster, topics: bool | None, kafka_port: i
         )
 
 
+def _check_same_tls(cluster: LocalCluster, *, secure: bool) -> None:
+    """A cluster does not begin to speak TLS; raise `LocalClusterError` if it is asked to."""
+    if secure and cluster.tls_directory is None:
+        raise LocalClusterError(
+            f"the cluster in {cluster.directory} was made without TLS and goes on as it is; choose "
+            "another directory for one that speaks it"
+        )
+
+
 def _check_same_machine(cluster: LocalCluster, machine: str | None) -> None:
     """A group keeps its machine: another one would not understand what is in the log."""
     for group, found in cluster.machines.items():
@@ -318,6 +345,7 @@ def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:
     flush_every_line()
     if not node_ids:
         return
+    scheme = "https" if cluster.tls_directory else "http"
     kafka = ["KAFKA'S CLIENTS"] if cluster.bootstrap_servers else []
     print_table(
         ["STARTING", "CLIENTS AND PEERS", "METRICS", *kafka],
@@ -325,7 +353,7 @@ def _print_ports(cluster: LocalCluster, node_ids: list[str]) -> None:
             [
                 node_id,
                 cluster.address(node_id),
-                f"http://{cluster.admin_address(node_id)}/metrics",
+                f"{scheme}://{cluster.admin_address(node_id)}/metrics",
                 *(cluster.kafka_address(node_id) for _ in kafka),
             ]
             for node_id in node_ids

@@ -1,17 +1,22 @@
 """`LocalCluster`: create, open, start, stop, kill and pause the nodes of a cluster."""
 
 import signal
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
+from quorumlog.client.contexts import Context
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
 from quorumlog.local.ports import unusable, unusable_text
 from quorumlog.local.process import NodeProcess
+from quorumlog.local.tls import client_files
 from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
@@ -38,6 +43,7 @@ class LocalCluster:
         self._content = self._layout.read()
         self._places = {place.id: place for place in self._content.nodes}
         self._processes = {node_id: NodeProcess(self._layout, node_id) for node_id in self._places}
+        self._made_tls: ssl.SSLContext | None = None
 
     @classmethod
     def create(  # noqa: PLR0913  (named options of a public entry point)
@@ -54,6 +60,7 @@ class LocalCluster:
         state_machine: str = "",
         retention_bytes: int = 0,
         limits: Limits = DEFAULT_LIMITS,
+        secure: bool = False,
     ) -> Self:
         """Lay out a new cluster in a directory that is new or empty; nothing is started.
 
@@ -66,6 +73,9 @@ class LocalCluster:
         higher; None: any free ports. With `topics` the nodes are brokers, which Kafka's clients
         reach from `kafka_port` on in the same way (0: any free ports; None: from 9092 on, if those
         are free).
+        `secure`: all ports speak TLS. Whoever creates the cluster puts the certificates into
+        `tls_directory` before it is started: `ca.pem`, and of each node, and of the user `admin`,
+        `n0.pem` and `n0.key`.
         Raises `ConfigError` when a name or size cannot be used.
         """
         layout = Layout(directory)
@@ -78,6 +88,7 @@ class LocalCluster:
             state_machine=state_machine,
             retention_bytes=retention_bytes,
             limits=limits,
+            secure=secure,
         )
         layout.make_directory()
         layout.check_unused()
@@ -168,6 +179,28 @@ class LocalCluster:
         """Addresses of all brokers as Kafka's clients take them; empty: there are no topics."""
         return ",".join(place.kafka for place in self._content.nodes if place.kafka)
 
+    @property
+    def tls_directory(self) -> Path | None:
+        """Where the certificates are; None: the cluster does not speak TLS."""
+        return self._layout.tls if self._layout.tls.is_dir() else None
+
+    @property
+    def context(self) -> Context:
+        """How clients reach it, with the certificate of admin if it speaks TLS."""
+        found = Context(servers=self.servers, kafka=self.bootstrap_servers)
+        if self.tls_directory is None:
+            return found
+        files = client_files(self.tls_directory)
+        return msgspec.structs.replace(
+            found, ca=str(files.ca), certificate=str(files.certificate), key=str(files.key)
+        )
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return what connects to admin ports; made once, as it is asked for many times."""
+        if self._made_tls is None and self.tls_directory is not None:
+            self._made_tls = client_files(self.tls_directory).context()
+        return self._made_tls
+
     def admin_address(self, node_id: str) -> str:
         """Return where a node serves /metrics and /health, `host:port`."""
         self._process(node_id)
@@ -197,10 +230,10 @@ class LocalCluster:
 
     def health(self) -> dict[str, NodeHealth | None]:
         """Return what each node says of itself; None for one that does not answer."""
-        running = self.running()
+        running, tls = self.running(), self._tls()
         with ThreadPoolExecutor(len(self._places)) as threads:
             answers = {
-                node_id: threads.submit(ask_health, self._places[node_id].admin)
+                node_id: threads.submit(ask_health, self._places[node_id].admin, tls)
                 for node_id in running
             }
             return {
@@ -351,7 +384,7 @@ class LocalCluster:
 
     def _wait_answers(self, node_id: str) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while ask_health(self._places[node_id].admin) is None:
+        while ask_health(self._places[node_id].admin, self._tls()) is None:
             self._check_alive(node_id)
             if time.monotonic() > deadline:
                 raise LocalClusterError(

@@ -1,6 +1,7 @@
 """Asking a node process how it is, over its admin port."""
 
 import http.client
+import ssl
 from typing import Final
 
 import msgspec
@@ -49,10 +50,17 @@ class NodeHealth(msgspec.Struct, frozen=True):
 _NODES: Final = msgspec.json.Decoder(NodeHealth)
 
 
-def ask_health(address: str) -> NodeHealth | None:
-    """Return what the node at an admin address says; None when it does not answer."""
+def ask_health(address: str, tls: ssl.SSLContext | None = None) -> NodeHealth | None:
+    """Return what the node at an admin address says; None when it does not answer.
+
+    `tls`: what is trusted and shown, if the port speaks TLS.
+    """
     host, port = parse_address(address)
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+        if tls is None
+        else http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=tls)
+    )
     try:
         connection.request("GET", "/health")
         raw = connection.getresponse().read(ANSWER_BYTES_MAX)

@@ -6,6 +6,7 @@ n0.toml        configuration of node n0; may be edited between stop and start
 n0.log         what the process wrote
 n0.pid         its process id, while it is thought to run
 n0/GROUP/      its data
+tls/           if the cluster speaks TLS: its authority, and certificates of nodes and of admin
 """
 
 import fcntl
@@ -22,6 +23,7 @@ import msgspec
 
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.ports import LOOPBACK, free_ports, kafka_ports, ports_from
+from quorumlog.local.tls import TLS_NAME, node_tls
 from quorumlog.model.config import (
     CLUSTER_GROUP,
     GroupConfig,
@@ -91,6 +93,11 @@ class Layout:
     def config(self, node_id: str) -> Path:
         """Return a node's configuration file."""
         return self.directory / f"{node_id}.toml"
+
+    @property
+    def tls(self) -> Path:
+        """Certificates; only a cluster that speaks TLS has this directory."""
+        return self.directory / TLS_NAME
 
     def log(self, node_id: str) -> Path:
         """Return the file that receives a node's output."""
@@ -168,6 +175,8 @@ class Layout:
 
     def write(self, content: ClusterFile, configs: Sequence[NodeConfig]) -> None:
         """Write all configurations, and cluster.json as the last, whole or not at all."""
+        if any(config.tls for config in configs):
+            self.tls.mkdir(mode=DIRECTORY_MODE)
         for config in configs:
             write_private(self.config(config.self_id), dump_config(config))
         beside = self.directory / f"{CLUSTER_NAME}.new"
@@ -241,7 +250,7 @@ def plan_cluster(
     )
 
 
-def node_configs(
+def node_configs(  # noqa: PLR0913  (named options)
     layout: Layout,
     content: ClusterFile,
     *,
@@ -250,8 +259,9 @@ def node_configs(
     state_machine: str,
     retention_bytes: int,
     limits: Limits,
+    secure: bool = False,
 ) -> list[NodeConfig]:
-    """Return the configuration of every node.
+    """Return the configuration of every node; `secure`: they speak TLS.
 
     Raises `ConfigError` when a size is impossible or a group appears twice.
     """
@@ -293,6 +303,7 @@ def node_configs(
             kafka_listen=place.kafka,
             partition_groups=partition_groups,
             groups=groups,
+            tls=node_tls(place.id) if secure else None,
             limits=limits,
         )
         for place in content.nodes
