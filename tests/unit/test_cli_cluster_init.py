@@ -6,6 +6,7 @@ import pytest
 
 from quorumlog.cli import cluster_init
 from quorumlog.cli.main import main
+from quorumlog.client.contexts import read_contexts
 from quorumlog.model.config import load_config
 from quorumlog.pki.errors import PkiError
 from quorumlog.pki.probe import check_all
@@ -48,6 +49,13 @@ def test_each_node_has_a_configuration_that_loads_and_certificates_that_fit(run,
     checked = check_all([*folders, made / "admin"], None, [], datetime.now(UTC))
     assert [one.label for one in checked.parties] == ["node n0", "node n1", "node n2", "user admin"]
     assert checked.findings == []
+    contexts = read_contexts(made / "admin" / "contexts.toml")
+    context = contexts.named(contexts.default)
+    assert context.servers == "h0.example.org:7101,10.0.0.11:7101,[::1]:7101"
+    assert context.kafka == "h0.example.org:9092,10.0.0.11:9092,[::1]:9092"
+    assert context.certificate == str(made / "admin" / "admin.pem")
+    assert context.cluster_id == checked.parties[0].subject.cluster_id
+    assert context.is_secure
     assert [one.subject.hosts for one in checked.parties] == [
         ("h0.example.org",),
         ("10.0.0.11",),

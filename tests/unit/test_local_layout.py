@@ -2,11 +2,13 @@
 
 import os
 import socket
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
 from quorumlog.cli.cluster import _note_other_ports
+from quorumlog.cli.local_certificates import make_missing
 from quorumlog.cli.main import main
 from quorumlog.local import LocalCluster, LocalClusterError, ports
 from quorumlog.local.cluster import _needs_help
@@ -14,6 +16,7 @@ from quorumlog.local.health import NodeHealth
 from quorumlog.local.ports import free_ports, kafka_ports
 from quorumlog.model.config import CLUSTER_GROUP, load_config, parse_address
 from quorumlog.model.errors import ConfigError
+from quorumlog.pki.probe import check_all
 from quorumlog.storage.files.os_files import open_to_others
 
 
@@ -259,3 +262,44 @@ def test_nobody_but_the_owner_may_use_the_files_of_a_cluster_whatever_the_umask_
         os.umask(before)
     assert {path.name for path in (tmp_path / "c").iterdir()} >= {"cluster.json", "cluster.lock"}
     assert list(open_to_others(str(tmp_path / "c"), 1_000)) == []
+
+
+def test_a_secure_cluster_speaks_tls_with_certificates_that_are_made_when_it_starts(tmp_path):
+    cluster = LocalCluster.create(tmp_path / "c", nodes=2, secure=True)
+    tls = cluster.tls_directory
+    assert tls == tmp_path / "c" / "tls"
+    assert LocalCluster.open(tmp_path / "c").tls_directory == tls
+    configs = [load_config(tmp_path / "c" / f"{one}.toml") for one in cluster.node_ids]
+    assert [one.tls.certificate for one in configs] == [str(tls / "n0.pem"), str(tls / "n1.pem")]
+    assert {one.tls.client_auth for one in configs} == {"required"}
+    with pytest.raises(LocalClusterError, match=r"'quorumlog cluster up --dir .*c' makes those"):
+        cluster.health()
+    make_missing(tls, cluster.node_ids)
+    assert cluster.health() == {"n0": None, "n1": None}
+    names = ["user admin", "node n0", "node n1"]
+    checked = check_all([tls], None, [], datetime.now(UTC))
+    assert [one.label for one in checked.parties] == names
+    assert checked.findings == []
+    assert cluster.context.certificate == str(tls / "admin.pem")
+    assert cluster.context.servers == cluster.servers
+
+
+def test_only_what_is_missing_of_certificates_is_made(tmp_path):
+    make_missing(tmp_path, ["n0", "n1"])
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
+    make_missing(tmp_path, ["n0", "n1"])
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.*")} == before
+    (tmp_path / "n0.pem").unlink()
+    make_missing(tmp_path, ["n0", "n1"])
+    after = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
+    changed = [name for name in after if after[name] != before[name]]
+    assert sorted(changed) == ["n0.key", "n0.pem"]
+    assert check_all([tmp_path], None, [], datetime.now(UTC)).findings == []
+
+
+def test_a_plain_cluster_has_no_certificates_and_stays_plain(tmp_path, capsys):
+    cluster = LocalCluster.create(tmp_path / "c")
+    assert cluster.tls_directory is None
+    assert not cluster.context.is_secure
+    assert main(["cluster", "up", "--secure", "--dir", str(tmp_path / "c")]) == 1
+    assert "was made without TLS" in capsys.readouterr().err

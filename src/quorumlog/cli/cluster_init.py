@@ -28,6 +28,7 @@ from quorumlog.model.tls_config import TlsConfig
 ADMIN: Final = "admin"
 AUTHORITY: Final = "ca"
 """Names of directories beside those of nodes."""
+CONTEXTS: Final = "contexts.toml"
 ADMIN_PORT_DISTANCE: Final = 100
 """The port of metrics is this much above the node's own, as in local clusters."""
 CERTIFICATE_DAYS: Final = 365
@@ -205,16 +206,38 @@ def toml_of(config: NodeConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
+def contexts_of(places: Sequence[Place], cluster: str, cluster_id: str) -> str:
+    """Return a file of contexts with the cluster in it, as admin sees it."""
+    kafka = ",".join(one.kafka for one in places if one.kafka)
+    values = {
+        "servers": ",".join(one.address for one in places),
+        "kafka": kafka,
+        "clusterId": cluster_id,
+        "ca": "ca.pem",
+        "certificate": f"{ADMIN}.pem",
+        "key": f"{ADMIN}.key",
+    }
+    lines = [f'default = "{cluster}"', "", f'[contexts."{cluster}"]']
+    lines += [f'{key} = "{value}"' for key, value in values.items() if value]
+    return "\n".join(lines) + "\n"
+
+
 def _write_all(directory: Path, places: Sequence[Place], configs: Sequence[NodeConfig]) -> None:
     """Make the directory with all files, or nothing. Raises `CommandError` or `PkiError`."""
-    from quorumlog.pki.files import make_directory  # noqa: PLC0415  (loaded when it is used)
+    from quorumlog.pki.files import (  # noqa: PLC0415  (loaded when it is used)
+        KEY_MODE,
+        make_directory,
+        write_new,
+    )
 
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise CommandError(f"{directory} is not empty; choose a new directory")
     beside = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}.new")
     make_directory(beside)
     try:
-        _write_certificates(beside, places)
+        cluster_id = _write_certificates(beside, places)
+        contexts = contexts_of(places, configs[0].cluster, cluster_id)
+        write_new(beside / ADMIN / CONTEXTS, contexts.encode(), KEY_MODE)
         for config in configs:
             path = beside / config.self_id / f"{config.self_id}.toml"
             path.write_text(toml_of(config))
@@ -225,7 +248,8 @@ def _write_all(directory: Path, places: Sequence[Place], configs: Sequence[NodeC
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _write_certificates(directory: Path, places: Sequence[Place]) -> None:
+def _write_certificates(directory: Path, places: Sequence[Place]) -> str:
+    """Make the authority and all certificates; return the id of the cluster."""
     from quorumlog.pki.authority import AuthorityDirectory  # noqa: PLC0415
     from quorumlog.pki.files import (  # noqa: PLC0415
         CERTIFICATE_MODE,
@@ -251,6 +275,7 @@ def _write_certificates(directory: Path, places: Sequence[Place]) -> None:
         make_directory(pair.key.parent)
         authority.issue(subject, pair, "ec-p256", CERTIFICATE_DAYS, force=False)
         write_new(pair.key.with_name("ca.pem"), pem_of(made.certificate), CERTIFICATE_MODE)
+    return cluster_id
 
 
 def _print_next(directory: Path, places: Sequence[Place]) -> None:
@@ -273,3 +298,5 @@ def _print_next(directory: Path, places: Sequence[Place]) -> None:
     print_line("then, here:")
     servers = ",".join(one.address for one in places)
     print_line(f"quorumlog cert check {directory / ADMIN} --servers {servers}")
+    print_line(f"export QUORUMLOG_CONTEXTS={(directory / ADMIN / CONTEXTS).absolute()}")
+    print_line("quorumlog status")

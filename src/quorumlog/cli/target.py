@@ -86,7 +86,7 @@ def find_access(
         raise typer.BadParameter(f"give one of --context, --dir and {addresses}")
     if directory is not None:
         cluster = running_cluster(directory)
-        return Access(given=Context(servers=cluster.servers, kafka=cluster.bootstrap_servers))
+        return Access(given=cluster.context)
     if servers is not None:
         is_kafka = addresses != "--servers"
         return Access(given=Context(kafka=servers) if is_kafka else Context(servers=servers))
