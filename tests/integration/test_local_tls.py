@@ -31,6 +31,7 @@ def test_commands_find_their_way_in(cluster):
     assert [one["role"] for one in objects("status", *where)] == ["LEADER"]
     assert command("topic", "create", "flights", *where)[0] == 0
     assert [one["name"] for one in objects("topic", "list", *where)] == ["flights"]
+    assert objects("user", "list", *where) == []  # admin has a certificate only
     (node,) = objects("cluster", "status", *where)
     assert node["answers"]
 

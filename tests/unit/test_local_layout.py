@@ -271,7 +271,8 @@ def test_a_secure_cluster_speaks_tls_with_certificates_that_are_made_when_it_sta
     assert LocalCluster.open(tmp_path / "c").tls_directory == tls
     configs = [load_config(tmp_path / "c" / f"{one}.toml") for one in cluster.node_ids]
     assert [one.tls.certificate for one in configs] == [str(tls / "n0.pem"), str(tls / "n1.pem")]
-    assert {one.tls.client_auth for one in configs} == {"required"}
+    assert {one.security.login for one in configs} == {"required"}
+    assert configs[0].security.super_users == ["User:admin"]
     with pytest.raises(LocalClusterError, match=r"'quorumlog cluster up --dir .*c' makes those"):
         cluster.health()
     make_missing(tls, cluster.node_ids)

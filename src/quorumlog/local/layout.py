@@ -23,7 +23,7 @@ import msgspec
 
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.ports import LOOPBACK, free_ports, kafka_ports, ports_from
-from quorumlog.local.tls import TLS_NAME, node_tls
+from quorumlog.local.tls import TLS_NAME, node_security, node_tls
 from quorumlog.model.config import (
     CLUSTER_GROUP,
     GroupConfig,
@@ -304,6 +304,7 @@ def node_configs(  # noqa: PLR0913  (named options)
             partition_groups=partition_groups,
             groups=groups,
             tls=node_tls(place.id) if secure else None,
+            security=node_security() if secure else None,
             limits=limits,
         )
         for place in content.nodes

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.log_events import reason_of
+from quorumlog.model.security_config import USER_PREFIX, SecurityConfig
 from quorumlog.model.tls_config import TlsConfig
 
 TLS_NAME: Final = "tls"
@@ -51,5 +52,9 @@ def node_tls(node_id: str) -> TlsConfig:
         certificate=f"{TLS_NAME}/{node_id}.pem",
         key=f"{TLS_NAME}/{node_id}.key",
         ca=f"{TLS_NAME}/ca.pem",
-        client_auth="required",
     )
+
+
+def node_security() -> SecurityConfig:
+    """Return what a node's configuration says of logins: who shows no certificate logs in."""
+    return SecurityConfig(super_users=[f"{USER_PREFIX}{ADMIN}"])
