@@ -68,7 +68,7 @@ def test_groups_a_name_and_a_place_for_data_are_taken_over(run, tmp_path):
     options = ("--group", "a", "--group", "b", "--cluster", "prod", "--data", '/var/lib/"q"')
     assert run("--secure", "--dir", tmp_path / "new" / "prod", *options, *NODES)[0] == 0
     config = load_config(tmp_path / "new" / "prod" / "n0" / "n0.toml")
-    assert [group.group for group in config.groups] == ["a", "b"]
+    assert [group.group for group in config.groups] == ["a", "b", "__cluster"]
     assert (config.cluster, config.store_base_dir) == ("prod", '/var/lib/"q"')
     assert config.kafka_listen == ""
 

@@ -147,8 +147,8 @@ def _config(
     """Return the configuration of a node. Raises `ConfigError`."""
     peers = ";".join(f"{one.node_id}-{one.address}" for one in places)
     all_groups = [GroupConfig(group=group, peers=peers) for group in groups]
-    if place.kafka:
-        all_groups.append(GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers))
+    # users and ACLs are in it, also where there are no topics
+    all_groups.append(GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers))
     port = parse_address(place.address)[1]
     if port + ADMIN_PORT_DISTANCE > 65_535:
         port -= 2 * ADMIN_PORT_DISTANCE

@@ -279,7 +279,7 @@ def node_configs(  # noqa: PLR0913  (named options)
         for group in content.groups
     ]
     partition_groups: dict[str, str | int | float | bool] = {}
-    if any(place.kafka for place in content.nodes):
+    if secure or any(place.kafka for place in content.nodes):  # users are in it, too
         shared = GroupConfig(
             group=CLUSTER_GROUP,
             peers=peers,
