@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.model.audit_events import NO_AUDIT
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.limits import Limits
@@ -160,6 +161,7 @@ class Connected:
         self.replicas = {name: Replica() for name in ("g", "hidden", "__cluster", "pg-1")}
         node = SimpleNamespace(
             config=SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0"),
+            instruments=SimpleNamespace(audit=NO_AUDIT),
             replicas=self.replicas,
             failed_groups={},
             request_bounds=RequestBounds(LIMITS, lambda: 0.0),
