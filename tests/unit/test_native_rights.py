@@ -153,6 +153,7 @@ class Connected:
 
     remote_address = "192.0.2.1:5"
     is_closed_loop = True
+    mechanism = ""
     yields_to_interactive = False
 
     def __init__(self, rights, principal=ALICE, group=""):
