@@ -1,15 +1,23 @@
 """What a node judges by, and the lines that it writes about refusals."""
 
 import logging
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from quorumlog.auth.acls import Operation, ResourceType
 from quorumlog.auth.permits import Refused, Right
+from quorumlog.model.audit_events import AuditedEvent
 from quorumlog.model.config import GroupConfig, NodeConfig
 from quorumlog.model.security_config import SecurityConfig
-from quorumlog.service.authorization import PAUSE_S, REFUSALS_MAX, RefusalLines, authorizer_of
+from quorumlog.service.authorization import (
+    ONLY_REPORTED,
+    PAUSE_S,
+    REFUSALS_MAX,
+    RefusalLines,
+    authorizer_of,
+)
 from rights import view_of
 
 
@@ -37,7 +45,9 @@ def test_rights_count_where_a_node_has_the_table_security_unless_it_says_otherwi
 class World:
     def __init__(self):
         self.now = 1_000.0
-        self.lines = RefusalLines(lambda: self.now)
+        self.audited = []
+        audit = SimpleNamespace(record=self.audited.append)
+        self.lines = RefusalLines(lambda: self.now, audit)
 
     def refuse(self, principal="User:alice", name="g", *, is_enforced=True):
         right = Right(Operation.WRITE, ResourceType.GROUP, name)
@@ -62,6 +72,10 @@ def test_a_refusal_has_a_line_a_minute_for_each_principal_and_resource(world, ca
     assert caplog.records[0].getMessage() == "a right is missing"
     world.refuse("User:carol", is_enforced=False)
     assert caplog.records[-1].getMessage() == "a right would be missing"
+    assert [one.reason for one in world.audited] == [""] * 6 + [ONLY_REPORTED]
+    first = world.audited[0]
+    assert (first.event, first.allowed) == (AuditedEvent.REQUEST_REFUSED, False)
+    assert (first.principal, first.operation, first.resource) == ("User:alice", "Write", "group:g")
 
 
 def test_many_resources_fill_neither_memory_nor_the_log(world, caplog):

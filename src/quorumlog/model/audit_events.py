@@ -12,6 +12,7 @@ import msgspec
 from quorumlog.model.errors import ConfigError
 
 BY_CERTIFICATE: Final = "certificate"
+BY_LOGIN: Final = "SASL"
 """The mechanism of whoever shows a certificate."""
 DATA_KINDS: Final = ("group", "topic")
 """Kinds of resources whose reads and writes may be recorded."""
@@ -30,6 +31,8 @@ class AuditedEvent(StrEnum):
     """Groups, members, topics, configs … are made, altered or deleted."""
     CONNECTION_REFUSED = "connection-refused"
     """A connection is ended, as what came over it is not accepted."""
+    LOGIN_REFUSED = "login-refused"
+    """Somebody who is not who they say, or may not log in so."""
     REQUEST_REFUSED = "request-refused"
     """The principal may not do what it asks for."""
     DATA_ACCESS = "data-access"

@@ -9,6 +9,7 @@ from quorumlog.auth.needs import DATA_REQUESTS, NEEDS, is_own_password
 from quorumlog.auth.permits import Authorizer, Permit, Refused, Right, refusal_text
 from quorumlog.auth.view import SecurityView
 from quorumlog.log_events import log_event
+from quorumlog.model.audit_events import Audit, AuditedEvent, AuditEvent
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP, NodeConfig
 from quorumlog.model.errors import error_for
@@ -23,6 +24,15 @@ REFUSALS_MAX: Final = 1_024
 no other one has a line."""
 PAUSE_S: Final = 60.0
 """Time between two lines about the same principal and resource, in seconds."""
+ONLY_REPORTED: Final = "served nevertheless: authorization is log"
+"""Of a refusal in the audit log: nothing was refused."""
+_AUDITED_KINDS: Final = {
+    ResourceType.TOPIC: "topic",
+    ResourceType.CONSUMER_GROUP: "consumer-group",
+    ResourceType.CLUSTER: "cluster",
+    ResourceType.TRANSACTIONAL_ID: "transactional-id",
+    ResourceType.GROUP: "group",
+}
 _UNKNOWN: Final = "{} is not allowed to anybody, as it is not known which rights it needs"
 _CLOSED: Final = (
     "nobody reads or writes group {} but the brokers: use topics, by the Kafka protocol; "
@@ -61,17 +71,29 @@ def _is_of_brokers(group: str) -> bool:
 class RefusalLines:
     """Writes a line about a refusal, one a minute about a principal and resource.
 
-    `now` reads a clock that never goes back, in seconds.
+    `now` reads a clock that never goes back, in seconds. `audit` is told of all.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], audit: Audit) -> None:
         self._now = now
+        self._audit = audit
         self._last: dict[tuple[str, ResourceType, str], tuple[float, int]] = {}
         """When the last line was written, the longest ago first, and how many were left out."""
 
     def __call__(self, refused: Refused) -> None:
         """Take a refusal (see `Authorizer`)."""
         operation, kind, name = refused.right
+        self._audit.record(
+            AuditEvent(
+                event=AuditedEvent.REQUEST_REFUSED,
+                principal=refused.principal,
+                address=refused.address,
+                resource=f"{_AUDITED_KINDS[kind]}:{shortened(name)}",
+                operation=word_of(operation),
+                allowed=False,
+                reason="" if refused.is_enforced else ONLY_REPORTED,
+            )
+        )
         left_out = self._left_out((refused.principal, kind, name))
         if left_out is None:
             return

@@ -13,9 +13,11 @@ from quorumlog.auth.decoys import HmacDecoys
 from quorumlog.auth.login import LoginEnvironment, LoginEvent, Logins
 from quorumlog.auth.oauthbearer import TokenKey, TokenRules, keys_of
 from quorumlog.auth.remembered import Remembered
+from quorumlog.auth.sasl import Reason
 from quorumlog.auth.scram import Verifier
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.machine.cluster.state import ClusterView
+from quorumlog.model.audit_events import AuditedEvent, AuditEvent
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.security_config import OAUTHBEARER, SecurityConfig
@@ -153,6 +155,8 @@ def make_logins(
 
     def told(event: LoginEvent) -> None:
         write_line(lines, event)
+        if event.reason is not None:
+            node.instruments.audit.record(_audited(event, event.reason))
 
     environment = LoginEnvironment(
         now=time.monotonic,
@@ -171,6 +175,17 @@ def make_logins(
         tokens,
         environment,
         node.instruments.logins,
+    )
+
+
+def _audited(event: LoginEvent, reason: Reason) -> AuditEvent:
+    return AuditEvent(
+        event=AuditedEvent.LOGIN_REFUSED,
+        mechanism=event.mechanism,
+        address=event.address,
+        resource=f"user:{event.user}",
+        allowed=False,
+        reason=f"{reason.value}: {event.text}" if event.text else reason.value,
     )
 
 

@@ -35,10 +35,10 @@ class ServedNode:
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._outlets = MetricOutlets(config)
-        self._kafka = KafkaService(config, RefusalLines(time.monotonic))
+        audit = audit_of(config, now=time.monotonic, wall_ms=wall_ms)
+        self._kafka = KafkaService(config, RefusalLines(time.monotonic, audit))
         attachments.update(self._kafka.attachments)
         tokens = token_rules(config)
-        audit = audit_of(config, now=time.monotonic, wall_ms=wall_ms)
         self.node = Node(config, self._handler_of, attachments, audit)
         self.node.listener.shared.audit = audit
         kafka = self._kafka

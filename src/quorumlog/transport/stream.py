@@ -16,7 +16,7 @@ from typing import Any, cast
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
-from quorumlog.model.audit_events import BY_CERTIFICATE, AuditedEvent, AuditEvent
+from quorumlog.model.audit_events import BY_CERTIFICATE, BY_LOGIN, AuditedEvent, AuditEvent
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import foreign
@@ -373,7 +373,9 @@ class StreamConnection(asyncio.BufferedProtocol):
     @property
     def mechanism(self) -> str:
         """How the other side proved who it is, such as `certificate`; empty: it did not."""
-        return "" if self.principal == ANONYMOUS else BY_CERTIFICATE
+        if self.principal == ANONYMOUS:
+            return ""
+        return BY_CERTIFICATE if self.principal == self.identity.principal else BY_LOGIN
 
     @property
     def is_encrypted(self) -> bool:
