@@ -53,7 +53,10 @@ def allocator_of(broker: Broker) -> Callable[[int], Awaitable[int]]:
 
 
 def kafka_listener(
-    node: Node, broker: Broker, logins: Logins | None, authorizer: Authorizer | None = None
+    node: Node,
+    broker: Broker,
+    logins: Logins | None = None,
+    authorizer: Authorizer | None = None,
 ) -> "KafkaListener":
     """Return what serves Kafka clients at the address that the configuration names.
 
@@ -149,7 +152,7 @@ class KafkaService:
         """Whether all is known here that was committed in `__cluster` when this node started."""
         return self._broker is None or self._broker.knows_cluster
 
-    async def start(self, node: Node, logins: Logins | None) -> None:
+    async def start(self, node: Node, logins: Logins | None = None) -> None:
         """Take part and serve; the node was started. `logins`: how clients log in; None: they do
         not.
 
