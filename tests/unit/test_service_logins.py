@@ -8,9 +8,9 @@ import pytest
 from login_access import Clock, Issuer
 from quorumlog.auth.login import LoginEvent
 from quorumlog.auth.sasl import Reason
-from quorumlog.kafka.client_lines import ClientLines
 from quorumlog.model.errors import ConfigError
 from quorumlog.service.logins import JWKS_BYTES_MAX, JWKS_CHECK_S, TokenKeys, write_line
+from quorumlog.transport.client_lines import ClientLines
 
 CLOCK = Clock()
 ISSUER = Issuer(CLOCK)

@@ -89,7 +89,7 @@ class RefusalLines:
                 principal=refused.principal,
                 address=refused.address,
                 resource=f"{_AUDITED_KINDS[kind]}:{shortened(name)}",
-                operation=word_of(operation),
+                operation=operation.name.title().replace("_", ""),
                 allowed=False,
                 reason="" if refused.is_enforced else ONLY_REPORTED,
             )
