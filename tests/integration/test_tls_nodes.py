@@ -161,9 +161,9 @@ async def test_members_know_each_other_by_certificates_and_nobody_else_is_one(
     stranger.node("n2")
     async with running(configs_of(tmp_path, lambda name: tls_of(pki, name))) as nodes:
         await nodes.leads()
+        await until(lambda: len(nodes.peers()) == 6)
         members = nodes.peers()
         assert {pair: (True, f"Node:{pair[1]}") for pair in members} == members
-        assert len(members) == 6
         assert nodes.stated_ids() == {pki.cluster_id}
         assert await reached(nodes, "n0", outgoing(pki, "alice")) == "n0"
         with pytest.raises(NetworkError, match="this port speaks TLS: give the certificate"):
@@ -179,6 +179,7 @@ async def test_members_know_each_other_by_certificates_and_nobody_else_is_one(
         await nodes.stop("n2")
         await nodes.start("n2", tls=tls_of(pki, "n2"))
         await nodes.leads()
+        await until(lambda: len(nodes.peers()) == 6)
         await newer_certificates_count(pki, nodes)
         if shutil.which("openssl"):
             await keys_may_change(pki, nodes)
