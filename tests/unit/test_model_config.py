@@ -15,6 +15,7 @@ from quorumlog.model.config import (
 )
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.limits import Limits
+from quorumlog.model.security_config import SecurityConfig
 from quorumlog.model.tls_config import TlsConfig
 
 PEERS = "n0-127.0.0.1:7101;n1-127.0.0.1:7102;n2-127.0.0.1:7103"
@@ -454,7 +455,10 @@ def test_a_file_that_tls_needs_is_named(tmp_path):
 
 def test_with_tls_a_node_may_listen_everywhere():
     tls = TlsConfig(**TLS)
-    assert node(listen="0.0.0.0:7101", tls=tls).tls is tls
+    security = SecurityConfig(login="none", super_users=["User:admin"])
+    assert node(listen="0.0.0.0:7101", tls=tls, security=security).tls is tls
+    with pytest.raises(ConfigError, match="everybody who can connect may do everything"):
+        node(listen="0.0.0.0:7101", tls=tls)
     optional = TlsConfig(**TLS, mode="optional")
     with pytest.raises(ConfigError, match="plain connections are served, too"):
         node(listen="0.0.0.0:7101", tls=optional)

@@ -17,7 +17,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.transport.connection import Connection
-from quorumlog.transport.first_bytes import ADDRESSES_MAX, LINE_PAUSE_S, AddressLines, TlsPort
+from quorumlog.transport.first_bytes import TlsPort
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.resolver import connect_to, literal
@@ -314,27 +314,3 @@ async def test_a_failed_handshake_is_written_into_the_log(pki, tmp_path, caplog)
     assert fields["reason"] == "its certificate is of an authority that is not trusted here"
     assert fields["remote"].startswith("127.0.0.1:")
     await listener.stop()
-
-
-def test_each_host_has_one_line_a_minute(caplog):
-    now = 0.0
-    lines = AddressLines(lambda: now)
-
-    def refuse(host, port=1):
-        wire = Wire()
-        wire.get_extra_info = lambda name, default=None: (host, port)
-        lines.refused(wire, "reason")
-
-    for port in range(5):
-        refuse("h0", port)
-    refuse("h1")
-    assert len(caplog.records) == 2
-    now = LINE_PAUSE_S
-    refuse("h0")
-    assert getattr(caplog.records[-1], EVENT_FIELDS)["lines_left_out"] == 4
-    caplog.clear()
-    caplog.set_level(logging.WARNING)
-    for number in range(2 * ADDRESSES_MAX):
-        refuse(f"host{number}")
-    assert len(caplog.records) <= ADDRESSES_MAX
-    assert len(lines._last) == ADDRESSES_MAX

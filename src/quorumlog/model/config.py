@@ -391,7 +391,7 @@ class NodeConfig(
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     insecure: bool = False
     """Allow listening beyond the loopback addresses although there is no TLS, or though plain
-    connections are served as well."""
+    connections are served as well, or nobody has to say who they are."""
     tls: TlsConfig | None = None
     """Certificates and what else TLS needs; none: nothing is encrypted."""
     security: SecurityConfig | None = None
@@ -422,7 +422,7 @@ class NodeConfig(
         self._check_exposed("listen", self.listen_address)
 
     def _check_exposed(self, key: str, address: str) -> None:
-        """Raise `ConfigError` if plain connections would be served beyond this machine."""
+        """Raise `ConfigError` if anybody could come from beyond this machine, or read on the way."""
         host, _ = parse_address(address)
         if self.insecure or is_loopback(host):
             return
@@ -435,6 +435,12 @@ class NodeConfig(
             raise ConfigError(
                 f'{key} {address}: with [tls] mode = "optional" plain connections are served, too; '
                 "set insecure = true if that is meant to be so beyond loopback addresses for now"
+            )
+        if self.security is None:
+            raise ConfigError(
+                f"{key} {address}: without [security] everybody who can connect may do everything; "
+                'add it (superUsers = ["User:admin"]), or set insecure = true to listen there all '
+                "the same"
             )
 
     def _check_broker(self) -> None:

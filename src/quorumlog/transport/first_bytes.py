@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
-from quorumlog.log_events import log_event
+from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.lingering import Lingering
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity, IncomingTls, SecuredProtocol
@@ -32,45 +32,8 @@ HTTP_ANSWER: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This port speaks TLS, and no HTTP: metrics and health are at adminListen.\n"
 )
-ADDRESSES_MAX: Final = 1_024
-"""Addresses whose last line is remembered; while all had it lately, no other one has a line."""
-LINE_PAUSE_S: Final = 60.0
 _TLS_HANDSHAKE: Final = 0x16
 _CLIENT_HELLO: Final = 0x01
-
-
-class AddressLines:
-    """Lines about connections that were refused: one a minute for each host; `now` in seconds."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._last: dict[str, tuple[float, int]] = {}
-
-    def refused(self, transport: asyncio.Transport, reason: str) -> None:
-        """Write why a connection was refused, unless its host had a line within the last minute."""
-        peer = transport.get_extra_info("peername")
-        host = str(peer[0]) if peer else "?"
-        now = self._now()
-        since, left_out = self._last.get(host, (now - LINE_PAUSE_S, 0))
-        if now - since < LINE_PAUSE_S:
-            self._last[host] = (since, left_out + 1)
-            return
-        if host not in self._last and len(self._last) >= ADDRESSES_MAX:
-            oldest = next(iter(self._last))
-            if now - self._last[oldest][0] < LINE_PAUSE_S:
-                return
-            del self._last[oldest]
-        self._last.pop(host, None)
-        self._last[host] = (now, 0)
-        remote = f"{peer[0]}:{peer[1]}" if peer else "?"
-        log_event(
-            logger,
-            logging.WARNING,
-            "connection refused",
-            remote=remote,
-            reason=reason,
-            lines_left_out=left_out,
-        )
 
 
 class TlsPort:
@@ -89,7 +52,7 @@ class TlsPort:
         self._tls = tls
         self._incoming = incoming
         self._answer = answer
-        self._lines = AddressLines()
+        self._lines = ClientLines(logger, time.monotonic)
 
     def protocol_for(self, app: SecuredProtocol) -> asyncio.BufferedProtocol:
         """Return what is to take the bytes of a new connection, whose owner is `app`."""
@@ -118,7 +81,7 @@ class TlsPort:
         if reason:
             self._refuse(app, below, b"", reason)
             return
-        told = partial(self._lines.refused, below)
+        told = partial(self._tell_refused, below)
         layer = TlsLayer(app, replace(self._incoming(), when_failed=told))
         below.set_protocol(layer)
         layer.start(below, first)
@@ -126,10 +89,15 @@ class TlsPort:
     def _refuse(
         self, app: SecuredProtocol, below: asyncio.Transport, answer: bytes, reason: str
     ) -> None:
-        self._lines.refused(below, reason)
+        self._tell_refused(below, reason)
         if answer:
             below.write(answer)
         Lingering(below, lambda _: app.connection_lost(TlsError(reason)))
+
+    def _tell_refused(self, below: asyncio.Transport, reason: str) -> None:
+        peer = below.get_extra_info("peername")
+        address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._lines.warn("connection refused", "", address, reason=reason)
 
 
 def _wrong_hello(first: memoryview) -> str:
