@@ -1,7 +1,6 @@
 """What a port that speaks TLS does with whoever connects, by the first bytes."""
 
 import asyncio
-import logging
 import ssl
 import time
 

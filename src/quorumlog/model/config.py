@@ -422,7 +422,7 @@ class NodeConfig(
         self._check_exposed("listen", self.listen_address)
 
     def _check_exposed(self, key: str, address: str) -> None:
-        """Raise `ConfigError` if anybody could come from beyond this machine, or read on the way."""
+        """Raise `ConfigError` if others than this machine could connect, or read what is sent."""
         host, _ = parse_address(address)
         if self.insecure or is_loopback(host):
             return
