@@ -8,12 +8,16 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from integration.command_line import command, objects
+from quorumlog.client import Context
+from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.local.ports import free_ports
 from quorumlog.pki.authority import AuthorityDirectory
 from quorumlog.pki.files import Pair, pair_in
 from quorumlog.pki.names import user_subject
+from small_files import directory_in_memory
 
 pytestmark = pytest.mark.processes
 TIMEOUT_S = 60.0
@@ -22,8 +26,13 @@ TIMEOUT_S = 60.0
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     """Start a cluster of one node; yields its directory, address and process."""
+    with directory_in_memory(tmp_path_factory.mktemp("init")) as place:
+        yield from started(place / "prod")
+
+
+def started(made):
     port, kafka = free_ports(2)
-    made, address = tmp_path_factory.mktemp("init") / "prod", f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
     options = ("--secure", "--dir", made, "--kafka-port", kafka)
     assert command("cluster", "init", *options, f"n0={address}")[0] == 0
     arguments = [sys.executable, "-P", "-m", "quorumlog.service", "n0.toml"]
@@ -54,6 +63,36 @@ def test_nodes_started_from_it_show_their_certificates_on_both_ports(node):
         out = shown(made, address)
         assert f"{address}   node n0   " in out
         assert out.splitlines()[-1] == "all accept each other"
+
+
+def test_admin_gives_a_user_rights_by_the_context_and_kafkas_clients_have_them(
+    node, monkeypatch, tmp_path
+):
+    made, (address, kafka), _ = node
+    shown(made, address)
+    monkeypatch.setenv("QUORUMLOG_CONTEXTS", str(made / "admin" / "contexts.toml"))
+    password = tmp_path / "password"
+    password.write_text("correct horse, battery staple\n")
+    password.chmod(0o600)
+    prod = ("--context", "quorumlog")
+    for words in (
+        ("status", *prod),
+        ("user", "add", "alice", "--password-file", password, *prod),
+        ("acl", "add", "--user", "alice", "--role", "writer", "--topic", "flights", *prod),
+        ("quota", "list"),
+        ("topic", "create", "flights", "--partitions", "1", "--replication-factor", "1", *prod),
+    ):
+        status, _, err = command(*words)
+        assert status == 0, (words, err)
+    as_alice = Context(ca=str(made / "ca" / "ca.pem"), user="alice", password_file=str(password))
+    settings = librdkafka_settings(as_alice.open().security)
+    producer = Producer({"bootstrap.servers": kafka, **settings})
+    told = []
+    for topic in ("flights", "others"):
+        producer.produce(topic, b"value", on_delivery=lambda error, _: told.append(error))
+        producer.flush(TIMEOUT_S)
+    assert told[0] is None
+    assert told[1].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_a_certificate_of_another_authority_of_the_cluster_is_refused_until_that_is_trusted(node):

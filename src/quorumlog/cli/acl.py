@@ -25,9 +25,9 @@ from quorumlog.auth.acls import (
 from quorumlog.auth.principals import ANY_USER, EVERYBODY, principal_of
 from quorumlog.auth.roles import ON_CLUSTER, Pattern, acls_of_role
 from quorumlog.cli.errors import EXIT_FAILED
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Servers, Timeout
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, ContextName, FromDir, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
-from quorumlog.cli.security_target import cluster_client
+from quorumlog.cli.security_target import cluster_client, without_prefix
 from quorumlog.model.wording import counted
 
 app = typer.Typer(
@@ -37,9 +37,17 @@ app = typer.Typer(
 
 User = Annotated[
     str | None,
-    typer.Option("--user", metavar="USER", help="Name of the user; '*': all.", show_default=False),
+    typer.Option(
+        "--user",
+        metavar="USER",
+        help="Name of the user; '*': all.",
+        show_default=False,
+        callback=without_prefix,
+    ),
 ]
-OneUser = Annotated[str, typer.Option("--user", metavar="USER", help="Name of the user.")]
+OneUser = Annotated[
+    str, typer.Option("--user", metavar="USER", help="Name of the user.", callback=without_prefix)
+]
 Operations = Annotated[
     list[str] | None,
     typer.Option(
@@ -150,6 +158,7 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     host: Host = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -165,7 +174,7 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     else:
         acls = list(_single(who, operations or (), patterns, where, deny=deny))
     acls = [checked_acl(one) for one in acls]
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         client.security.add_acls(acls)
     _print(acls, as_json=as_json)
     if role == "reader" and topics and not consumer_groups:
@@ -209,6 +218,7 @@ def list_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     on_cluster: OnCluster = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -219,7 +229,7 @@ def list_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """
     patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
     filters = _filters(user, operations, patterns, PatternType.MATCH)
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         found = dict.fromkeys(acl for one in filters for acl in client.security.acls(one))
     _print(list(found), as_json=as_json)
 
@@ -261,6 +271,7 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     on_cluster: OnCluster = False,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -277,7 +288,7 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         raise typer.BadParameter("say which: --user, --operation, or what they are about")
     else:
         filters = _filters(user, operations, patterns, PatternType.LITERAL)
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         removed = [acl for one in filters for acl in client.security.remove_acls(one)]
     _print(removed, as_json=as_json)
     if not as_json:
@@ -313,6 +324,7 @@ def check_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     ] = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -322,7 +334,7 @@ def check_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         raise typer.BadParameter("name one thing, such as --topic flights")
     resource = CLUSTER if on_cluster else Resource(patterns[0].type, patterns[0].name)
     asked = value_of(Operation, operation)
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         found = client.security.check(principal_of(user), asked, resource, host=host or "")
     if as_json:
         acl = None if found.acl is None else _object(found.acl)

@@ -9,13 +9,14 @@ from quorumlog.auth.quotas import CLIENT_ID, IP, KEYS, USER, QuotaEntity, checke
 from quorumlog.cli.options import (
     TIMEOUT_SECONDS,
     AsJson,
+    ContextName,
     FromDir,
     Servers,
     Timeout,
     pairs_of,
 )
 from quorumlog.cli.output import print_json, print_line, print_table
-from quorumlog.cli.security_target import cluster_client
+from quorumlog.cli.security_target import cluster_client, without_prefix
 
 app = typer.Typer(
     help="Quotas of users, client ids and addresses: set, list, remove.", no_args_is_help=True
@@ -31,6 +32,7 @@ User = Annotated[
         metavar="USER",
         help="Name of the user; '*': each that has no quota of its own.",
         show_default=False,
+        callback=without_prefix,
     ),
 ]
 ClientId = Annotated[
@@ -63,7 +65,7 @@ def _text(entity: QuotaEntity) -> str:
 
 
 @app.command(name="set")
-def set_command(
+def set_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     values: Annotated[
         list[str],
         typer.Argument(
@@ -76,6 +78,7 @@ def set_command(
     address: Address = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Set quotas; others of the same user, client id or address stay."""
@@ -86,13 +89,13 @@ def set_command(
             given[key] = float(value)
         except ValueError:
             raise typer.BadParameter(f"{key} is a number, not {value!r}") from None
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         client.security.alter_quotas(entity, given)
     print_line(f"set for {_text(entity)}: {', '.join(given)}")
 
 
 @app.command(name="remove")
-def remove_command(
+def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     keys: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY]...", help="Quotas to remove.", show_default="all"),
@@ -102,11 +105,12 @@ def remove_command(
     address: Address = None,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Remove quotas of a user, client id or address."""
     entity = _entity(user, client_id, address)
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         named: Sequence[str] = keys or next(
             (list(one.values) for one in client.security.quotas() if one.entity == entity), []
         )
@@ -118,11 +122,12 @@ def remove_command(
 def list_command(
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show all quotas."""
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         found = client.security.quotas()
     if as_json:
         for one in found:

@@ -7,17 +7,22 @@ import typer
 from quorumlog.auth.acls import AclFilter
 from quorumlog.auth.principals import principal_of
 from quorumlog.auth.verifiers import ITERATIONS, MECHANISMS
-from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, FromDir, Servers, Timeout
+from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, ContextName, FromDir, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.passwords import PasswordFile, new_password
-from quorumlog.cli.security_target import cluster_client
+from quorumlog.cli.security_target import cluster_client, without_prefix
 from quorumlog.model.wording import counted
 
 app = typer.Typer(
     help="Users that log in with a password: add, list, passwd, remove.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="USER", help="Name of the user, such as alice.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="USER", help="Name of the user, such as alice.", callback=without_prefix
+    ),
+]
 Mechanism = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,17 +44,18 @@ Iterations = Annotated[
 
 
 @app.command(name="add")
-def add_command(
+def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     user: Name,
     password_file: PasswordFile = None,
     mechanism: Mechanism = None,
     iterations: Iterations = ITERATIONS,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Add a user. What is sent is made of the password, and does not tell it."""
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         password = new_password(password_file, user)
         client.security.add_user(
             user, password, mechanisms=mechanism or tuple(MECHANISMS), iterations=iterations
@@ -66,17 +72,18 @@ def add_command(
 
 
 @app.command(name="passwd")
-def passwd_command(
+def passwd_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     user: Name,
     password_file: PasswordFile = None,
     mechanism: Mechanism = None,
     iterations: Iterations = ITERATIONS,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Give a user another password. The old one counts no more, by whatever mechanism."""
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         password = new_password(password_file, user)
         client.security.change_password(
             user, password, mechanisms=mechanism or tuple(MECHANISMS), iterations=iterations
@@ -89,10 +96,11 @@ def remove_command(
     user: Name,
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Remove a user. Its ACLs stay until they are removed, too."""
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         client.security.remove_user(user)
         print_line(f"user {user} is removed")
         left = client.security.acls(AclFilter(principal=principal_of(user)))
@@ -107,11 +115,12 @@ def remove_command(
 def list_command(
     directory: FromDir = None,
     servers: Servers = None,
+    context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Show the users, and by which mechanisms they may log in."""
-    with cluster_client(directory, servers, timeout) as client:
+    with cluster_client(directory, servers, context, timeout) as client:
         found = client.security.users()
     if as_json:
         for one in found:
