@@ -56,11 +56,11 @@ def test_each_node_has_a_configuration_that_loads_and_certificates_that_fit(run,
     assert context.certificate == str(made / "admin" / "admin.pem")
     assert context.cluster_id == checked.parties[0].subject.cluster_id
     assert context.is_secure
-    assert [one.subject.hosts for one in checked.parties] == [
-        ("h0.example.org",),
-        ("10.0.0.11",),
-        ("::1",),
-        (),
+    assert [set(one.subject.hosts) for one in checked.parties] == [
+        {"h0.example.org", "localhost", "127.0.0.1"},  # its port of metrics is at 127.0.0.1
+        {"10.0.0.11", "localhost", "127.0.0.1"},
+        {"::1", "localhost", "127.0.0.1"},
+        set(),
     ]
 
 
@@ -85,8 +85,24 @@ def test_brokers_on_one_host_have_ports_of_their_own(run, tmp_path):
     assert [one.admin_listen for one in found] == [
         "127.0.0.1:7201",
         "127.0.0.1:7202",
-        "127.0.0.1:7201",
+        "127.0.0.1:7203",  # as 127.0.0.2 is the same machine
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "admin"),
+    [
+        (["n0=h0:7101", "n1=h0:7201", "n2=h1:7101"], [7202, 7301, 7201]),
+        (["n0=h0:7101", "n1=H0:7102", "n2=h0:7001"], [7201, 7202, 7103]),
+        (["n0=h0:65501", "n1=h0:65301"], [65401, 65402]),
+        (["n0=h0:8992", "n1=h0:8993"], [9094, 9095]),
+    ],
+)
+def test_no_two_nodes_on_a_machine_have_one_port(run, tmp_path, nodes, admin):
+    assert run("--secure", "--dir", tmp_path / "prod", "--kafka-port", 9092, *nodes)[0] == 0
+    names = [text.partition("=")[0] for text in nodes]
+    found = [load_config(tmp_path / "prod" / one / f"{one}.toml") for one in names]
+    assert [one.admin_listen for one in found] == [f"127.0.0.1:{port}" for port in admin]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +112,15 @@ def test_brokers_on_one_host_have_ports_of_their_own(run, tmp_path):
         (["n0=h0"], "is not host:port"),
         (["n0=h0:0"], "a port that is chosen later"),
         (["n0=h0:1", "n0=h1:1"], "node n0 is given twice"),
-        (["n0=h0:1", "n1=h0:1"], "address h0:1 is given twice"),
+        (["n0=h0:1", "n1=H0:1"], "address h0:1 is given twice"),
+        (["n0=h0:1", "n1=h0:9092"], "address h0:9092 is given twice"),
         (["n-0=h0:1"], "is not usable"),
         (["ca=h0:1"], "no node may be called ca"),
     ],
 )
 def test_what_is_no_node_is_a_wrong_command_line(run, tmp_path, nodes, said):
-    status, _, err = run("--secure", "--dir", tmp_path / "prod", *nodes)
+    options = ("--secure", "--dir", tmp_path / "prod", "--kafka-port", 9092)
+    status, _, err = run(*options, *nodes)
     assert status == 2
     assert said in " ".join(err.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
@@ -136,10 +154,27 @@ def test_what_is_in_a_directory_is_kept(run, tmp_path):
     assert (made / "ca" / "ca.key").read_bytes() == before
 
 
+@pytest.mark.parametrize("given", [".", "../here", "link"])
+def test_an_empty_directory_is_filled_and_stays_itself(run, tmp_path, monkeypatch, given):
+    here = tmp_path / "here"
+    here.mkdir()
+    if given == "link":
+        (tmp_path / "link").symlink_to(here)
+    monkeypatch.chdir(tmp_path if given == "link" else here)
+    before = here.stat().st_ino
+    status, _, err = run("--secure", "--dir", given, *NODES)
+    assert (status, err) == (0, "")
+    assert here.stat().st_ino == before
+    assert {path.name for path in here.iterdir()} == {"admin", "ca", "n0", "n1", "n2"}
+    load_config(here / "n0" / "n0.toml")
+
+
 def test_nothing_is_left_if_it_fails_half_way(run, tmp_path, monkeypatch):
     def failing(config):
         raise PkiError("no room")
 
     monkeypatch.setattr(cluster_init, "toml_of", failing)
     assert run("--secure", "--dir", tmp_path / "prod", *NODES)[0] == 1
+    assert list(tmp_path.iterdir()) == []
+    assert run("--secure", "--dir", tmp_path, *NODES)[0] == 1
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 import secrets
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from quorumlog.model.config import (
     GroupConfig,
     NodeConfig,
     check_name,
+    is_loopback,
     parse_address,
 )
 from quorumlog.model.errors import ConfigError
@@ -29,23 +30,36 @@ ADMIN: Final = "admin"
 AUTHORITY: Final = "ca"
 """Names of directories beside those of nodes."""
 CONTEXTS: Final = "contexts.toml"
+ADMIN_HOST: Final = "127.0.0.1"
 ADMIN_PORT_DISTANCE: Final = 100
-"""The port of metrics is this much above the node's own, as in local clusters."""
+"""The port of metrics is this much above the node's own, as in local clusters, or the next one."""
+PORT_MAX: Final = 65_535
+OWN_HOSTS: Final = ("localhost", ADMIN_HOST)
+"""By these whoever is on a node's machine reaches it, as its port of metrics is there only."""
 CERTIFICATE_DAYS: Final = 365
 AUTHORITY_DAYS: Final = 3_650
 
 
 class Place(NamedTuple):
-    """A node and where it is: `kafka`, where Kafka's clients reach it; empty: it is no broker."""
+    """A node and where it is: `kafka`, where Kafka's clients reach it; empty: it is no broker.
+
+    `admin`: where its metrics are had, on its machine only.
+    """
 
     node_id: str
     address: str
     kafka: str = ""
+    admin: str = ""
 
     @property
     def host(self) -> str:
         """The host name or address by which others reach it."""
         return parse_address(self.address)[0]
+
+    @property
+    def machine(self) -> str:
+        """The same text for all nodes on one machine, as far as their addresses say it."""
+        return ADMIN_HOST if is_loopback(self.host) else self.host.lower()
 
 
 def init_command(
@@ -71,7 +85,7 @@ def init_command(
         typer.Option(
             "--kafka-port",
             min=1,
-            max=65_535,
+            max=PORT_MAX,
             help="Nodes are brokers, which Kafka's clients reach at this port; several on one host "
             "at the following ones.",
             show_default="none",
@@ -114,31 +128,55 @@ def _places(given: Sequence[str], kafka_port: int | None) -> list[Place]:
         try:
             host, port = parse_address(address)
             check_name("node", node_id, dash=False)
+            kafka = ""
+            if kafka_port is not None:
+                kafka = f"{address.rpartition(':')[0]}:{kafka_port + brokers[host.lower()]}"
+                parse_address(kafka)
+                brokers[host.lower()] += 1
         except ConfigError as error:
             if not separator:
                 raise typer.BadParameter(f"{text!r} is not NODE=HOST:PORT") from error
             raise typer.BadParameter(str(error)) from error
         if not port:
             raise typer.BadParameter(f"{text}: others could not find a port that is chosen later")
-        kafka = ""
-        if kafka_port is not None:
-            kafka = f"{address.rpartition(':')[0]}:{kafka_port + brokers[host]}"
-            parse_address(kafka)
-            brokers[host] += 1
         places.append(Place(node_id, address, kafka))
-    for what, values in (
-        ("node", [one.node_id for one in places]),
-        ("address", [one.address for one in places] + [one.kafka for one in places if one.kafka]),
-    ):
-        twice = [value for value, count in Counter(values).items() if count > 1]
-        if twice:
-            raise typer.BadParameter(f"{what} {twice[0]} is given twice")
+    _check_doubles(places)
     reserved = {ADMIN, AUTHORITY} & {one.node_id for one in places}
     if reserved:
         raise typer.BadParameter(
             f"no node may be called {min(reserved)}: a directory has that name"
         )
-    return places
+    return _with_admin_ports(places)
+
+
+def _check_doubles(places: Sequence[Place]) -> None:
+    """Raise `typer.BadParameter` if two nodes have one name or address."""
+    addresses = [found for one in places for found in (one.address, one.kafka) if found]
+    for what, values in (
+        ("node", [one.node_id for one in places]),
+        ("address", [found.lower() for found in addresses]),
+    ):
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            raise typer.BadParameter(f"{what} {twice[0]} is given twice")
+
+
+def _with_admin_ports(places: Sequence[Place]) -> list[Place]:
+    """Return the nodes with ports of metrics that no other node on the same machine has."""
+    taken = defaultdict[str, set[int]](set)
+    for one in places:
+        taken[one.machine].update(
+            parse_address(found)[1] for found in (one.address, one.kafka) if found
+        )
+    found = list[Place]()
+    for one in places:
+        port = parse_address(one.address)[1]
+        above = range(port + ADMIN_PORT_DISTANCE, PORT_MAX + 1)
+        below = range(port - ADMIN_PORT_DISTANCE, 0, -1)
+        admin = next(port for port in (*above, *below) if port not in taken[one.machine])
+        taken[one.machine].add(admin)
+        found.append(one._replace(admin=f"{ADMIN_HOST}:{admin}"))
+    return found
 
 
 def _config(
@@ -149,14 +187,11 @@ def _config(
     all_groups = [GroupConfig(group=group, peers=peers) for group in groups]
     # users and ACLs are in it, also where there are no topics
     all_groups.append(GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers=peers))
-    port = parse_address(place.address)[1]
-    if port + ADMIN_PORT_DISTANCE > 65_535:
-        port -= 2 * ADMIN_PORT_DISTANCE
     return NodeConfig(
         self_id=place.node_id,
         store_base_dir=data,
         cluster=cluster,
-        admin_listen=f"127.0.0.1:{port + ADMIN_PORT_DISTANCE}",
+        admin_listen=place.admin,
         kafka_listen=place.kafka,
         groups=all_groups,
         tls=TlsConfig(
@@ -232,7 +267,9 @@ def _write_all(directory: Path, places: Sequence[Place], configs: Sequence[NodeC
 
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise CommandError(f"{directory} is not empty; choose a new directory")
-    beside = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}.new")
+    name = f".{secrets.token_hex(4)}.new"
+    # one that is there stays itself: it may be a shell's, a mounted disk, or a link
+    beside = directory / name if directory.exists() else directory.with_name(directory.name + name)
     make_directory(beside)
     try:
         cluster_id = _write_certificates(beside, places)
@@ -241,11 +278,26 @@ def _write_all(directory: Path, places: Sequence[Place], configs: Sequence[NodeC
         for config in configs:
             path = beside / config.self_id / f"{config.self_id}.toml"
             path.write_text(toml_of(config))
-        beside.replace(directory)
+        _place(beside, directory)
     except OSError as error:
         raise CommandError(f"{directory} cannot be made: {reason_of(error)}") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _place(made: Path, directory: Path) -> None:
+    """Give a directory with all files its name, or move what is in it to the one that is there."""
+    if made.parent != directory:
+        made.replace(directory)
+        return
+    moved = list[Path]()
+    try:
+        for one in made.iterdir():
+            moved.append(one.rename(directory / one.name))
+    except OSError:
+        for one in moved:
+            shutil.rmtree(one, ignore_errors=True)
+        raise
 
 
 def _write_certificates(directory: Path, places: Sequence[Place]) -> str:
@@ -265,7 +317,7 @@ def _write_certificates(directory: Path, places: Sequence[Place]) -> str:
     made = authority.make(cluster_id, "ec-p256", AUTHORITY_DAYS, force=False)
     wanted = [
         (
-            node_subject(one.node_id, cluster_id, [one.host]),
+            node_subject(one.node_id, cluster_id, [one.host, *OWN_HOSTS]),
             pair_in(directory / one.node_id / "tls", "node"),
         )
         for one in places
