@@ -217,6 +217,21 @@ def test_a_renewal_that_is_killed_earlier_changes_nothing(place, monkeypatch, st
     assert loads(made.pair)
 
 
+@pytest.mark.parametrize("bytes_left", [0, 100, -40])
+def test_a_renewal_in_which_the_power_failed_is_done_anew(place, bytes_left):
+    """What was being written then may be empty, or cut off anywhere."""
+    made = place.node()
+    written = made.pair.certificate.read_bytes()
+    for path in made.pair:
+        files.beside(path).write_bytes(written[:bytes_left])
+    renewed = place.at(NOW).renew(made.pair, None, None, 365)
+    assert not renewed.finished
+    assert loads(made.pair)
+    assert renewed.certificate.serial_number != made.certificate.serial_number
+    assert not files.beside(made.pair.certificate).exists()
+    assert not files.beside(made.pair.key).exists()
+
+
 def test_a_reader_finds_a_matching_pair_or_one_that_does_not_match_never_half_a_file(place):
     made = place.node()
     taken = 0

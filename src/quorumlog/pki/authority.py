@@ -127,13 +127,11 @@ class AuthorityDirectory:
         """
         with self._opened() as authority, self._beside(pair):
             old_key = load_key(files.read(pair.key), str(pair.key))
-            waiting = files.unplaced(pair.certificate)
-            if waiting is not None:
-                (certificate, *_) = certificates_in(waiting, str(files.beside(pair.certificate)))
-                subject = subject_of(certificate)
-                if subject is not None and fits(old_key, certificate.public_key()):
+            if waiting := _waiting(pair):
+                subject = subject_of(waiting)
+                if subject is not None and fits(old_key, waiting.public_key()):
                     files.finish_pair(pair)
-                    return Made(subject, certificate, pair, finished=True)
+                    return Made(subject, waiting, pair, finished=True)
             (former, *_) = certificates_in(files.read(pair.certificate), str(pair.certificate))
             subject = self._renewed(authority, former, pair, hosts)
             key = new_key(key_type or type_of(old_key))
@@ -328,6 +326,20 @@ class AuthorityDirectory:
         crl = make_crl(authority, content.number, revoked, days, self._now)
         files.replace(self._revoked_file, dump_revocations(content), files.CERTIFICATE_MODE)
         files.replace(self.crl_file, crl.public_bytes(Encoding.PEM), files.CERTIFICATE_MODE)
+
+
+def _waiting(pair: Pair) -> x509.Certificate | None:
+    """Return the certificate that an interrupted renewal has written, but not placed.
+
+    One that cannot be read is none: a key is only placed once its certificate is whole on disk.
+    """
+    content = files.unplaced(pair.certificate)
+    if content is None:
+        return None
+    try:
+        return certificates_in(content, str(files.beside(pair.certificate)))[0]
+    except PkiError:
+        return None
 
 
 def path_of(certificate: x509.Certificate) -> str:
