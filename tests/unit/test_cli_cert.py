@@ -325,6 +325,36 @@ def test_servers_show_which_certificate_and_authority_they_have(run, certs, tmp_
     assert any(said in one for one in found)
 
 
+def test_servers_are_asked_without_a_certificate_that_cannot_be_used(run, certs):
+    """What is wrong with it is said, and what the servers show."""
+    node, user = certs.node(), certs.user()
+    encrypted = (
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+        "MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgkMTxVfeNPcQICCAAw\n"
+        "-----END ENCRYPTED PRIVATE KEY-----\n"
+    )
+    with serving(node, certs.directory / "ca.pem") as address:
+        for content in (encrypted, node.key.read_text(), None):
+            if content is None:
+                user.key.unlink()
+            else:
+                user.key.write_text(content)
+            status, out, _ = run("cert", "check", user.certificate, "--servers", address)
+            assert status == 1
+            assert f"{address}   node n0   in 365 days   " in out
+            assert "problem: user alice: servers are asked without this certificate" in out
+            assert out.count("problem: user alice: ") == 2
+            assert f"problem: {address}" not in out
+
+
+def test_without_whom_to_trust_it_is_said_what_cannot_be_read(run, tmp_path):
+    arguments = ("cert", "check", tmp_path / "none.pem", "--servers", "127.0.0.1:1")
+    status, out, _ = run(*arguments)
+    assert status == 1
+    assert f"problem: {tmp_path / 'none.pem'}" in out
+    assert "give --ca" in out
+
+
 def test_a_server_of_another_host_another_authority_or_none_at_all(run, certs, tmp_path, mute):
     node = certs.node(hosts=["h0.example.org"])
     other = Certs(tmp_path / "other", OTHER)

@@ -12,6 +12,7 @@ from cryptography import x509
 
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
+from quorumlog.model.errors import ConfigError
 from quorumlog.pki.check import Finding, Party, authority_of, check_parties, load_parties
 from quorumlog.pki.describe import common_name, time_problem
 from quorumlog.pki.errors import PkiError
@@ -19,6 +20,7 @@ from quorumlog.pki.files import read
 from quorumlog.pki.issue import cluster_id_of, hosts_of
 from quorumlog.pki.names import address_in
 from quorumlog.pki.pem import certificates_in
+from quorumlog.transport.tls_contexts import client_context
 from quorumlog.transport.tls_words import in_words
 
 CONNECT_SECONDS: Final = 5.0
@@ -26,6 +28,8 @@ REFUSAL_SECONDS: Final = 2.0
 """With TLS 1.3 a server judges our certificate when the handshake is over for us: what it says then
 comes within this time, or it is taken for no refusal."""
 SERVERS_MAX: Final = 50
+OLDEST_VERSION: Final = "1.2"
+"""Of TLS, as a port of Kafka's clients may have it."""
 
 
 class Shown(NamedTuple):
@@ -56,7 +60,8 @@ def check_all(
 ) -> Checked:
     """Check certificates against each other, and against what running nodes show.
 
-    Servers are shown the first certificate of a user, or else the first one. Raises `PkiError`.
+    Servers are shown the first certificate of a user, or else the first one; none if that or its
+    key cannot be used. Raises `PkiError` or `ConfigError` for what cannot be asked.
     """
     parties, findings = load_parties(paths, ca_file)
     findings += check_parties(parties, now)
@@ -67,16 +72,43 @@ def check_all(
         trusted = tuple(certificates_in(read(ca_file), str(ca_file)))
     elif ours is not None:
         trusted = ours.trusted
-    if servers and not trusted:
-        raise PkiError("no certificate can be read, so it is not known whom to trust: give --ca")
-    shown = ask_servers(servers, ours, now)
+    shown = list[Shown]()
+    if servers and trusted:
+        try:
+            context = _context(ours)
+        except ConfigError as error:
+            text = f"servers are asked without this certificate: {error}"
+            findings.append(Finding("problem", ours.label if ours else "--servers", text))
+            ours, context = None, _context(None)
+        shown = ask_servers(servers, ours, context, now)
+    elif servers:
+        text = "no certificate can be read, so it is not known whom to trust: give --ca"
+        findings.append(Finding("problem", "--servers", text))
     for one in shown:
         findings += check_shown(one, trusted, ours, now)
     return Checked(parties, shown, trusted, findings)
 
 
-def ask_servers(addresses: Sequence[str], ours: Party | None, now: datetime) -> list[Shown]:
-    """Do a handshake with each server, showing our certificate if there is one.
+def _context(ours: Party | None) -> ssl.SSLContext:
+    """Return the context of a client that shows our certificate, if there is one.
+
+    What the server shows is not judged by it, but afterwards, in words. Raises `ConfigError` if
+    certificate or key cannot be used.
+    """
+    if ours is None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    else:
+        certificate, key = map(str, ours.pair)
+        context = client_context(str(ours.ca_file), certificate, key, OLDEST_VERSION)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def ask_servers(
+    addresses: Sequence[str], ours: Party | None, context: ssl.SSLContext, now: datetime
+) -> list[Shown]:
+    """Do a handshake with each server; `ours`: whose certificate the context shows, if any.
 
     Raises `ConfigError` for what is no `host:port`, `PkiError` if there are too many.
     """
@@ -85,16 +117,11 @@ def ask_servers(addresses: Sequence[str], ours: Party | None, now: datetime) -> 
     for address in addresses:
         parse_address(address)
     with ThreadPoolExecutor(max(1, len(addresses))) as threads:
-        return list(threads.map(lambda address: _ask(address, ours, now), addresses))
+        return list(threads.map(lambda address: _ask(address, ours, context, now), addresses))
 
 
-def _ask(address: str, ours: Party | None, now: datetime) -> Shown:
+def _ask(address: str, ours: Party | None, context: ssl.SSLContext, now: datetime) -> Shown:
     host, port = parse_address(address)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # what it shows is judged afterwards, in words
-    if ours is not None:
-        context.load_cert_chain(ours.pair.certificate, ours.pair.key)
     try:
         with (
             socket.create_connection((host, port), CONNECT_SECONDS) as plain,
