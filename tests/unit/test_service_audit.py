@@ -17,7 +17,7 @@ from quorumlog.model.audit_events import (
 from quorumlog.model.config import AUDIT_LOG_NAME, NodeConfig
 from quorumlog.model.errors import ConfigError, NoSpaceError
 from quorumlog.service import audit as audit_module
-from quorumlog.service.audit import CLOSE_S, LINES_MAX, SUMS_MAX, AuditLog, audit_of
+from quorumlog.service.audit import CLOSE_S, LINES_MAX, OWN_SUMS_MAX, SUMS_MAX, AuditLog, audit_of
 from quorumlog.service.audit_files import AuditFiles
 from quorumlog.storage.files.os_files import OsFileSystem
 
@@ -100,9 +100,17 @@ def test_what_a_stranger_writes_can_neither_end_a_line_nor_fill_the_disk(opened,
     log.close()
     raw = (tmp_path / AUDIT_LOG_NAME).read_bytes()
     assert raw.count(b"\n") == 1
-    assert raw.isascii()
-    assert not any(byte < 32 for byte in raw[:-1])
+    assert raw[:-1].decode().isprintable()
     assert len(raw) < 4_096
+
+
+def test_no_letter_of_a_stranger_takes_more_than_its_own_bytes(opened, tmp_path):
+    log = opened()
+    for letter in ("\U0001f600", "\x00", "\U000f0000"):
+        log.record(created(client=letter * 100_000))
+    log.close()
+    raw = (tmp_path / AUDIT_LOG_NAME).read_bytes()
+    assert max(map(len, raw.splitlines())) < 256 * 4 + 400
 
 
 def test_only_the_owner_may_read_it_whatever_the_umask_says(opened, tmp_path):
@@ -212,6 +220,81 @@ def test_what_is_refused_is_told_apart_by_who_asked_for_what(opened, tmp_path):
     log.close()
     found = [(line["resource"], line["n"]) for line in lines_of(tmp_path)]
     assert sorted(found) == [("group:a", 1), ("group:a", 2), ("group:b", 1), ("group:b", 2)]
+
+
+def test_what_fails_is_counted_and_what_is_done_has_a_line_each(opened, tmp_path):
+    log = opened()
+    for _ in range(100):
+        log.record(created(failed=True, reason="UNKNOWN_GROUP", address="10.0.0.1:1"))
+    for _ in range(3):
+        log.record(created(reason="a part failed", address="10.0.0.1:1"))
+    log.close()
+    found = [(line["reason"], line["n"]) for line in lines_of(tmp_path)]
+    done = [("a part failed", 1)] * 3
+    assert found == [("UNKNOWN_GROUP", 1), *done, ("UNKNOWN_GROUP", 99)]
+
+
+@pytest.mark.parametrize(
+    ("values", "site"),
+    [
+        ({"allowed": False, "event": AuditedEvent.LOGIN_REFUSED}, "10.0.0.1"),
+        ({"allowed": False, "event": AuditedEvent.REQUEST_REFUSED}, "2001:db8::/64"),
+        ({"allowed": False, "event": AuditedEvent.CONNECTION_REFUSED}, "2001:db8::/64"),
+        ({"failed": True, "event": AuditedEvent.ADMINISTRATION}, "10.0.0.1"),
+    ],
+)
+def test_one_client_cannot_push_the_lines_of_others_out_of_the_files(
+    opened, tmp_path, values, site
+):
+    log = opened()
+    for number in range(5_000):
+        host = site if "." in site else f"[2001:db8::{number:x}]"
+        address = f"{host}:{number}"
+        log.record(AuditEvent(resource=f"user:u{number}", address=address, **values))
+    log.record(AuditEvent(resource="user:other", address="10.0.0.2:1", **values))
+    log.close()
+    lines = lines_of(tmp_path)
+    assert len(lines) == OWN_SUMS_MAX + 2
+    assert lines[OWN_SUMS_MAX]["resource"] == "user:other", "it has a line at once"
+    assert lines[-1]["n"] == 5_000 - OWN_SUMS_MAX
+    assert lines[-1]["address"] == f"{site}:*"
+    assert lines[-1]["reason"].startswith("more than 64 kinds of events within 60 s from there")
+
+
+def test_each_client_may_have_its_kinds_again_in_the_next_minute(opened, tmp_path, clock):
+    log = opened()
+    for minute in (1, 2):
+        for number in range(OWN_SUMS_MAX):
+            log.record(created(f"g{minute}-{number}", allowed=False, address="10.0.0.1:1"))
+        while log.counters.lines < minute * OWN_SUMS_MAX:
+            clock.now += 1
+        while log._sums:
+            clock.now += 61
+    log.close()
+    assert [line["n"] for line in lines_of(tmp_path)] == [1] * (2 * OWN_SUMS_MAX)
+
+
+def test_names_of_any_length_take_bounded_memory(opened, tmp_path):
+    log = opened(is_open=False, audit_data=["topic:*"])
+    for end in ("a", "b"):
+        for event in (AuditedEvent.DATA_ACCESS, AuditedEvent.ADMINISTRATION):
+            name, client = f"topic:{'n' * 100_000}{end}", "c" * 100_000 + end
+            log.record(AuditEvent(event=event, resource=name, client=client, failed=True))
+    kept = [len(one.first.resource) + len(one.first.client) for one in log._sums.values()]
+    assert kept == [512, 512]
+    log.open()
+    log.close()
+    assert sum(line["n"] for line in lines_of(tmp_path)) == 4
+
+
+def test_what_waits_is_bounded_and_what_is_lost_is_counted(opened, monkeypatch, caplog):
+    monkeypatch.setattr(audit_module, "HELD_LINES_MAX", 20)
+    log = opened(is_open=False)
+    for number in range(30):
+        log.record(created(f"g{number}"))
+    assert len(log._lines) == 20
+    assert log.counters.lost == 10
+    assert [record.message for record in caplog.records] == ["audit log: events are lost"]
 
 
 def test_any_number_of_addresses_takes_bounded_memory_and_is_counted(opened, tmp_path):

@@ -3,7 +3,7 @@
 A module that has something to record is given an `Audit`; it knows no file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ from quorumlog.model.errors import ConfigError
 BY_CERTIFICATE: Final = "certificate"
 BY_LOGIN: Final = "SASL"
 """The mechanism of whoever shows a certificate."""
+_ANY: Final = "any"
 DATA_KINDS: Final = ("group", "topic")
 """Kinds of resources whose reads and writes may be recorded."""
 ADMINISTRATION_REFUSED: Final = (
@@ -28,7 +29,7 @@ class AuditedEvent(StrEnum):
     NODE_STARTED = "node-started"
     NODE_STOPPED = "node-stopped"
     ADMINISTRATION = "administration"
-    """Groups, members, topics, configs … are made, altered or deleted."""
+    """Groups, members, topics, configs, users, ACLs … are made, altered or deleted."""
     CONNECTION_REFUSED = "connection-refused"
     """A connection is ended, as what came over it is not accepted."""
     LOGIN_REFUSED = "login-refused"
@@ -60,6 +61,9 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was refused, or why it failed; empty: it was done."""
     request: str = ""
     """The kind of request, and what it asks for."""
+    failed: bool = False
+    """Whether nothing was done, as far as is known. Anybody can fail any number of times: such
+    events are counted, as refusals are. No line has this value, as `reason` says it."""
 
 
 class AuditCounters:
@@ -125,6 +129,34 @@ class NoAudit:
 
 
 NO_AUDIT: Final = NoAudit()
+
+
+def acl_resource(principal: str) -> str:
+    """Return the resource of an event that changes ACLs; without a principal: of any."""
+    return f"acl:{principal or _ANY}"
+
+
+def acl_words(
+    verb: str,
+    permission: str,
+    operation: str,
+    resource_type: str,
+    name: str,
+    pattern: str,
+    host: str,
+) -> str:
+    """Return what was done with an ACL (see `auth.acls`); an empty name or host stands for any."""
+    what = f"{verb} {permission} {operation} {resource_type}:{name or _ANY} {pattern}"
+    return f"{what} from {host or _ANY}"
+
+
+def quota_resource(entity: Iterable[tuple[str, str | None]]) -> str:
+    """Return the resource of an event that changes a quota: `quota:user=alice,client-id=app`.
+
+    `entity`: type and name of each part; None: all that have no quota of their own.
+    """
+    parts = [f"{kind}={'<default>' if name is None else name}" for kind, name in entity]
+    return f"quota:{','.join(parts)}"
 
 
 class DataPatterns:

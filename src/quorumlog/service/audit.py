@@ -1,23 +1,26 @@
 """The audit log of a node: who did what from where, allowed or not, as JSON lines in files.
 
 A thread of its own writes, so that a disk that is full, slow or failing stops nothing else. What
-waits for it is bounded. Refusals and accesses to data may be many: the first of a kind has a line
-at once, and all that follow within a minute have one together, with their number. In half of the
-room nothing but administration may wait; if even that is full, administration is refused
-(`Audit.has_room`), so nothing is administered unseen.
+waits for it is bounded. Refusals, accesses to data and what failed may be many: the first of a kind
+has a line at once, and all that follow within a minute have one together, with their number. Only
+so many kinds are told apart of one client, so nobody pushes the lines of others out of the files.
+In half of the room nothing but administration may wait; if even that is full, administration is
+refused (`Audit.has_room`), so nothing is administered unseen.
 """
 
 import json
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from functools import partial
+from ipaddress import IPv6Address, IPv6Network
 from itertools import islice
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.audit_events import (
@@ -29,7 +32,7 @@ from quorumlog.model.audit_events import (
     NodeAudit,
 )
 from quorumlog.model.config import NodeConfig
-from quorumlog.model.wording import shortened
+from quorumlog.model.wording import foreign
 from quorumlog.service.audit_files import AuditFiles
 from quorumlog.storage.files.os_files import FileSystem, OsFileSystem
 
@@ -39,16 +42,28 @@ LINES_MAX: Final = 10_000
 """Lines that are not durable yet."""
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of these lines."""
+HELD_LINES_MAX: Final = 10 * LINES_MAX
+"""Lines that wait at most, with those of requests that began while there was room; all beyond are
+lost, and counted."""
+HELD_BYTES_MAX: Final = 4 * BYTES_MAX
+"""Bytes of these lines."""
 TEXT_LENGTH_MAX: Final = 256
-"""Characters of a value in a line."""
+"""Characters of a value in a line, or by which events are told apart."""
 SUMMED_S: Final = 60.0
 """Events that are alike within this time have one line together, in seconds."""
 SUMS_MAX: Final = 2_048
 """Kinds of events that are told apart within that time; all others have one line together."""
+OWN_SUMS_MAX: Final = 64
+"""Those of one event, principal and host; all others of these have one line together."""
+IPV6_SITE_BITS: Final = 64
+"""Of an address of IPv6: whoever has one has all that begin so (RFC 4291, section 2.5.4)."""
 SYNC_S: Final = 1.0
 """Pause between two fsyncs, between two attempts to write, and to look for sums, in seconds."""
 CLOSE_S: Final = 5.0
 """How long a node that stops waits for its last lines to be durable, in seconds."""
+_TEXTS: Final = tuple(
+    one for one in AuditEvent.__struct_fields__ if one not in {"event", "allowed", "failed"}
+)
 
 
 class _Sum:
@@ -85,7 +100,11 @@ class AuditLog:
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._sums: dict[Hashable, _Sum] = {}
+        self._own_sums: Counter[Hashable] = Counter()
+        """How many of these there are of one event, principal and host."""
         self._sums_end = 0.0
+        self._has_lost = False
+        """Whether the last line was lost."""
         self._thread: threading.Thread | None = None
         self._is_ending = False
         self.counters = AuditCounters()
@@ -104,10 +123,12 @@ class AuditLog:
     def record(self, event: AuditEvent) -> None:
         """See `Audit`.
 
-        What was allowed, and is no access to data, always has a line of its own.
+        What was done, and is no access to data, always has a line of its own.
         """
+        event = _bounded(event)
         with self._changed:
-            if event.allowed and event.event is not AuditedEvent.DATA_ACCESS:
+            may_be_many = event.failed or event.event is AuditedEvent.DATA_ACCESS
+            if event.allowed and not may_be_many:
                 self._put(event, 1)
             else:
                 self._add(event)
@@ -119,25 +140,44 @@ class AuditLog:
         key = _key(event)
         found = self._sums.get(key)
         if found is None:
-            if len(self._sums) >= SUMS_MAX:
-                event = AuditEvent(
-                    event=event.event,
-                    allowed=event.allowed,
-                    reason=f"more than {SUMS_MAX:,} kinds of events within {SUMMED_S:g} s",
-                )
-                self._sums.setdefault(event, _Sum(event)).count += 1
+            others = self._others(event)
+            if others is not None:
+                key = others, "others"
+                self._sums.setdefault(key, _Sum(others)).count += 1
                 return
             found = self._sums[key] = _Sum(event)
+            self._own_sums[_owner(event)] += 1
             if len(self._lines) < LINES_MAX // 2 and self._size < BYTES_MAX // 2:
                 self._put(event, 1)
                 return
         found.count += 1
 
+    def _others(self, event: AuditEvent) -> AuditEvent | None:
+        """Return what stands for all kinds that are not told apart; None: this one may be."""
+        within = f"kinds of events within {SUMMED_S:g} s"
+        common = AuditEvent(event=event.event, allowed=event.allowed, failed=event.failed)
+        if len(self._sums) >= SUMS_MAX:
+            return replace(common, reason=f"more than {SUMS_MAX:,} {within}")
+        is_crowded = self._own_sums[_owner(event)] >= OWN_SUMS_MAX
+        if event.event is AuditedEvent.DATA_ACCESS or not is_crowded:
+            return None
+        return replace(
+            common,
+            principal=event.principal,
+            address=f"{_site(event.address)}:*",
+            reason=f"more than {OWN_SUMS_MAX} {within} from there",
+        )
+
     def _put(self, event: AuditEvent, count: int) -> None:
         line = self._line(event, count)
-        self._lines.append(line)
-        self._size += len(line)
-        self._changed.notify_all()
+        is_full = len(self._lines) >= HELD_LINES_MAX or self._size >= HELD_BYTES_MAX
+        if is_full:
+            self._lose(1, "too many lines wait", is_told=not self._has_lost)
+        else:
+            self._lines.append(line)
+            self._size += len(line)
+            self._changed.notify_all()
+        self._has_lost = is_full
 
     def _line(self, event: AuditEvent, count: int) -> bytes:
         moment = datetime.fromtimestamp(self._wall_ms() / 1_000, UTC)
@@ -146,10 +186,10 @@ class AuditLog:
             "node": self._node,
             "cluster": self._cluster,
         }
-        for name, value in msgspec.structs.asdict(event).items():
-            values[name] = shortened(str(value), TEXT_LENGTH_MAX) if name != "allowed" else value
+        values |= msgspec.structs.asdict(event)
+        del values["failed"]
         values["n"] = count
-        return f"{json.dumps(values)}\n".encode()
+        return f"{json.dumps(values, ensure_ascii=False)}\n".encode()
 
     def _sum_up(self, *, is_last: bool) -> None:
         """Write the lines of sums whose time is over; those that have no room wait for longer."""
@@ -164,6 +204,7 @@ class AuditLog:
             else:
                 left[key] = one
         self._sums = left
+        self._own_sums = Counter(_owner(one.first) for one in left.values())
         self._sums_end = self._now() + SUMMED_S
 
     # -- out --------------------------------------------------------------------------------
@@ -185,9 +226,9 @@ class AuditLog:
         with self._changed:
             self._lose(len(self._lines), "the node stops")
 
-    def _lose(self, count: int, reason: str) -> None:
-        if count:
-            self.counters.lost += count
+    def _lose(self, count: int, reason: str, *, is_told: bool = True) -> None:
+        self.counters.lost += count
+        if count and is_told:
             log_event(
                 logger,
                 logging.ERROR,
@@ -255,14 +296,46 @@ class AuditLog:
             log_event(logger, logging.WARNING, "audit log is written again", node=self._node)
 
 
+def _bounded(event: AuditEvent) -> AuditEvent:
+    """Return an event whose texts may be kept, and may stand in a line: strangers wrote them."""
+    changed = {
+        name: foreign(value, TEXT_LENGTH_MAX)
+        for name in _TEXTS
+        if len(value := getattr(event, name)) > TEXT_LENGTH_MAX or not value.isprintable()
+    }
+    return replace(event, **changed) if changed else event
+
+
+def _host(event: AuditEvent) -> str:
+    return event.address.rpartition(":")[0]
+
+
 def _key(event: AuditEvent) -> Hashable:
     """Return what events have in common that are counted together."""
     if event.event is AuditedEvent.DATA_ACCESS:
         return event
-    host = event.address.rpartition(":")[0]
     if event.event is AuditedEvent.CONNECTION_REFUSED:
-        return event.event, host
-    return event.event, host, event.principal, event.operation, event.resource
+        return event.event, _host(event)
+    return event.event, _host(event), event.principal, event.operation, event.resource
+
+
+def _owner(event: AuditEvent) -> Hashable:
+    """Return whose kinds of events are counted together: one client has no more than another."""
+    return event.event, event.principal, _site(event.address)
+
+
+def _site(address: str) -> str:
+    """Return the host of an address, or of IPv6 the network in which one client can be any host."""
+    host = address.rpartition(":")[0]
+    if ":" not in host:
+        return host
+    try:
+        found = IPv6Address(host.strip("[]"))
+    except ValueError:
+        return host
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Network((int(found), IPV6_SITE_BITS), strict=False))
 
 
 def audit_of(
