@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.auth.certificates import ANONYMOUS
-from quorumlog.model.audit_events import NO_AUDIT
+from quorumlog.auth.needs import NEEDS
+from quorumlog.model.audit_events import ADMINISTRATION_REFUSED, NO_AUDIT
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode, Role
 from quorumlog.model.errors import UnexpectedArgumentError
@@ -23,6 +24,16 @@ from quorumlog.model.messages.client import (
     StatusRequest,
 )
 from quorumlog.model.messages.machine import QueryRequest
+from quorumlog.model.messages.security import (
+    AclFields,
+    AlterAclsRequest,
+    AlteredResponse,
+    AlterQuotasRequest,
+    AlterUsersRequest,
+    QuotaAlteration,
+    UserAlteration,
+    VerifierFields,
+)
 from quorumlog.node.request_bounds import (
     RECENT_S,
     REQUEST_BYTES,
@@ -31,6 +42,7 @@ from quorumlog.node.request_bounds import (
 )
 from quorumlog.node.turn import Turn
 from quorumlog.service import requests
+from quorumlog.service.administration import ADMINISTRATION, RecordedRequests
 from quorumlog.service.requests import FETCH_BYTES_BESIDE_INTERACTIVE_MAX, ClientRequests
 from quorumlog.wire.frame import Frame
 
@@ -176,6 +188,76 @@ def test_administration_is_recorded_with_what_became_of_it():
     assert (operation, resource) == ("Alter", "group:none")
     assert request == "ChangeMembers add n3 h:1 learner"
     assert reason.startswith("UNKNOWN_GROUP: node n0 does not host group 'none'")
+
+
+def told_of(request, response):
+    told, asking = [], SimpleNamespace(principal="User:a", mechanism="", remote_address="h:1")
+    audit = SimpleNamespace(record=told.append)
+    RecordedRequests(audit).answered(asking, request, response)
+    return [(one.resource, one.request, one.reason, one.failed) for one in told]
+
+
+def test_what_a_client_may_not_do_is_no_administration_of_its():
+    request = TransferRequest(group="g", transferee_id="n1")
+    refused = Response(code=ResponseCode.NOT_AUTHORIZED, text="you may not")
+    assert told_of(request, refused) == []
+    full = Response(code=ResponseCode.LEADER_PENDING_FULL, text=ADMINISTRATION_REFUSED)
+    assert told_of(request, full) == []
+    failed = Response(code=ResponseCode.NOT_LEADER)
+    assert told_of(request, failed) == [("group:g", "Transfer n1", "NOT_LEADER", True)]
+    assert told_of(request, Response()) == [("group:g", "Transfer n1", "", False)]
+
+
+def test_changes_of_users_acls_and_quotas_have_a_line_each():
+    verifier = VerifierFields(b"canary", b"canary", b"canary", 4096)
+    users = AlterUsersRequest(
+        group="__cluster",
+        changes=[
+            UserAlteration("alice", {"SCRAM-SHA-256": verifier, "SCRAM-SHA-512": None}),
+            UserAlteration("bob", {}, exists=True, replaces=True),
+        ],
+    )
+    answer = AlteredResponse(outcomes=[(ResponseCode.SUCCESS, ""), (603, "there is no bob")])
+    found = told_of(users, answer)
+    assert found == [
+        ("user:alice", "AlterUsers set SCRAM-SHA-256, remove SCRAM-SHA-512", "", False),
+        ("user:bob", "AlterUsers remove", found[1][2], True),
+    ]
+    assert found[1][2].endswith(": there is no bob")
+    assert "canary" not in str(found)
+    acl = AclFields("User:alice", "allow", "write", "topic", "t", "literal", "*")
+    acls = AlterAclsRequest(group="__cluster", added=[acl], removed=[acl])
+    words = "allow write topic:t literal from *"
+    assert told_of(acls, AlteredResponse(outcomes=[(ResponseCode.SUCCESS, "")] * 2)) == [
+        ("acl:User:alice", f"AlterAcls add {words}", "", False),
+        ("acl:User:alice", f"AlterAcls remove {words}", "", False),
+    ]
+    quotas = AlterQuotasRequest(
+        group="__cluster", changes=[QuotaAlteration([("user", "alice")], "producer_byte_rate", 1.0)]
+    )
+    failed = AlteredResponse(code=ResponseCode.NOT_LEADER, text="n0 starts")
+    assert told_of(quotas, failed) == [
+        ("quota:user=alice", "AlterQuotas set producer_byte_rate", "NOT_LEADER: n0 starts", True)
+    ]
+
+
+OTHERS = {
+    *("Metadata", "Append", "Fetch", "Status", "WatchLeader", "History", "Query"),
+    *("Transactional", "ListGroups", "ConsumerHeartbeat", "CommitPositions", "Positions"),
+    *("Users", "Acls", "CheckAcl", "Quotas"),
+}
+"""Requests that only show something, or that clients send in the course of their work."""
+
+
+def test_each_request_administers_or_is_known_not_to():
+    names = {kind.__name__.removesuffix("Request") for kind in NEEDS}
+    assert names == OTHERS | {kind.__name__.removesuffix("Request") for kind in ADMINISTRATION}
+
+
+def test_nothing_is_told_of_data_that_was_refused():
+    client, audit = audited()
+    client.ask(AppendRequest(group="g", count=0))
+    assert audit.told == []
 
 
 def test_reads_and_writes_are_recorded_where_that_is_wanted():

@@ -187,10 +187,12 @@ class RequestContext:
         *,
         detail: str = "",
         reason: str = "",
+        failed: bool = False,
     ) -> None:
         """Have the audit log tell of what the client does to a resource.
 
-        `detail`: what it asks for, besides the kind of the request. `reason`: why it failed.
+        `detail`: what it asks for, besides the kind of the request. `reason`: why all or a part of
+        it was not done; `failed`: nothing was, as far as is known.
         """
         name = ApiKey(self.header.api_key).name
         self.services.audit.record(
@@ -204,6 +206,7 @@ class RequestContext:
                 resource=resource,
                 reason=reason,
                 request=f"{name} {detail}".rstrip(),
+                failed=failed,
             )
         )
 

@@ -124,6 +124,7 @@ async def _recorded(context: RequestContext, message: Any, handle: Handler) -> A
                 act.resource,
                 detail=act.detail,
                 reason=act.reason,
+                failed=act.failed,
             )
 
 

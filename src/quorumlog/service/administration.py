@@ -1,13 +1,16 @@
 """Which requests of our own protocol administer something, and what the audit log has of each."""
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from quorumlog.model.audit_events import (
     ADMINISTRATION_REFUSED,
     Audit,
     AuditedEvent,
     AuditEvent,
+    acl_resource,
+    acl_words,
+    quota_resource,
 )
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import error_for
@@ -20,13 +23,22 @@ from quorumlog.model.messages.groups import (
     DeleteGroupRequest,
 )
 from quorumlog.model.messages.machine import QueryRequest, SnapshotRequest
+from quorumlog.model.messages.security import (
+    AlterAclsRequest,
+    AlteredResponse,
+    AlterQuotasRequest,
+    AlterUsersRequest,
+)
+
+Asked: TypeAlias = Iterator[tuple[str, str]]
+"""Resources that a request names, and what is asked for besides the kind of the request."""
 
 
 class Administered(NamedTuple):
-    """What a request does: Kafka's word for the right, and what is asked for besides its kind."""
+    """What a request does: Kafka's word for the right, and what is done to which resources."""
 
     operation: str
-    detail: Callable[[Any], str]
+    asked: Callable[[Any], Asked]
 
 
 def _keys(request: CreateGroupRequest | AlterGroupRequest) -> str:
@@ -55,15 +67,59 @@ def _transferred(request: TransferRequest) -> str:
     return request.transferee_id
 
 
+def _on_group(detail: Callable[[Any], str]) -> Callable[[Any], Asked]:
+    def asked(request: Request) -> Asked:
+        yield f"group:{request.group}", detail(request)
+
+    return asked
+
+
+def _users(request: AlterUsersRequest) -> Asked:
+    for one in request.changes:
+        words = [
+            f"{'remove' if verifier is None else 'set'} {mechanism}"
+            for mechanism, verifier in one.verifiers.items()
+        ]
+        if one.replaces:
+            words.append("remove all others" if words else "remove")
+        yield f"user:{one.name}", ", ".join(words)
+
+
+def _acls(request: AlterAclsRequest) -> Asked:
+    for verb, acls in (("add", request.added), ("remove", request.removed)):
+        for one in acls:
+            yield (
+                acl_resource(one.principal),
+                acl_words(
+                    verb,
+                    one.permission,
+                    one.operation,
+                    one.resource_type,
+                    one.name,
+                    one.pattern,
+                    one.host,
+                ),
+            )
+
+
+def _quotas(request: AlterQuotasRequest) -> Asked:
+    for one in request.changes:
+        verb = "remove" if one.value is None else "set"
+        yield quota_resource(one.entity), f"{verb} {one.key}"
+
+
 ADMINISTRATION: Final[dict[type[Message], Administered]] = {
-    CreateGroupRequest: Administered("Create", _created),
-    AlterGroupRequest: Administered("Alter", _altered),
-    DeleteGroupRequest: Administered("Delete", _deleted),
-    ChangeMembersRequest: Administered("Alter", _changed_members),
-    TransferRequest: Administered("Alter", _transferred),
-    SnapshotRequest: Administered("Alter", lambda request: ""),
+    CreateGroupRequest: Administered("Create", _on_group(_created)),
+    AlterGroupRequest: Administered("Alter", _on_group(_altered)),
+    DeleteGroupRequest: Administered("Delete", _on_group(_deleted)),
+    ChangeMembersRequest: Administered("Alter", _on_group(_changed_members)),
+    TransferRequest: Administered("Alter", _on_group(_transferred)),
+    SnapshotRequest: Administered("Alter", _on_group(lambda request: "")),
+    AlterUsersRequest: Administered("Alter", _users),
+    AlterAclsRequest: Administered("Alter", _acls),
+    AlterQuotasRequest: Administered("Alter", _quotas),
 }
-"""Requests that administer a group."""
+"""Requests that administer groups, users, ACLs or quotas."""
 DATA_REQUESTS: Final = (AppendRequest, FetchRequest, QueryRequest)
 """Requests that write or read what a group holds."""
 
@@ -93,29 +149,43 @@ class RecordedRequests:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
 
-    def begins(self, connection: Asking, message: Message) -> None:
-        """Tell of an access to data.
-
-        Raises `RequestError` if the request administers, and could not be recorded.
-        """
-        if isinstance(message, DATA_REQUESTS):
-            if self._audit.is_accessed("group", message.group):
-                operation = "Write" if isinstance(message, AppendRequest) else "Read"
-                self._record(connection, AuditedEvent.DATA_ACCESS, message, operation)
-        elif type(message) in ADMINISTRATION and not self._audit.has_room:
+    def begins(self, message: Message) -> None:
+        """Raise `RequestError` if a request administers, and could not be recorded."""
+        if type(message) in ADMINISTRATION and not self._audit.has_room:
             raise error_for(ResponseCode.LEADER_PENDING_FULL, ADMINISTRATION_REFUSED)
 
+    def accessed(self, connection: Asking, message: Message) -> None:
+        """Tell of an access to data that is under way, or done: nothing refuses it any more."""
+        if isinstance(message, DATA_REQUESTS) and self._audit.is_accessed("group", message.group):
+            operation = "Write" if isinstance(message, AppendRequest) else "Read"
+            resource = f"group:{message.group}"
+            self._record(connection, AuditedEvent.DATA_ACCESS, message, operation, resource)
+
     def answered(self, connection: Asking, message: Message, response: Response) -> None:
-        """Tell of a request that administers, and is answered now."""
+        """Tell of a request that administers, and is answered now.
+
+        Nothing is told of one that the client may not have (that is another event), or that was
+        refused as there is no room to tell of it.
+        """
         administered = ADMINISTRATION.get(type(message))
-        if administered is not None and isinstance(message, Request):
+        if administered is None or not isinstance(message, Request):
+            return
+        if response.code == ResponseCode.NOT_AUTHORIZED or response.text == ADMINISTRATION_REFUSED:
+            return
+        of_all = _reason_of(response.code, response.text)
+        outcomes = response.outcomes if isinstance(response, AlteredResponse) else []
+        for place, (resource, detail) in enumerate(administered.asked(message)):
+            reason = of_all
+            if not reason and place < len(outcomes):
+                reason = _reason_of(*outcomes[place])
             self._record(
                 connection,
                 AuditedEvent.ADMINISTRATION,
                 message,
                 administered.operation,
-                detail=administered.detail(message),
-                reason=_reason_in(response),
+                resource,
+                detail=detail,
+                reason=reason,
             )
 
     def _record(
@@ -124,6 +194,7 @@ class RecordedRequests:
         event: AuditedEvent,
         request: Request,
         operation: str,
+        resource: str,
         *,
         detail: str = "",
         reason: str = "",
@@ -135,18 +206,18 @@ class RecordedRequests:
                 principal=connection.principal,
                 mechanism=connection.mechanism,
                 address=connection.remote_address,
-                resource=f"group:{request.group}",
+                resource=resource,
                 operation=operation,
                 reason=reason,
                 request=f"{name} {detail}".rstrip(),
+                failed=bool(reason),
             )
         )
 
 
-def _reason_in(response: Response) -> str:
-    """Return why a request failed; empty: it was done."""
-    if response.code == ResponseCode.SUCCESS:
+def _reason_of(code: int, text: str) -> str:
+    """Return why something failed; empty: it was done."""
+    if code == ResponseCode.SUCCESS:
         return ""
-    known = response.code in ResponseCode.__members__.values()
-    name = ResponseCode(response.code).name if known else str(response.code)
-    return f"{name}: {response.text}" if response.text else name
+    name = ResponseCode(code).name if code in ResponseCode.__members__.values() else str(code)
+    return f"{name}: {text}" if text else name

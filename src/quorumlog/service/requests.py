@@ -176,8 +176,9 @@ class ClientRequests:
             return
         answers = self._answers
         try:
-            self._recorded.begins(connection, frame.message)
+            self._recorded.begins(frame.message)
             handler(self, connection, frame, frame.message)
+            self._recorded.accessed(connection, frame.message)
         except RequestError as error:
             response = AppendResponse if handler is ClientRequests._append else Response
             answer = response(code=error.code, text=str(error), leader_id=error.leader_id)
