@@ -72,8 +72,9 @@ def start_produce(request: PendingRequest) -> None:
 
 def _start(request: PendingRequest, parsed: ProduceRequest) -> None:
     request.is_awaited = parsed.acks != ACKS_NONE
-    request.context.accessed((name for name, _ in parsed.topics), "Write")
     production, topics = _Production(request, parsed), request.context.broker.topics
+    allowed = (name for name, _ in parsed.topics if name not in production.forbidden)
+    request.context.accessed(allowed, "Write")
     missing = [
         name for name, _ in parsed.topics if name not in topics and name not in production.forbidden
     ]
