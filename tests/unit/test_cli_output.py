@@ -18,6 +18,15 @@ from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 
 
+def test_json_has_nothing_that_steers_a_terminal_and_loses_nothing(capsys):
+    strange = {"client": "caf\u00e9 \U0001f600 \x9b2J \u202e \u2028 \x1b \U000f0000 \ud800"}
+    print_json(strange)
+    out = capsys.readouterr().out
+    assert out[:-1].isprintable()
+    assert "caf\u00e9 \U0001f600" in out
+    assert json.loads(out) == strange
+
+
 def test_json_entry_has_the_documented_fields_and_the_exact_body(capsys):
     print_json(entry_object(Entry(7, 2, 4096, b"\x00\xff", channel=3)))
     assert json.loads(capsys.readouterr().out) == {

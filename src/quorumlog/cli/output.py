@@ -31,8 +31,14 @@ QUIET_STYLE = "dim"
 
 
 def print_json(value: dict[str, object]) -> None:
-    """Print one object as one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    """Print one object as one line; what is not printable is escaped, as JSON does."""
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(
+            one if one.isprintable() else json.dumps(one).removeprefix('"').removesuffix('"')
+            for one in text
+        )
+    sys.stdout.write(f"{text}\n")
 
 
 def print_line(text: str) -> None:
