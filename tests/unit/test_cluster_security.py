@@ -1,9 +1,13 @@
 """Users, ACLs and quotas in the state of `__cluster`: what each command does, and its bounds."""
 
-import msgspec
+import io
+import json
+from base64 import b64decode
+from pathlib import Path
+
 import pytest
 
-from cluster_commands import Coordinated
+from cluster_commands import TERM, Coordinated
 from quorumlog.auth.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from quorumlog.auth.verifiers import verifier_of_salted
 from quorumlog.machine.cluster import security
@@ -16,9 +20,12 @@ from quorumlog.machine.cluster.commands import (
     UserChange,
     encode,
 )
-from quorumlog.machine.cluster.state import ClusterState
+from quorumlog.machine.cluster.machine import ClusterMachine
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.entry import Entry
 
+SAVED = Path(__file__).parents[1] / "fixtures" / "cluster.json"
+"""What the last release that knew no users made of a log of `__cluster`."""
 SHA256, SHA512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 OK, FULL = ResponseCode.SUCCESS, ResponseCode.CLUSTER_FULL
 ONE = verifier_of_salted(b"1" * 32, SHA256, b"salt", 4096)
@@ -170,12 +177,47 @@ def test_commands_are_checked_where_they_are_applied(cluster):
     ]
 
 
-def test_snapshots_of_earlier_versions_have_no_users(cluster):
+@pytest.fixture
+def plain():
+    """Commands that the last release without users was given, its snapshot and its digest."""
+    saved = json.loads(SAVED.read_text())
+    commands = [b64decode(body) for body in saved["commands"]]
+    return commands, b64decode(saved["snapshot"]), b64decode(saved["digest"])
+
+
+def test_without_users_the_state_is_that_of_releases_that_know_none(plain):
+    commands, snapshot, digest = plain
+    machine = ClusterMachine()
+    machine.apply([Entry(index=0, term=TERM, pos=0, body=body) for body in commands])
+    written = io.BytesIO()
+    machine.save_snapshot(written)
+    assert (written.getvalue(), machine.digest()) == (snapshot, digest)
+
+
+def test_a_snapshot_of_a_release_without_users_is_loaded_and_has_its_digest(plain):
+    cluster, (_, snapshot, digest) = Cluster(), plain
+    cluster.machine.load_snapshot(io.BytesIO(snapshot))
+    assert cluster.machine.digest() == digest
+    assert set(cluster.machine.view.topics) == {"orders"}
+    assert not cluster.view.has_users
+    assert cluster.acls(removed=[acl()]) == [OK], "nothing changes"
+    assert cluster.users(UserChange("alice", {SHA256: ONE})) == [OK]
+
+
+def test_a_snapshot_has_users_acls_and_quotas(cluster):
     cluster.users(UserChange("alice", {SHA256: ONE}))
-    fields = msgspec.msgpack.decode(cluster.machine._state.encode())
-    state = ClusterState.decode(msgspec.msgpack.encode(fields[:-1]))
-    assert not state.security.view().has_users
-    assert set(state.topics) == {"orders", "bills"}
+    cluster.acls([acl()])
+    cluster.quotas(QuotaChange(ALICE, "producer_byte_rate", 5.0))
+    written = io.BytesIO()
+    cluster.machine.save_snapshot(written)
+    written.seek(0)
+    loaded = ClusterMachine()
+    loaded.load_snapshot(written)
+    assert loaded.digest() == cluster.machine.digest()
+    found = loaded.view.security
+    assert found.version == cluster.view.version
+    assert (found.users, found.quotas) == (cluster.view.users, cluster.view.quotas)
+    assert list(found.acls_of(AclFilter())) == [acl()]
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,12 @@ class ClusterView:
 EMPTY_VIEW: Final = ClusterView()
 
 
-class _Saved(msgspec.Struct, frozen=True, array_like=True):
-    """The state as a snapshot has it; everything else is derived from this."""
+class _SavedPlain(msgspec.Struct, frozen=True, array_like=True):
+    """The state as a snapshot has it while nobody ever made a user, an ACL or a quota.
+
+    Everything else is derived from this. It is what releases without users save: nodes of both must
+    come to the same digest, and load each other's snapshots.
+    """
 
     cluster_id: str
     brokers: list[BrokerRecord]
@@ -155,6 +159,11 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     latest_ms: int = 0
     latest_term: int = 0
     offsets_added: int = 0
+
+
+class _Saved(_SavedPlain, frozen=True, array_like=True):
+    """The state as a snapshot has it once there were users, ACLs or quotas."""
+
     security: SavedSecurity = SavedSecurity()
 
 
@@ -258,7 +267,7 @@ class ClusterState:
 
     def encode(self) -> bytes:
         """Return the whole state; equal states have equal bytes."""
-        saved = _Saved(
+        fields = (
             self.cluster_id,
             list(self.brokers.values()),
             list(self.groups.values()),
@@ -273,9 +282,10 @@ class ClusterState:
             self.time.latest_ms,
             self.time.term,
             self.transactions.offsets_added,
-            self.security.saved(),
         )
-        return msgspec.msgpack.encode(saved)
+        if self.security.version:
+            return msgspec.msgpack.encode(_Saved(*fields, self.security.saved()))
+        return msgspec.msgpack.encode(_SavedPlain(*fields))
 
     @classmethod
     def decode(cls, data: bytes) -> "ClusterState":
