@@ -44,10 +44,11 @@ def view_of(acls, version=1):
 
 
 class RightsOfTest:
-    """The ACLs of a test; `refused`: what was reported."""
+    """The ACLs of a test; `refused`: what was reported; `is_ready`: whether the node knows ACLs."""
 
     def __init__(self, *, super_users=("User:root",), only_reports=False):
         self.acls = []
+        self.is_ready = True
         self.view = view_of([])
         self.refused = []
         self.authorizer = Authorizer(
@@ -55,6 +56,7 @@ class RightsOfTest:
             frozenset(super_users),
             self.refused.append,
             only_reports=only_reports,
+            is_ready=lambda: self.is_ready,
         )
 
     def give(self, principal, *texts):

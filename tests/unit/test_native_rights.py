@@ -318,6 +318,50 @@ def test_where_refusals_are_only_reported_all_are_served_but_the_log_of_the_clus
     assert rights.refused[-1].is_enforced
 
 
+# -- a node that has just started -----------------------------------------------------------------
+
+FOR_ALL = [
+    client.MetadataRequest(group="__cluster"),
+    client.WatchLeaderRequest(group="__cluster"),
+]
+"""What everybody may have, whoever is judged by."""
+
+
+@pytest.mark.parametrize("acls", [(), ("all group *", "all cluster")], ids=["empty", "old"])
+def test_a_node_that_does_not_know_the_rights_yet_has_clients_try_again(handled, rights, acls):
+    """Neither an empty nor an old view counts: a refusal would be final, a right may be gone."""
+    rights.give(ALICE, *acls)
+    rights.is_ready = False
+    connected = Connected(rights, group="g")
+    connected.replicas["g"].core.identity = bytes(16)
+    asked = [request for _, request, _ in TABLE if request not in FOR_ALL]
+    for request in asked:
+        found = connected.ask(request)
+        assert found.code == ResponseCode.LEADER_NOT_READY
+        assert "has just started" in found.text
+    assert connected.unasked == []  # the identity of a group is told to who may know the group
+    assert rights.refused == []
+    assert [connected.ask(request).code for request in FOR_ALL] == [OK, OK]
+    assert Connected(rights, "User:root").ask(client.FetchRequest(**G, begin_index=0)).code == OK
+    rights.is_ready = True
+    expected = OK if acls else FORBIDDEN
+    assert connected.ask(client.FetchRequest(**G, begin_index=0)).code == expected
+    rights.is_ready = False  # the node stops
+    assert connected.ask(client.FetchRequest(**G, begin_index=0)).code == expected
+
+
+def test_what_would_be_refused_is_not_reported_before_the_rights_are_known(handled):
+    rights = RightsOfTest(only_reports=True)
+    rights.is_ready = False
+    connected = Connected(rights)
+    assert connected.ask(client.FetchRequest(**G, begin_index=0)).code == OK
+    assert connected.ask(client.FetchRequest(**CLUSTER, begin_index=0)).code == FORBIDDEN
+    assert {one.right.name for one in rights.refused} == {"__cluster"}
+    rights.is_ready = True
+    assert connected.ask(client.FetchRequest(**G, begin_index=0)).code == OK
+    assert {one.right.name for one in rights.refused} == {"__cluster", "g"}
+
+
 # -- what is told ---------------------------------------------------------------------------------
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from quorumlog.auth.acls import Operation, ResourceType
 from quorumlog.auth.permits import Refused, Right
+from quorumlog.broker.broker import Broker
 from quorumlog.model.audit_events import AuditedEvent
-from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.security_config import SecurityConfig
 from quorumlog.service.authorization import (
     ONLY_REPORTED,
@@ -18,6 +19,7 @@ from quorumlog.service.authorization import (
     RefusalLines,
     authorizer_of,
 )
+from quorumlog.service.kafka_clients import KafkaService
 from rights import view_of
 
 
@@ -40,6 +42,19 @@ def test_rights_count_where_a_node_has_the_table_security_unless_it_says_otherwi
     assert judged(login="none", authorization="log").only_reports
     with pytest.raises(msgspec.ValidationError, match="authorization"):
         msgspec.convert({"authorization": "maybe"}, SecurityConfig)
+
+
+def test_a_node_knows_rights_once_it_knows_what_its_group_of_the_cluster_has(monkeypatch):
+    cluster = GroupConfig(group=CLUSTER_GROUP, kind="cluster", peers="n0-127.0.0.1:7101")
+    security = SecurityConfig(login="none")
+    served = KafkaService(
+        NodeConfig(self_id="n0", store_base_dir="d", groups=[cluster], security=security)
+    )
+    assert not served.authorizer.is_ready
+    monkeypatch.setattr(Broker, "knows_cluster", True)
+    assert served.authorizer.is_ready
+    without = KafkaService(config(login="none"))
+    assert without.authorizer.is_ready  # it has no rights to learn: only super users count
 
 
 class World:

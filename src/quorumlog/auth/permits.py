@@ -71,6 +71,8 @@ class Authorizer:
     `view` returns the users and ACLs as they are now, as far as the node knows them. `super_users`
     may do everything. `refused` is told of each refusal; it must be quick, and bound what it
     writes. `only_reports`: everything is allowed, and `refused` is told what would not be.
+    `is_ready`: whether the node knows all users and ACLs that there were when it started. Until it
+    does, nobody but super users may do anything: rights that were taken away long ago would count.
     """
 
     def __init__(
@@ -80,11 +82,20 @@ class Authorizer:
         refused: Callable[[Refused], None] = _ignore,
         *,
         only_reports: bool = False,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self.view = view
         self.super_users = super_users
         self.refused = refused
         self.only_reports = only_reports
+        self._is_ready = is_ready
+        self._was_ready = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether rights are known here. Once so, always: a node that stops goes on judging."""
+        self._was_ready = self._was_ready or self._is_ready()
+        return self._was_ready
 
     def permit(self, client: Client) -> "Permit":
         """Return what the client of a connection may do."""
@@ -117,9 +128,21 @@ class Permit:
         """Whether everything is allowed, and what would be refused is told of."""
         return self._authorizer.only_reports
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is known what the client may do; else it should ask again a little later."""
+        authorizer = self._authorizer
+        return (
+            authorizer.is_ready
+            or authorizer.only_reports
+            or self._client.principal in authorizer.super_users
+        )
+
     def _has(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return what the ACLs say."""
+        """Return what the ACLs say; as long as they are not known, that of super users."""
         view, client = self._authorizer.view(), self._client
+        if not self._authorizer.is_ready:
+            return client.principal in self._authorizer.super_users
         if view.version != self._version or client.principal != self._principal:
             self._known.clear()
             self._version, self._principal = view.version, client.principal
@@ -198,6 +221,8 @@ class Permit:
     def _report(self, right: Right, *, always: bool = False) -> bool:
         authorizer, client = self._authorizer, self._client
         enforced = always or not authorizer.only_reports
+        if not enforced and not authorizer.is_ready:
+            return True  # it is not known whether it would be refused
         authorizer.refused(Refused(client.principal, client.remote_address, right, enforced))
         return not enforced
 

@@ -14,7 +14,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP, NodeConfig
 from quorumlog.model.errors import error_for
 from quorumlog.model.messages.base import Message, Request
-from quorumlog.model.messages.client import AppendRequest
+from quorumlog.model.messages.client import AppendRequest, MetadataRequest, WatchLeaderRequest
 from quorumlog.model.wording import shortened
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,28 @@ _AUDITED_KINDS: Final = {
     ResourceType.TRANSACTIONAL_ID: "transactional-id",
     ResourceType.GROUP: "group",
 }
+_LEADERS: Final = (MetadataRequest, WatchLeaderRequest)
+"""Requests that everybody may have about `__cluster` (`auth.needs`)."""
 _UNKNOWN: Final = "{} is not allowed to anybody, as it is not known which rights it needs"
+_NOT_READY: Final = (
+    "this node has just started and does not know yet who may do what: it learns that from the "
+    "leader of {}; try again"
+)
 _CLOSED: Final = (
     "nobody reads or writes group {} but the brokers: use topics, by the Kafka protocol; "
     "'quorumlog acl' and 'quorumlog user' show who may do what"
 )
+
+
+def why_not_ready(permit: Permit, message: Message) -> str:
+    """Return why a request cannot be judged yet, for people; empty: it can be, or need not be.
+
+    What everybody may have is answered: by it clients find the leader, who may know rights already.
+    """
+    if permit.is_ready:
+        return ""
+    is_for_all = isinstance(message, _LEADERS) and message.group == CLUSTER_GROUP
+    return "" if is_for_all else _NOT_READY.format(CLUSTER_GROUP)
 
 
 def refusal_of(permit: Permit, message: Message) -> str:
@@ -129,10 +146,20 @@ def authorizer_of(
     config: NodeConfig,
     view: Callable[[], SecurityView],
     refused: Callable[[Refused], None],
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> Authorizer | None:
-    """Return what a node with a configuration judges by; None: everybody may do everything."""
+    """Return what a node with a configuration judges by; None: everybody may do everything.
+
+    `is_ready`: whether the node knows all rights that there were when it started.
+    """
     security = config.security
     if security is None or security.authorization == "off":
         return None
     only_reports = security.authorization == "log"
-    return Authorizer(view, frozenset(security.super_users), refused, only_reports=only_reports)
+    return Authorizer(
+        view,
+        frozenset(security.super_users),
+        refused,
+        only_reports=only_reports,
+        is_ready=is_ready,
+    )

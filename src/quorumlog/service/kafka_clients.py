@@ -131,7 +131,9 @@ class KafkaService:
         self._listener: KafkaListener | None = None
         self.consumers = ConsumerService(config, self.view, wall_ms)
         self.security = SecurityService(config)
-        self.authorizer = authorizer_of(config, lambda: self.view().security, refused)
+        self.authorizer = authorizer_of(
+            config, lambda: self.view().security, refused, self.is_ready
+        )
         """By whom it is judged what clients may do, on all ports; None: everything."""
 
     @property

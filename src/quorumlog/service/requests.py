@@ -69,7 +69,7 @@ from quorumlog.raft.events import (
 )
 from quorumlog.service.administration import RecordedRequests
 from quorumlog.service.answers import Answers
-from quorumlog.service.authorization import check_right, refusal_of
+from quorumlog.service.authorization import check_right, refusal_of, why_not_ready
 from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
 from quorumlog.service.security import SECURITY_REQUESTS, Asker, SecurityService
@@ -132,13 +132,16 @@ class ClientRequests:
             self._permit = self._authorizer.permit(connection)
         self._send_identity(connection)
 
-    def _refusal(self, connection: Connection, frame: Frame) -> str:
-        """Return why the client may not have a request; empty: it may."""
+    def _refusal(self, connection: Connection, frame: Frame) -> tuple[ResponseCode, str] | None:
+        """Return why the client may not have a request, or not yet; None: it may."""
         if self._authorizer is None:
-            return ""
+            return None
         if self._permit is None:
             self._permit = self._authorizer.permit(connection)
-        return refusal_of(self._permit, frame.message)
+        if text := why_not_ready(self._permit, frame.message):
+            return ResponseCode.LEADER_NOT_READY, text
+        text = refusal_of(self._permit, frame.message)
+        return (ResponseCode.NOT_AUTHORIZED, text) if text else None
 
     def _sees(self, group: str) -> bool:
         """Whether the client may know of a group."""
@@ -169,10 +172,10 @@ class ClientRequests:
             text = f"{type(frame.message).__name__} is not a client's request"
             self._answer(connection, frame, Response(code=ResponseCode.UNSUPPORTED, text=text))
             return
-        if text := self._refusal(connection, frame):
+        if (refusal := self._refusal(connection, frame)) is not None:
+            code, text = refusal
             kind = AppendResponse if handler is ClientRequests._append else Response
-            refused = kind(code=ResponseCode.NOT_AUTHORIZED, text=text)
-            self._answer(connection, frame, refused)
+            self._answer(connection, frame, kind(code=code, text=text))
             return
         answers = self._answers
         try:
@@ -216,7 +219,7 @@ class ClientRequests:
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
         permit = self._permit
-        if permit is not None and isinstance(frame.message, _JUDGED_AGAIN):
+        if permit is not None and permit.is_ready and isinstance(frame.message, _JUDGED_AGAIN):
             is_refusal = response.code == ResponseCode.NOT_AUTHORIZED
             text = "" if is_refusal else refusal_of(permit, frame.message)
             if text:
