@@ -276,6 +276,68 @@ def test_files_that_cannot_be_used_change_nothing_until_they_can(pki, caplog):
     assert tls.has_failed
 
 
+def damage(path):
+    """Give a revocation list a version that OpenSSL takes and `cryptography` does not."""
+    pem = path.read_text().replace("X509 CRL", "CERTIFICATE")
+    der = bytearray(ssl.PEM_cert_to_DER_cert(pem))
+    der[der.index(b"\x02\x01\x01") + 2] = 0
+    path.write_text(ssl.DER_cert_to_PEM_cert(bytes(der)).replace("CERTIFICATE", "X509 CRL"))
+
+
+def test_a_revocation_list_that_cannot_be_read_ends_no_node(pki, caplog):
+    crl = pki.revoke()
+    tls = node_tls(pki, crl=str(crl))
+    before = tls.current
+    damage(crl)
+    for _ in range(2):
+        tls.check()
+    assert tls.current is before
+    assert tls.has_failed
+    ((level, _, fields),) = lines_of(caplog)
+    assert level == logging.ERROR
+    assert f"cannot use the revocation list {crl}: InvalidVersion" in fields["reason"]
+    with pytest.raises(ConfigError, match="cannot use the revocation list"):
+        node_tls(pki, crl=str(crl))
+    pki.revoke()
+    tls.check()
+    assert not tls.has_failed
+
+
+def test_whatever_goes_wrong_with_newer_files_is_tried_again(pki, caplog):
+    crl, failures = pki.revoke(), [RuntimeError("unexpected")]
+
+    def end_revoked(is_revoked):
+        if failures:
+            raise failures.pop()
+
+    tls = node_tls(pki, crl=str(crl))
+    tls.when_revoked.append(end_revoked)
+    pki.revoke(pki.user("bob"))
+    tls.check()
+    assert tls.has_failed
+    assert lines_of(caplog)[-1][2]["reason"] == "RuntimeError: unexpected"
+    tls.check()
+    assert not tls.has_failed
+
+
+@pytest.mark.parametrize("is_peer", [False, True])
+async def test_a_handshake_is_judged_by_the_lists_at_its_end(pki, is_peer):
+    """Whoever has begun it before a list was read is no less revoked."""
+    tls = node_tls(pki, crl=str(pki.revoke()))
+    revoked = pki.node("n1") if is_peer else pki.user("alice")
+    if is_peer:
+        incoming = IncomingTls(server_context(config_of(pki, "n1")), lambda ssl_object: None)
+        began = tls.current.to_peer("n1", None), incoming
+    else:
+        began = outgoing(pki, "alice"), tls.current.kafka
+    pki.revoke(revoked)
+    tls.check()
+    client, server = await met(*began)
+    judge = client if is_peer else server
+    assert judge.identity is None
+    assert "revoked during the handshake" in str(judge.error)
+
+
 def test_what_expires_soon_is_said_once_a_day(pki, caplog):
     now = time.time()
     pki.node("n0", end=20 * DAY)

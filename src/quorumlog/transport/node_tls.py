@@ -16,7 +16,7 @@ from quorumlog.auth.certificates import (
     check_member,
     principal_of,
 )
-from quorumlog.log_events import log_event
+from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.name_rules import parse_member_rule, parse_principal_rule
 from quorumlog.model.tls_config import FILES, TlsConfig
@@ -44,18 +44,25 @@ class TlsState:
     """What the files said at one time: a context for each use, and who this node is.
 
     Raises `ConfigError`, with the file and the reason, if the node could not use them, or if its
-    peers would not accept its certificate.
+    peers would not accept its certificate. `is_revoked_now` looks a certificate up in the newest
+    lists: a handshake may have begun before there were these.
     """
 
-    def __init__(self, config: TlsConfig, self_id: str, now_s: float) -> None:
+    def __init__(
+        self, config: TlsConfig, self_id: str, now_s: float, is_revoked_now: IsRevoked
+    ) -> None:
         self._config = config
+        self._is_revoked_now = is_revoked_now
         self._rule = parse_member_rule(config.member_rule) if config.member_rule else None
         self._principals = [parse_principal_rule(rule) for rule in config.principal_rules]
+        listed = _bytes_of(config.crl) if config.crl else b""
+        self._lists = _lists_of(listed, config.crl)
         self._native = server_context(config, serves_peers=True)
         self._kafka = server_context(config)
         self._peer = peer_context(config)
         self._peer_authorities = frozenset(self._peer.get_ca_certs(binary_form=True))
-        self._lists = _read_lists(config.crl) if config.crl else _Lists()
+        if config.crl and _bytes_of(config.crl) != listed:
+            raise ConfigError(f"the revocation list {config.crl} changed while it was read")
         shown = _shake_hands(config, self._native, self._peer, now_s)
         self.own = self._own(shown, self_id)
         self.expires = self._expiries(shown)
@@ -107,17 +114,23 @@ class TlsState:
         """For connections to a peer; see `OutgoingTls` for `when_plain`."""
 
         def check(certificate: Mapping[str, Any]) -> None:
+            self._check_revoked(certificate)
             check_member(certified_of(certificate, self._rule), peer_id, self.own.cluster_id)
 
         return OutgoingTls(
             self._peer, check, certificate=self._config.certificate, when_plain=when_plain
         )
 
+    def _check_revoked(self, certificate: Mapping[str, Any]) -> None:
+        if self._is_revoked_now(certificate):
+            raise RemoteProtocolError("its certificate was revoked during the handshake")
+
     def _identify(self, ssl_object: ssl.SSLObject) -> Identity:
         """Return who has connected; raises `RemoteProtocolError` if that may not be here."""
         certificate = ssl_object.getpeercert()
         if not certificate:
             return Identity()
+        self._check_revoked(certificate)
         is_of_peers = not self._peer_authorities.isdisjoint(_chain_of(ssl_object))
         certified = certified_of(certificate, self._rule if is_of_peers else None)
         if certified is not None and certified.kind == "node" and not is_of_peers:
@@ -201,18 +214,34 @@ class _Lists(NamedTuple):
     end_s: float = float("inf")
 
 
-def _read_lists(path: str) -> _Lists:
-    """Read the revocation lists in a file, which OpenSSL has read without an error."""
+def _bytes_of(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        text = f"cannot read the revocation list {path}: {reason_of(error)}"
+        raise ConfigError(text) from error
+
+
+def _lists_of(data: bytes, path: str) -> _Lists:
+    """Return what revocation lists in a file say. Raises `ConfigError`."""
+    blocks = _LIST.findall(data)
+    if not blocks:
+        return _Lists()
     from cryptography import x509  # noqa: PLC0415  (it takes time, and few nodes have such lists)
 
     revoked: set[tuple[tuple[str, ...], int]] = set()
     ends = []
-    for block in _LIST.findall(Path(path).read_bytes()):
-        found = x509.load_pem_x509_crl(block)
-        issuer = tuple(str(attribute.value) for attribute in found.issuer)
-        revoked.update((issuer, one.serial_number) for one in found)
-        if found.next_update_utc is not None:
-            ends.append(found.next_update_utc.timestamp())
+    try:
+        for block in blocks:
+            found = x509.load_pem_x509_crl(block)
+            issuer = tuple(str(attribute.value) for attribute in found.issuer)
+            revoked.update((issuer, one.serial_number) for one in found)
+            if found.next_update_utc is not None:
+                ends.append(found.next_update_utc.timestamp())
+    except Exception as error:  # it is stricter than OpenSSL, with exceptions of many kinds
+        raise ConfigError(
+            f"cannot use the revocation list {path}: {describe_error(error)}"
+        ) from error
     return _Lists(frozenset(revoked), min(ends, default=float("inf")))
 
 
@@ -237,9 +266,13 @@ class NodeTls:
         self._seen = _Seen(self._stats())
         self.when_revoked: list[Callable[[IsRevoked], None]] = []
         """Called when newer revocation lists may have more certificates."""
-        self.current = TlsState(config, self_id, now_s())
+        self.current = TlsState(config, self_id, now_s(), self._is_revoked)
         self._warned_at = -WARN_EVERY_S
         self._warn()
+
+    def _is_revoked(self, certificate: Mapping[str, Any]) -> bool:
+        """Look a certificate up in the newest lists."""
+        return self.current.is_revoked(certificate)
 
     @property
     def is_optional(self) -> bool:
@@ -272,26 +305,37 @@ class NodeTls:
         return found
 
     def check(self) -> None:
-        """Use the files anew if they have changed and can be used; else keep what there is."""
+        """Use the files anew if they have changed and can be used; else keep what there is.
+
+        It raises nothing, whatever is in a file: the node goes on.
+        """
         stats, before = self._stats(), self._seen
         if stats != before.stats or before.failure:
-            self._reload(stats, before.failure)
+            try:
+                self._reload(stats)
+            except Exception as error:
+                self._note_failure(stats, error, before.failure)
         self._warn()
 
-    def _reload(self, stats: list[tuple[int, int, int] | None], failure: str) -> None:
-        try:
-            self.current = TlsState(self.config, self._self_id, self._now_s())
-        except ConfigError as error:
-            self._seen = _Seen(stats, str(error))
-            if str(error) != failure:
-                log_event(
-                    logger,
-                    logging.ERROR,
-                    "TLS files cannot be used; those from before still are",
-                    node=self._self_id,
-                    reason=str(error),
-                )
-            return
+    def _note_failure(
+        self, stats: list[tuple[int, int, int] | None], error: Exception, before: str
+    ) -> None:
+        """Have the files tried again; a reason is logged once."""
+        is_expected = isinstance(error, ConfigError)
+        reason = str(error) if is_expected else describe_error(error)
+        self._seen = _Seen(stats, reason)
+        if reason != before:
+            log_event(
+                logger,
+                logging.ERROR,
+                "TLS files cannot be used; those from before still are",
+                exc_info=None if is_expected else error,
+                node=self._self_id,
+                reason=reason,
+            )
+
+    def _reload(self, stats: list[tuple[int, int, int] | None]) -> None:
+        self.current = TlsState(self.config, self._self_id, self._now_s(), self._is_revoked)
         self._seen = _Seen(stats)
         self._warned_at = -WARN_EVERY_S
         log_event(
