@@ -17,6 +17,7 @@ from quorumlog.model.messages.base import Hello
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.transport.connection import Connection
 from quorumlog.transport.first_bytes import TlsPort
+from quorumlog.transport.handshake_turns import TURN_S, HandshakeTurns
 from quorumlog.transport.listener import Listener
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.resolver import connect_to, literal
@@ -26,7 +27,7 @@ from quorumlog.transport.tls_contexts import client_context
 from quorumlog.transport.tls_words import NOT_TLS
 from quorumlog.wire.decoder import FrameDecoder
 from quorumlog.wire.frame import MAGIC
-from tls_ends import App, Wire, files_of, outgoing, turns
+from tls_ends import App, End, Wire, files_of, outgoing, turns
 
 LIMITS = Limits(handshake_ms=2_000)
 
@@ -298,6 +299,48 @@ def tls_of_module(pki, optional):
     if optional not in _made:
         _made[optional] = tls_of(pki, mode="optional" if optional else "required")
     return _made[optional]
+
+
+async def test_handshakes_of_many_at_once_leave_the_loop_time_for_others(pki):
+    """Strangers who all send a ClientHello in one moment are answered over many turns."""
+    tls, now = tls_of(pki), [0.0]
+
+    def passing():
+        now[0] += 0.6 * TURN_S
+        return now[0]
+
+    tls.handshakes = HandshakeTurns(passing)
+    port = TlsPort(tls, lambda: tls.current.native)
+    clients, servers = [], []
+    for _ in range(10):
+        client, server = End(outgoing(pki, "alice")), End(None)
+        server.layer = server.wire.protocol = port.protocol_for(server.app)
+        server.start()
+        client.start()
+        server.wire.give(client.wire.take())
+        clients.append(client)
+        servers.append(server)
+
+    def answered():
+        return sum(bool(server.wire.sent) for server in servers)
+
+    assert (answered(), len(tls.handshakes)) == (0, 10)
+    await asyncio.sleep(0)
+    assert (answered(), len(tls.handshakes)) == (1, 9)
+    assert all(server.wire.is_paused for server in servers if not server.wire.sent)
+    servers[1].wire.end()  # it waits no longer
+    while len(tls.handshakes):
+        await asyncio.sleep(TURN_S)
+    assert answered() == 9
+    client, server = clients[0], servers[0]
+    client.wire.give(server.wire.take())
+    server.wire.give(client.wire.take())
+    assert server.app.identity is None, "the second step waits for a turn, too"
+    while len(tls.handshakes):
+        await asyncio.sleep(TURN_S)
+    assert server.app.identity.principal == "User:alice"
+    for server in servers[2:]:
+        server.wire.end()
 
 
 async def test_a_failed_handshake_is_written_into_the_log(pki, tmp_path, caplog):

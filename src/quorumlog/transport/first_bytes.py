@@ -7,6 +7,7 @@ them is not less certain than a look with MSG_PEEK, and takes one call less (dec
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,10 +82,23 @@ class TlsPort:
         if reason:
             self._refuse(app, below, b"", reason)
             return
-        told = partial(self._tell_refused, below)
-        layer = TlsLayer(app, replace(self._incoming(), when_failed=told))
+        peer = below.get_extra_info("peername")
+        address = peer[0] if peer else "?"
+        incoming = self._incoming()
+        incoming = replace(
+            incoming,
+            identify_object=partial(self._identify, incoming, address),
+            when_failed=partial(self._tell_refused, below),
+        )
+        layer = TlsLayer(app, incoming, partial(self._tls.handshakes.wait, address))
         below.set_protocol(layer)
         layer.start(below, first)
+
+    def _identify(self, incoming: IncomingTls, address: str, ssl_object: ssl.SSLObject) -> Identity:
+        found = incoming.identify_object(ssl_object)
+        if found.certified is not None and found.certified.kind == "node":
+            self._tls.handshakes.note_member(address)
+        return found
 
     def _refuse(
         self, app: SecuredProtocol, below: asyncio.Transport, answer: bytes, reason: str

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.name_rules import parse_member_rule, parse_principal_rule
 from quorumlog.model.tls_config import FILES, TlsConfig
+from quorumlog.transport.handshake_turns import HandshakeTurns
 from quorumlog.transport.tls import Identity, IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import peer_context, server_context
 from quorumlog.transport.tls_words import in_words
@@ -263,6 +265,7 @@ class NodeTls:
         self.config = config
         self._self_id = self_id
         self._now_s = now_s
+        self.handshakes = HandshakeTurns(time.monotonic)
         self._seen = _Seen(self._stats())
         self.when_revoked: list[Callable[[IsRevoked], None]] = []
         """Called when newer revocation lists may have more certificates."""

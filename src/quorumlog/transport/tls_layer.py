@@ -39,10 +39,17 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     Of what the connection writes in one turn of the loop, or while it receives, all but the first
     is encrypted at the end, so that small parts share a record. If the connection pauses, what was
-    received and is not decrypted yet is kept.
+    received and is not decrypted yet is kept. `await_turn` is called when bytes have come during
+    the handshake, which goes on with `go_on`; None: it goes on at once.
     """
 
-    def __init__(self, app: SecuredProtocol, tls: OutgoingTls | IncomingTls) -> None:
+    def __init__(
+        self,
+        app: SecuredProtocol,
+        tls: OutgoingTls | IncomingTls,
+        await_turn: "Callable[[TlsLayer], None] | None" = None,
+    ) -> None:
+        self._await_turn = await_turn
         self._app: SecuredProtocol | None = app
         self._tls = tls
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -74,13 +81,14 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
-        return receive_buffer()
+        # what waits for the handshake's turn is kept, so it must not be much
+        return receive_buffer() if self._is_open else receive_buffer()[:HANDSHAKE_BYTES_MAX]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         data = receive_buffer()[:nbytes]
         if self._kept is None:
-            self._receive(data)
+            self._take(data)
         else:  # it came although nothing was to be read
             self._kept += data
 
@@ -107,6 +115,20 @@ class TlsLayer(asyncio.BufferedProtocol):
             app.connection_lost(error)
 
     # -- in ---------------------------------------------------------------------------------
+
+    def _take(self, data: memoryview) -> None:
+        if self._is_open or self._await_turn is None:
+            self._receive(data)
+        elif not self._is_closing:
+            self.pause_reading()
+            self._kept = bytes(data)
+            self._await_turn(self)
+
+    def go_on(self) -> None:
+        """See `ShakingHands`."""
+        if not (self._is_closing or self._below is None or self._below.is_closing()):
+            self._is_paused = False
+            self._read_again()
 
     def _receive(self, data: memoryview) -> None:
         """Decrypt what was received, and pass it on until the connection pauses."""

@@ -1,0 +1,20 @@
+"""What stands for a host, where each of them has a share or a delay of its own."""
+
+import ipaddress
+from typing import Final
+
+_PREFIX_V6: Final = 64
+"""Bits of the network that one host of IPv6 has to itself: it can use each address of it."""
+
+
+def host_of(address: str) -> str:
+    """Return an address without its port as it is known here; of IPv6, the network that it is in."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), _PREFIX_V6), strict=False))

@@ -1,0 +1,77 @@
+"""Turns of TLS handshakes: each takes up to a millisecond, which everything else on the loop waits.
+
+However many clients come at once, a turn of the loop has little time for their handshakes, so that
+members' messages are not late. Hosts take turns with each other, members' hosts before all others.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from quorumlog.auth.hosts import host_of
+
+TURN_S: Final = 0.001
+"""Time for handshakes in one turn of the loop; the last one may go beyond it."""
+PAUSE_S: Final = 0.001
+"""Pause after such a turn, if more of them wait: they take half of the loop's time at most."""
+MEMBER_HOSTS_MAX: Final = 256
+"""Hosts of members that are known; beyond, the one that was met first is forgotten."""
+
+
+class ShakingHands(Protocol):
+    """A connection whose handshake is to go on."""
+
+    def go_on(self) -> None:
+        """Take the next step of the handshake, unless the connection has ended."""
+        ...
+
+
+class HandshakeTurns:
+    """The handshakes of all ports of a node. `now`: seconds, which go on within a turn."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._members: dict[str, None] = {}
+        self._waiting: dict[str, deque[ShakingHands]] = {}
+        """By host, in the order of their turns; its connections in the order in which they came."""
+        self._is_called = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def note_member(self, address: str) -> None:
+        """A member is at an address: its handshakes come first from now on."""
+        host = host_of(address)
+        self._members.pop(host, None)
+        self._members[host] = None
+        if len(self._members) > MEMBER_HOSTS_MAX:
+            del self._members[next(iter(self._members))]
+
+    def wait(self, address: str, connection: ShakingHands) -> None:
+        """Have a connection from an address go on in its turn."""
+        self._waiting.setdefault(host_of(address), deque()).append(connection)
+        if not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_called = False
+        until = self._now() + TURN_S
+        try:
+            while self._waiting and self._now() < until:
+                self._next().go_on()
+        finally:
+            if self._waiting and not self._is_called:
+                self._is_called = True
+                asyncio.get_running_loop().call_later(PAUSE_S, self._run)
+
+    def _next(self) -> ShakingHands:
+        members = self._members
+        host = next((one for one in members if one in self._waiting), "") if members else ""
+        host = host or next(iter(self._waiting))
+        connections = self._waiting.pop(host)
+        found = connections.popleft()
+        if connections:  # its next one comes after those of other hosts
+            self._waiting[host] = connections
+        return found

@@ -1,0 +1,77 @@
+"""Turns of TLS handshakes: little of the loop's time, and no host before the others."""
+
+import asyncio
+
+from quorumlog.auth.hosts import host_of
+from quorumlog.transport.handshake_turns import (
+    MEMBER_HOSTS_MAX,
+    PAUSE_S,
+    TURN_S,
+    HandshakeTurns,
+)
+
+
+class World:
+    """Connections whose handshakes take half of a turn each."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.done = []
+        self.turns = HandshakeTurns(lambda: self.now)
+
+    def wait(self, address, name):
+        world = self
+
+        class Connection:
+            def go_on(self):
+                world.now += TURN_S / 2
+                world.done.append(name)
+
+        self.turns.wait(address, Connection())
+
+    async def finish(self):
+        async with asyncio.timeout(5):
+            while len(self.turns):
+                await asyncio.sleep(PAUSE_S)
+        return self.done
+
+
+async def test_a_turn_of_the_loop_has_little_time_for_handshakes():
+    world = World()
+    for number in range(5):
+        world.wait("192.0.2.1", number)
+    await asyncio.sleep(0)
+    assert world.done == [0, 1]
+    await asyncio.sleep(0)
+    assert world.done == [0, 1], "others have a turn in between"
+    assert await world.finish() == [0, 1, 2, 3, 4]
+    world.wait("192.0.2.1", 5)
+    await asyncio.sleep(0)
+    assert world.done[-1] == 5
+
+
+async def test_hosts_take_turns_and_members_come_first():
+    world = World()
+    for number in range(3):
+        world.wait("192.0.2.1", f"a{number}")
+    for number in range(3):  # one network is one host
+        world.wait(f"2001:db8::{number}", f"b{number}")
+    world.wait("192.0.2.9", "member")
+    world.turns.note_member("192.0.2.9")
+    assert await world.finish() == ["member", "a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+async def test_the_hosts_of_members_are_bounded():
+    world = World()
+    for number in range(MEMBER_HOSTS_MAX + 1):
+        world.turns.note_member(f"10.0.{number // 256}.{number % 256}")
+    for address in ("192.0.2.1", "10.0.0.0", "10.0.0.1"):
+        world.wait(address, address)
+    assert await world.finish() == ["10.0.0.1", "192.0.2.1", "10.0.0.0"]
+
+
+def test_what_stands_for_a_host():
+    assert host_of("192.0.2.1") == host_of("::ffff:192.0.2.1") == "192.0.2.1"
+    assert host_of("2001:db8::1") == host_of("2001:db8::ffff:2") != host_of("2001:db8:0:1::1")
+    assert host_of("fe80::1%eth0") == host_of("fe80::2%eth0")
+    assert host_of("?") == "?"
