@@ -19,16 +19,17 @@ from quorumlog.auth.acls import (
     value_of,
     word_of,
 )
-from quorumlog.auth.judge import explain
+from quorumlog.auth.judge import explain, judge
 from quorumlog.auth.principals import principal, principal_of, user_name
 from quorumlog.auth.quotas import check_quota, checked_entity
+from quorumlog.auth.rules import PrincipalRules
 from quorumlog.auth.verifiers import (
     check_verifier,
     prepared_password,
     verifier_of,
     verifier_of_salted,
 )
-from quorumlog.auth.view import NO_SECURITY
+from quorumlog.auth.view import NO_SECURITY, SecurityView
 from quorumlog.model.errors import UnexpectedArgumentError
 
 
@@ -73,6 +74,39 @@ def test_hosts_are_kept_in_one_form():
     assert checked_acl(acl(host="10.1.0.0/16")).host == "10.1.0.0/16"
     assert checked_acl(acl(host="10.1.0.7/32")).host == "10.1.0.7"
     assert checked_acl(acl(host="0:0::1")).host == "::1"
+    assert checked_acl(acl(host="::ffff:10.1.0.7")).host == "10.1.0.7"
+    assert checked_acl(acl(host="::ffff:10.0.0.0/104")).host == "10.0.0.0/8"
+    assert checked_acl(acl(host="::ffff:0:0/96")).host == "0.0.0.0/0"
+    assert checked_acl(acl(host="::/0")).host == "::/0"
+
+
+def may_read(acls, host):
+    """Return whether alice may; both ways to find it out agree."""
+    view = SecurityView(
+        1, {}, {"User:alice": dict.fromkeys(acls)}, {"User:alice": PrincipalRules(acls)}
+    )
+    asked = view, "User:alice", Operation.READ, Resource(ResourceType.TOPIC, "flights"), host
+    found = judge(*asked)
+    assert explain(*asked).is_allowed is found
+    return found
+
+
+@pytest.mark.parametrize("written", ["10.1.0.7", "::ffff:10.1.0.7", "::ffff:10.1.0.0/120"])
+def test_an_ipv4_address_is_denied_however_it_is_written(written):
+    acls = [acl(), acl(permission=Permission.DENY, host=written)]
+    assert not may_read(acls, "10.1.0.7")
+    assert not may_read(acls, "::ffff:10.1.0.7")
+    assert may_read(acls, "10.2.0.7")
+    only = [acl(host=written)]
+    assert may_read(only, "10.1.0.7")
+    assert may_read(only, "::ffff:10.1.0.7")
+    assert not may_read(only, "::1")
+
+
+def test_a_host_that_cannot_be_read_allows_nothing_and_denies():
+    """Another version of Python could read it, on the node that was asked."""
+    assert not may_read([acl(host="10.01.0.7")], "10.1.0.7")
+    assert not may_read([acl(), acl(host="10.01.0.7", permission=Permission.DENY)], "10.1.0.7")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +226,7 @@ def test_quotas_are_for_users_client_ids_or_addresses():
     both = checked_entity([("user", "u\u0308"), ("client-id", None)])
     assert both == (("client-id", None), ("user", "\u00fc"))
     assert checked_entity([("ip", "10.0.0.1")]) == (("ip", "10.0.0.1"),)
+    assert checked_entity([("ip", "::ffff:10.0.0.1")]) == (("ip", "10.0.0.1"),)
     check_quota(both, "producer_byte_rate", 1024)
     check_quota(checked_entity([("ip", None)]), "connection_creation_rate", None)
 

@@ -170,11 +170,19 @@ def test_numbers_of_users_acls_and_quotas_are_bounded(cluster, monkeypatch):
 
 
 def test_commands_are_checked_where_they_are_applied(cluster):
-    wrong = [acl(host="nowhere"), acl(operation=Operation.ANY)]
+    wrong = [acl(pattern=PatternType.MATCH), acl(operation=Operation.ANY)]
     assert set(cluster.acls(wrong)) == {ResponseCode.UNEXPECTED_ARGUMENT}
     assert cluster.quotas(QuotaChange((), "producer_byte_rate", 1.0)) == [
         ResponseCode.UNEXPECTED_ARGUMENT
     ]
+
+
+def test_results_do_not_depend_on_the_version_of_python(cluster):
+    """They are part of the state. Versions differ in Unicode and in which addresses they read."""
+    name = "ka\N{LATIN SMALL LETTER SHARP S}e"
+    text = cluster.do(AlterUsers(*ROOT, [removed(name)])).outcomes[0][1]
+    assert text == "there is no user 'ka\\xdfe'"
+    assert cluster.acls([acl(host="10.01.0.7")]) == [OK], "hosts are read by whoever is asked"
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ Kafka's wire.
 
 from collections.abc import Mapping
 from enum import IntEnum
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from quorumlog.auth.addresses import Network, network_at
 from quorumlog.auth.principals import principal
 from quorumlog.model.errors import UnexpectedArgumentError
 
@@ -141,7 +141,6 @@ class Resource(NamedTuple):
 
 CLUSTER: Final = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
 
-Network: TypeAlias = IPv4Network | IPv6Network
 ResourceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=RESOURCE_NAME_MAX)]
 PrincipalText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 HostText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=HOST_MAX)]
@@ -177,7 +176,7 @@ def network_of(host: str) -> Network | None:
     if host == ANY_HOST:
         return None
     try:
-        return ip_network(host)
+        return network_at(host)
     except ValueError:
         raise UnexpectedArgumentError(
             f"the host of an ACL is {ANY_HOST}, an address or a network such as 10.1.0.0/16, "
@@ -186,7 +185,11 @@ def network_of(host: str) -> Network | None:
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise `UnexpectedArgumentError` for a rule that cannot be: of a filter's type, say."""
+    """Raise `UnexpectedArgumentError` for a rule that cannot be: of a filter's type, say.
+
+    The state of `__cluster` calls it, so nothing here depends on the version of Python: the host is
+    read by `checked_acl` alone.
+    """
     if ResourceType.ANY is acl.resource_type or Operation.ANY is acl.operation:
         raise UnexpectedArgumentError("an ACL is for one type of resource and one operation")
     if acl.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -199,13 +202,12 @@ def check_acl(acl: Acl) -> None:
     is_cluster = acl.resource_type is ResourceType.CLUSTER
     if is_cluster and (acl.name, acl.pattern) != (CLUSTER_NAME, PatternType.LITERAL):
         raise UnexpectedArgumentError(f"the only cluster is {CLUSTER_NAME}, not {acl.name!a}")
-    network_of(acl.host)
 
 
 def checked_acl(acl: Acl) -> Acl:
     """Return a rule with its principal and host in the form in which they are compared.
 
-    Raises `UnexpectedArgumentError` for one that cannot be (`check_acl`).
+    Raises `UnexpectedArgumentError` for one that cannot be (`check_acl`), or whose host is none.
     """
     check_acl(acl)
     return msgspec.structs.replace(

@@ -19,6 +19,7 @@ from quorumlog.auth.acls import (
 from quorumlog.auth.principals import ANY_USER
 from quorumlog.auth.rules import allows, denies, has_host
 from quorumlog.auth.view import SecurityView
+from quorumlog.model.errors import UnexpectedArgumentError
 
 NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -96,7 +97,11 @@ def _is_about(acl: Acl, resource: Resource) -> bool:
 
 
 def _is_at(acl: Acl, host: str, if_unknown: bool) -> bool:
-    return has_host(network_of(acl.host), host, if_unknown=if_unknown)
+    try:
+        network = network_of(acl.host)
+    except UnexpectedArgumentError:  # see `rules`: it allows nothing, and denies
+        return if_unknown
+    return has_host(network, host, if_unknown=if_unknown)
 
 
 def _first(acls: Iterable[Acl]) -> Acl | None:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
+from quorumlog.auth.addresses import address_at
 from quorumlog.auth.principals import user_name
 from quorumlog.model.errors import UnexpectedArgumentError
 
@@ -61,7 +61,7 @@ def _checked(kind: str, name: str) -> str:
             raise UnexpectedArgumentError(text)
         return name
     try:
-        return str(ip_address(name))
+        return str(address_at(name))
     except ValueError:
         raise UnexpectedArgumentError(f"a quota is for one address, not for {name!a}") from None
 

@@ -74,16 +74,16 @@ class Security:
     def _alter_user(self, change: UserChange) -> Outcome:
         name, before = change.name, self.users.get(change.name)
         if change.exists is False and before is not None:
-            return ResponseCode.USER_EXISTS, f"there is a user {name!r} already"
+            return ResponseCode.USER_EXISTS, f"there is a user {name!a} already"
         if change.exists and before is None:
-            return ResponseCode.UNKNOWN_USER, f"there is no user {name!r}"
+            return ResponseCode.UNKNOWN_USER, f"there is no user {name!a}"
         after = {} if change.replaces else dict(before or {})
         for mechanism, verifier in change.verifiers.items():
             if verifier is not None:
                 check_verifier(verifier, mechanism)
                 after[mechanism] = verifier
             elif before is None or mechanism not in before:
-                text = f"there is no user {name!r} with a password for {mechanism}"
+                text = f"there is no user {name!a} with a password for {mechanism}"
                 return ResponseCode.UNKNOWN_USER, text
             else:
                 after.pop(mechanism, None)
