@@ -7,6 +7,7 @@ shown nor removed here.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from quorumlog.auth.acls import (
@@ -251,11 +252,13 @@ async def handle_delete_acls(context: RequestContext, request: Any) -> Answer:
     results = []
     left = DESCRIBED_MAX
     async for asked in context.in_turns(request.filters):
+        found: list[Acl]
         try:
-            found = _meant(view, _filter_of(asked))
+            meant = partial(_meant, view, _filter_of(asked))
         except UnexpectedArgumentError as error:
             outcome, found = (ErrorCode.INVALID_REQUEST, str(error)), []
         else:
+            found = await context.on_thread(meant)  # 0.1 s if a cluster has all ACLs that it may
             outcome, left = _DONE, left - len(found)
             if left < 0:
                 text = f"the filters mean more than {DESCRIBED_MAX} ACLs: narrow them"
