@@ -55,7 +55,7 @@ class Node:
         config = SimpleNamespace(
             self_id="n0",
             cluster_group=object() if has_group else None,
-            super_users=list(super_users),
+            security=SimpleNamespace(super_users=list(super_users)),
             limits=Limits(**limits),
         )
         self.broker = Broker()
@@ -156,5 +156,5 @@ def test_a_check_says_who_decides(node):
     node.ask(AlterAclsRequest(group="__cluster", added=[ALICES]))
     found = node.ask(check(host="192.0.2.7"))
     assert (found.is_allowed, found.acl) == (True, ALICES)
-    chief = Node(super_users=["alice"]).ask(check())
+    chief = Node(super_users=["User:alice"]).ask(check())
     assert (chief.is_allowed, chief.acl, chief.reason) == (True, None, "User:alice is a super user")
