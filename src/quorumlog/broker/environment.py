@@ -38,6 +38,10 @@ class BrokerLinks(Protocol):
         """Send to another node, or return False when that is impossible now."""
         ...
 
+    def features_of(self, peer_id: str) -> int | None:
+        """Return the features that a node took when it was connected last; None: it never was."""
+        ...
+
 
 class BrokerHosting(Protocol):
     """The groups of the node; the functions are called with what the broker is to hear of."""

@@ -9,6 +9,7 @@ from quorumlog.broker.commands import Answer, CommandSessions, Done
 from quorumlog.broker.controller import Controller
 from quorumlog.broker.environment import BrokerEnvironment, HostNode
 from quorumlog.broker.group_keeper import GroupKeeper
+from quorumlog.broker.known_commands import refusal_of
 from quorumlog.broker.leaders import Leaders
 from quorumlog.broker.marker_writer import MarkerWriters
 from quorumlog.broker.pace import Pace
@@ -303,6 +304,10 @@ class Running:
 
     def order(self, command: AnyCommand, timeout_ms: int, done: Done) -> None:
         """Have `__cluster` apply a command; `done` is called once."""
+        refusal = self._refusal(command)
+        if refusal:  # here, too: an earlier release may lead, and knows nothing of the command
+            done(ResponseCode.UNSUPPORTED_VERSION, refusal, None)
+            return
         self._pace.soon()
         self.commands.execute(command, timeout_ms, done)
 
@@ -321,6 +326,10 @@ class Running:
         except UnexpectedArgumentError as error:
             answer(error.code, str(error), b"", -1)
             return
+        refusal = self._refusal(command)
+        if refusal:
+            answer(ResponseCode.UNSUPPORTED_VERSION, refusal, b"", -1)
+            return
 
         def go(code: ResponseCode, text: str) -> None:
             if code is ResponseCode.SUCCESS:
@@ -329,6 +338,9 @@ class Running:
                 answer(code, text, b"", -1)
 
         self.controller.admit(command, timeout_ms, go)
+
+    def _refusal(self, command: AnyCommand) -> str:
+        return refusal_of(command, self._peers(), self.node.links.features_of)
 
     def _propose(self, data: bytes, answer: Answer) -> None:
         replica, limits = self._cluster(), self.node.config.limits

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from quorumlog.model.block import Buffer
+from quorumlog.model.features import OWN_FEATURES
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.peer import NodeMessage, PeerMessage
 from quorumlog.sim.finding import Finding
@@ -103,6 +104,10 @@ class SimulatedLinks:
     def takes_joined(self, peer_id: str) -> bool:
         """Whether a peer understands joined frames."""
         return self._wires.takes_joined(peer_id)
+
+    def features_of(self, peer_id: str) -> int:
+        """Return the features that a peer takes: all of them are of this release."""
+        return OWN_FEATURES
 
     def joined_room(self, peer_id: str, *, bulk: bool) -> int | None:
         """See `Links`."""

@@ -382,6 +382,11 @@ class PeerLinks:
             features=names_of(spoken.features),
         )
 
+    def features_of(self, peer_id: str) -> int | None:
+        """Return the features that a peer took when it was connected last; None: it never was."""
+        found = self.spoken.get(peer_id)
+        return None if found is None else found.features
+
     def accepts(self, hello: Hello) -> bool:
         """Whether a peer may connect: one that is known, or that says where it is."""
         if hello.node_id in self.addresses:
