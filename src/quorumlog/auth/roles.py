@@ -49,7 +49,8 @@ ROLES: Final[Mapping[str, Mapping[ResourceType, tuple[Operation, ...]]]] = {
         ResourceType.TRANSACTIONAL_ID: _ALL,
     },
 }
-"""What each role may do. Operators see and run everything, and read no records or entries."""
+"""What each role may do. Operators see and run everything, and are given no right to read records
+or entries; but as they may alter the cluster, they may give themselves that, too."""
 OF_CHOSEN: Final = frozenset({"reader", "writer"})
 """Roles that are for the resources that are named. The others are for the whole cluster."""
 
