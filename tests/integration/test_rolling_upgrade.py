@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,6 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from quorumlog import SyncClient
+from quorumlog.errors import RequestError
 from quorumlog.local import LocalCluster
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.release import RELEASE
@@ -33,8 +35,15 @@ LOAD = ROOT / "tests" / "rolling_load.py"
 STEP = 10
 """Entries of each client, and records, that are acknowledged in each step, at least."""
 STEP_S = 60.0
+OFTEN = 20
+"""Entries of `__cluster` after which it saves a snapshot, and its members compare their states."""
 SLOWEST_S = 10.0
 """The time-out of a client's calls: no append takes longer."""
+CREATE = """
+import sys
+from quorumlog.local import LocalCluster
+LocalCluster.create(sys.argv[1], groups=("g",), topics=True, kafka_port=0)
+"""
 READ_BY_LAST = """
 import json, sys
 from base64 import b64decode
@@ -87,6 +96,11 @@ class Clients:
         options = {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
         self._producer = Producer(options)
         self._threads.append(threading.Thread(target=self._produce, daemon=True))
+        self._commits = 0
+        options |= {"group.id": "load", "enable.auto.commit": False}
+        del options["enable.idempotence"]
+        self._consumer = Consumer(options | {"on_commit": self._committed})
+        self._threads.append(threading.Thread(target=self._commit, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -108,8 +122,20 @@ class Clients:
         else:
             self.records[int(message.value())] = message.partition(), message.offset()
 
+    def _commit(self):
+        """Give `__cluster` commands all the time."""
+        while not self._is_over.wait(0.05):
+            self._consumer.commit(offsets=[TopicPartition("t", 0, self._commits)])
+            self._consumer.poll(0)
+        self._consumer.close()
+
+    def _committed(self, error, partitions):
+        self._commits += error is None  # a commit is not sent again while its coordinator moves
+
     def progress(self):
-        return {"t": len(self.records)} | {name: len(has) for name, has in self._lines.items()}
+        return {"t": len(self.records), "commits": self._commits} | {
+            name: len(has) for name, has in self._lines.items()
+        }
 
     def go_on(self):
         """Wait until all have got further answers."""
@@ -137,7 +163,15 @@ class Clients:
 @contextmanager
 def cluster_of(directory, source, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", source)
-    cluster = LocalCluster.create(directory, groups=("g",), topics=True, kafka_port=0)
+    made = [sys.executable, "-P", "-c", CREATE, str(directory)]
+    subprocess.run(made, env=running(source), check=True, timeout=STEP_S)
+    cluster = LocalCluster.open(directory)
+    for config in cluster.directory.glob("n*.toml"):
+        before, name, own = config.read_text().partition('group = "__cluster"')
+        for key in ("snapshotThreshold", "digestEntries"):
+            own, count = re.subn(rf"{key} = \d+", f"{key} = {OFTEN}", own, count=1)
+            assert count == 1
+        config.write_text(before + name + own)
     try:
         cluster.up()
         yield cluster
@@ -157,12 +191,16 @@ def run_by(cluster, node_id, source, monkeypatch, clients):
     return found
 
 
-def releases_of_peers(cluster, node_id):
-    """Return what a node says its peers run, and the version that it speaks with each."""
+def metrics_of(cluster, node_id):
+    """Return the families of a node's metrics, by name."""
     url = f"http://{cluster.admin_address(node_id)}/metrics"
     with urllib.request.urlopen(url, timeout=STEP_S) as page:
-        families = text_string_to_metric_families(page.read().decode())
-    links = next(family for family in families if family.name == "quorumlog_peer_link_info")
+        return {one.name: one for one in text_string_to_metric_families(page.read().decode())}
+
+
+def releases_of_peers(cluster, node_id):
+    """Return what a node says its peers run, and the version that it speaks with each."""
+    links = metrics_of(cluster, node_id)["quorumlog_peer_link_info"]
     labels = [sample.labels for sample in links.samples]
     return {has["remote_id"]: (has["release"], has["wire_version"]) for has in labels}
 
@@ -175,16 +213,49 @@ def test_nodes_are_upgraded_one_by_one_under_load(tmp_path, last, monkeypatch):
             run_by(cluster, "n0", OWN, monkeypatch, clients)
             run_by(cluster, "n1", OWN, monkeypatch, clients)
             assert releases_of_peers(cluster, "n0") == {"n1": (RELEASE, "1"), "n2": ("", "1")}
+            check_security_waits(cluster)
             run_by(cluster, "n2", OWN, monkeypatch, clients)
             run_by(cluster, "n1", last, monkeypatch, clients)  # somebody has second thoughts
             found = run_by(cluster, "n1", OWN, monkeypatch, clients)
             assert {status.release for status in found.values()} == {RELEASE}
+            check_states(cluster)
+            with SyncClient(cluster.servers) as client:
+                client.security.add_user("alice", "a password of hers")
+                assert [user.name for user in client.security.users()] == ["alice"]
             reports = clients.end()
         finally:
             clients.kill()
         check_log(cluster, reports)
         check_topic(cluster, clients)
         check_replicas(cluster)
+
+
+def check_security_waits(cluster):
+    """No user is made while n2 would not know it."""
+    with SyncClient(cluster.address("n0")) as client:
+        with pytest.raises(RequestError) as refused:
+            client.security.add_user("alice", "a password of hers")
+        assert refused.value.code is ResponseCode.UNSUPPORTED_VERSION, refused.value
+        assert client.security.users() == []
+
+
+def check_states(cluster):
+    """Both releases agreed on the state of `__cluster`, and load each other's snapshots of it."""
+    for node_id in cluster.node_ids:
+        found = metrics_of(cluster, node_id)
+        values = {
+            name: sum(
+                sample.value
+                for sample in found[name].samples
+                if sample.labels["group"] == "__cluster" and not sample.name.endswith("_created")
+            )
+            for name in ("quorumlog_machine_rebuilds", "quorumlog_snapshot_last_index")
+        }
+        assert values["quorumlog_machine_rebuilds"] == 0
+        assert values["quorumlog_snapshot_last_index"] >= OFTEN
+        log = (cluster.directory / f"{node_id}.log").read_text()
+        assert "states differ" not in log
+        assert "another state than was saved" not in log
 
 
 def check_log(cluster, reports):
