@@ -202,6 +202,32 @@ async def test_only_the_peers_authority_makes_members(pki, tmp_path):
     assert server.identity.certified is None
 
 
+@pytest.mark.parametrize("of_peers", [True, False])
+async def test_a_node_takes_and_dials_no_peer_but_of_the_peers_authority(pki, tmp_path, of_peers):
+    """The authority of clients' certificates may name nodes as it likes: these are none."""
+    clients = Authority(tmp_path, "clients")
+    clients.node("n1", file="false-n1")
+    both = tmp_path / "both.pem"
+    both.write_bytes(clients.file.read_bytes() + pki.file.read_bytes())
+    certificate, key = files_of(pki, "n0")
+    config = TlsConfig(certificate=certificate, key=key, ca=str(both), peer_ca=str(pki.file))
+    state = NodeTls(config, "n0", time.time).current
+    certificate, key = files_of(pki, "n1" if of_peers else "false-n1")
+    n1 = server_context(TlsConfig(certificate=certificate, key=key, ca=str(both)))
+    client, _ = await met(state.to_peer("n1", None), IncomingTls(n1, state.native.identify_object))
+    dialling = client_context(str(pki.file), certificate, key)
+    dialling.check_hostname = False
+    _, server = await met(OutgoingTls(dialling), state.native)
+    if of_peers:
+        assert client.identity is not None
+        assert server.identity[1:] == ("Node:n1", "")
+    else:
+        assert client.identity is None
+        assert "authority that is not trusted here" in str(client.error)
+        assert "node n1 is not of an authority in peerCa" in server.identity.refusal
+        assert server.identity.principal == "User:ANONYMOUS"
+
+
 @pytest.mark.parametrize(
     ("dialled", "self_id", "why"),
     [
