@@ -417,8 +417,9 @@ def test_a_renewal_says_how_to_end_the_former_certificate(run, certs):
     node = certs.node()
     status, out, _ = run("cert", "renew", node.certificate, "--dir", certs.directory)
     assert status == 0
-    serial = out.split()[-1]
-    status, out, _ = run("cert", "revoke", serial, "--dir", certs.directory)
+    _, *arguments = out.splitlines()[-1].split()
+    serial = arguments[2]
+    status, out, _ = run(*arguments)
     assert status == 0
     assert f"revoked node/n0, serial {serial}" in out
     assert found_in(run, certs.directory) == (0, [])

@@ -1,6 +1,7 @@
 """`quorumlog cert`: certificates for clusters whose operators have no authority of their own."""
 
 import secrets
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -117,7 +118,7 @@ def node_command(
     authority = _authority(directory)
     subject = node_subject(name, authority.cluster_id(), hosts or ())
     pair = pair_in(out or directory, subject.name)
-    _print_made(authority.issue(subject, pair, key_type, days, force=force))
+    _print_made(authority.issue(subject, pair, key_type, days, force=force), directory)
 
 
 @app.command(name="client")
@@ -136,10 +137,10 @@ def client_command(
     authority = _authority(directory)
     subject = user_subject(name, authority.cluster_id())
     pair = pair_in(out or directory, subject.name)
-    _print_made(authority.issue(subject, pair, key_type, days, force=force))
+    _print_made(authority.issue(subject, pair, key_type, days, force=force), directory)
 
 
-def _print_made(made: "Made") -> None:
+def _print_made(made: "Made", directory: Path) -> None:
     from quorumlog.pki.issue import serial_text
 
     subject, certificate = made.subject, made.certificate
@@ -155,7 +156,8 @@ def _print_made(made: "Made") -> None:
     if made.former is not None:
         ends = made.former.not_valid_after_utc
         print_line(f"the former certificate stays valid until {ends:%Y-%m-%d}; to end that sooner:")
-        print_line(f"quorumlog cert revoke {serial_text(made.former)}")
+        where = "" if directory == CERTS else f" --dir {shlex.quote(str(directory))}"
+        print_line(f"quorumlog cert revoke {serial_text(made.former)}{where}")
 
 
 @app.command(name="csr")
@@ -217,7 +219,7 @@ def sign_command(
     print_line(f"{request} asks for: {subject.kind} {subject.name}{for_hosts}")
     if not yes:
         typer.confirm("Sign it?", abort=True)
-    _print_made(authority.sign(requested, target, days, force=force))
+    _print_made(authority.sign(requested, target, days, force=force), directory)
 
 
 @app.command(name="renew")
@@ -240,7 +242,7 @@ def renew_command(
     from quorumlog.pki.files import Pair
 
     pair = Pair(certificate, certificate.with_suffix(".key"))
-    _print_made(_authority(directory).renew(pair, hosts, key_type, days))
+    _print_made(_authority(directory).renew(pair, hosts, key_type, days), directory)
 
 
 @app.command(name="revoke")
