@@ -159,6 +159,8 @@ class RequestQueue:
         if self._has_many:
             return True
         under_way = self._under_way
+        if self.login is not None and self.login.is_needed:
+            return not self.is_empty  # a stranger must not fill the memory of all
         return bool(under_way) and under_way[-1].is_alone and under_way[-1].is_produce
 
     def _count_changed(self) -> None:
@@ -177,8 +179,6 @@ class RequestQueue:
             header,
             connection.remote_address,
             connection,
-            connection.principal,
-            mechanism=connection.mechanism,
             login=self.login,
             rights=self._rights,
         )
@@ -228,7 +228,10 @@ class RequestQueue:
             self._connection.refused(reason)
 
     def _start_one(self, request: PendingRequest) -> None:
-        header = request.header
+        header, context = request.header, request.context
+        # not before: it may have waited for a login
+        context.principal = self._connection.principal
+        context.mechanism = self._connection.mechanism
         if self.login is not None and (reason := self.login.why_not(header.api_key)):
             self._turn_away(request, reason)
             return
