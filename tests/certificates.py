@@ -69,6 +69,21 @@ class Authority:
         self.file = self.directory / f"{self.name}.pem"
         self.file.write_bytes(self.value.public_bytes(serialization.Encoding.PEM))
 
+    def certify_by(self, root: "Authority") -> None:
+        """Make this an authority below another one, in place of its own root."""
+        self.value = (
+            x509.CertificateBuilder()
+            .subject_name(self.subject)
+            .issuer_name(root.subject)
+            .public_key(self.key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now() - DAY)
+            .not_valid_after(now() + 3_650 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(root.key, hashes.SHA256())
+        )
+        self.file.write_bytes(self.value.public_bytes(serialization.Encoding.PEM))
+
     def issue(
         self,
         file: str,

@@ -244,6 +244,78 @@ async def test_whoever_is_dialled_has_to_be_there(pki, dialled, self_id, why):
     assert why in str(client.error)
 
 
+def test_an_authority_of_clients_makes_no_members_by_a_rule(pki, tmp_path):
+    """Else the certificate of a client with a node's name in it would be that node's."""
+    other = Authority(tmp_path, "other")
+    both = tmp_path / "both.pem"
+    both.write_bytes(pki.file.read_bytes() + other.file.read_bytes())
+    pki.issue("m0", "DNS:n0.log.example")
+    certificate, key = files_of(pki, "m0")
+    rule = r"DNS:(n[0-9])\.log\.example"
+    for ca, peer_ca in ((pki.file, pki.file), (both, pki.file), (pki.file, both)):
+        options = {"ca": str(ca), "peer_ca": str(peer_ca), "member_rule": rule}
+        config = TlsConfig(certificate=certificate, key=key, **options)
+        with pytest.raises(ConfigError, match="memberRule: an authority is in both ca and peerCa"):
+            NodeTls(config, "n0", time.time)
+
+
+async def test_an_authority_below_that_of_clients_is_enough_for_members(tmp_path):
+    """Then peerCa is an intermediate authority without its root, which would let in clients."""
+    root, nodes = Authority(tmp_path, "root"), Authority(tmp_path, "nodes")
+    nodes.certify_by(root)
+    root.issue("n2", f"URI:quorumlog://{root.cluster_id}/node/n2", "DNS:localhost")
+    for name in ("n0", "n1"):
+        nodes.node(name)
+    certificate, key = files_of(nodes, "n0")
+    config = TlsConfig(certificate=certificate, key=key, ca=str(root.file), peer_ca=str(nodes.file))
+    state = NodeTls(config, "n0", time.time).current
+    for name, principal in (("n1", "Node:n1"), ("n2", "User:ANONYMOUS")):
+        context = client_context(str(nodes.file), *files_of(nodes, name))
+        context.check_hostname = False
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+        _, server = await met(OutgoingTls(context), state.native)
+        assert server.identity.principal == principal
+
+
+@pytest.mark.parametrize("client_auth", ["none", "optional", "required"])
+async def test_nobody_needs_a_certificate_at_the_admin_port(pki, client_auth):
+    state = node_tls(pki, client_auth=client_auth).current
+    _, server = await met(outgoing(pki, ""), state.admin)
+    assert server.identity.principal == "User:ANONYMOUS"
+
+
+async def test_a_resumed_session_is_no_way_around_an_end(pki):
+    """With TLS 1.2 OpenSSL resumes sessions and verifies nothing again."""
+    now = [time.time()]
+    state = node_tls(pki, now=lambda: now[0], min_version="1.2").current
+    tls = outgoing(pki, "alice")
+    tls.context.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    class Resuming:
+        """As the client, with the session of before."""
+
+        session = None
+
+        def __getattr__(self, name):
+            return getattr(tls, name)
+
+        def object_on(self, incoming, outgoing):
+            self.made = tls.context.wrap_bio(incoming, outgoing, session=self.session)
+            return self.made
+
+    again = Resuming()
+    _, server = await met(again, state.kafka)
+    assert server.identity.principal == "User:alice"
+    again.session = again.made.session
+    _, server = await met(again, state.kafka)
+    assert (again.made.session_reused, server.identity.principal) == (True, "User:alice")
+    now[0] += 366 * DAY.total_seconds()
+    _, server = await met(again, state.kafka)
+    assert server.identity is None
+    assert "resumed, but its certificate has expired" in str(server.error)
+
+
 # -- newer files ----------------------------------------------------------------------------------
 
 

@@ -122,7 +122,7 @@ class AdminServer(WSGIServer):
             place = self._open.get(request)
             if place is None:
                 raise ConnectionAbortedError("it was cut off")
-            secured = self.tls.current.native.context.wrap_socket(
+            secured = self.tls.current.admin.context.wrap_socket(
                 request, server_side=True, do_handshake_on_connect=False
             )
             place.socket = secured
@@ -141,7 +141,7 @@ class AdminServer(WSGIServer):
         """Return who has shown a certificate; None: nothing is encrypted."""
         if self.tls is None or not isinstance(connection, ssl.SSLSocket):
             return None
-        return self.tls.current.native.identify_object(cast(ssl.SSLObject, connection))
+        return self.tls.current.admin.identify_object(cast(ssl.SSLObject, connection))
 
     def server_close(self) -> None:
         """End all connections, once no more are accepted; return when their threads have ended."""

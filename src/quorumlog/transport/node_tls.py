@@ -51,9 +51,14 @@ class TlsState:
     """
 
     def __init__(
-        self, config: TlsConfig, self_id: str, now_s: float, is_revoked_now: IsRevoked
+        self,
+        config: TlsConfig,
+        self_id: str,
+        now_s: Callable[[], float],
+        is_revoked_now: IsRevoked,
     ) -> None:
         self._config = config
+        self._now_s = now_s
         self._is_revoked_now = is_revoked_now
         self._rule = parse_member_rule(config.member_rule) if config.member_rule else None
         self._principals = [parse_principal_rule(rule) for rule in config.principal_rules]
@@ -61,11 +66,19 @@ class TlsState:
         self._lists = _lists_of(listed, config.crl)
         self._native = server_context(config, serves_peers=True)
         self._kafka = server_context(config)
+        self._admin = server_context(config, serves_peers=True, only_asks=True)
         self._peer = peer_context(config)
         self._peer_authorities = frozenset(self._peer.get_ca_certs(binary_form=True))
+        if config.member_rule and not self._peer_authorities.isdisjoint(
+            self._kafka.get_ca_certs(binary_form=True)
+        ):
+            raise ConfigError(
+                "[tls] memberRule: an authority is in both ca and peerCa, so that each client that "
+                "it certifies could be a member; members need one of their own in peerCa"
+            )
         if config.crl and _bytes_of(config.crl) != listed:
             raise ConfigError(f"the revocation list {config.crl} changed while it was read")
-        shown = _shake_hands(config, self._native, self._peer, now_s)
+        shown = _shake_hands(config, self._native, self._peer, now_s())
         self.own = self._own(shown, self_id)
         self.expires = self._expiries(shown)
         """When what is in a file expires, by its key; the earliest if several are in it."""
@@ -107,6 +120,11 @@ class TlsState:
         """For connections of Kafka's clients."""
         return IncomingTls(self._kafka, self._identify_client, self._config.certificate)
 
+    @property
+    def admin(self) -> IncomingTls:
+        """For connections to the admin port, whose pages say themselves who may see them."""
+        return IncomingTls(self._admin, self._identify_or_refuse, self._config.certificate)
+
     def is_revoked(self, certificate: Mapping[str, Any]) -> bool:
         """Whether a certificate is in a revocation list; see `ssl.SSLSocket.getpeercert`."""
         issuer = [value for part in certificate["issuer"] for _, value in part]
@@ -127,12 +145,20 @@ class TlsState:
         if self._is_revoked_now(certificate):
             raise RemoteProtocolError("its certificate was revoked during the handshake")
 
+    def _check_resumed(self, certificate: Mapping[str, Any]) -> None:
+        """Check what OpenSSL has checked only when the session began, as time has passed."""
+        ends = ssl.cert_time_to_seconds(certificate["notAfter"]), self._lists.end_s
+        if self._now_s() > min(ends):
+            raise RemoteProtocolError("its session was resumed, but its certificate has expired")
+
     def _identify(self, ssl_object: ssl.SSLObject) -> Identity:
         """Return who has connected; raises `RemoteProtocolError` if that may not be here."""
         certificate = ssl_object.getpeercert()
         if not certificate:
             return Identity()
         self._check_revoked(certificate)
+        if ssl_object.session_reused:
+            self._check_resumed(certificate)
         is_of_peers = not self._peer_authorities.isdisjoint(_chain_of(ssl_object))
         certified = certified_of(certificate, self._rule if is_of_peers else None)
         if certified is not None and certified.kind == "node" and not is_of_peers:
@@ -269,7 +295,7 @@ class NodeTls:
         self._seen = _Seen(self._stats())
         self.when_revoked: list[Callable[[IsRevoked], None]] = []
         """Called when newer revocation lists may have more certificates."""
-        self.current = TlsState(config, self_id, now_s(), self._is_revoked)
+        self.current = TlsState(config, self_id, now_s, self._is_revoked)
         self._warned_at = -WARN_EVERY_S
         self._warn()
 
@@ -338,7 +364,7 @@ class NodeTls:
             )
 
     def _reload(self, stats: list[tuple[int, int, int] | None]) -> None:
-        self.current = TlsState(self.config, self._self_id, self._now_s(), self._is_revoked)
+        self.current = TlsState(self.config, self._self_id, self._now_s, self._is_revoked)
         self._seen = _Seen(stats)
         self._warned_at = -WARN_EVERY_S
         log_event(

@@ -1,7 +1,8 @@
 """Makes TLS contexts of files. A context is never changed: newer files make a new one.
 
-No session is resumed (no tickets are given): a resumed session would not be checked against a newer
-revocation list. For the same reason a list is never loaded into a context that is in use.
+No tickets are given, so with TLS 1.3 no session is resumed. With 1.2 one may be, in the context in
+which it began: it is not verified again. So a revocation list is never loaded into a context that
+is in use, and whoever accepts connections checks a resumed session itself.
 """
 
 import os
@@ -26,21 +27,25 @@ _CLIENT_AUTH: Final = {
 }
 
 
-def server_context(config: TlsConfig, *, serves_peers: bool = False) -> ssl.SSLContext:
+def server_context(
+    config: TlsConfig, *, serves_peers: bool = False, only_asks: bool = False
+) -> ssl.SSLContext:
     """Return the context of a port that takes connections.
 
     `serves_peers`: peers connect to it, too, so a certificate is asked for in any case, and those
-    of `peer_ca` are accepted. Raises `ConfigError` with the file and the reason.
+    of `peer_ca` are accepted. `only_asks`: nobody needs a certificate, whatever `client_auth` says.
+    Raises `ConfigError` with the file and the reason.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, config.min_version)
     context.num_tickets = 0
     context.verify_mode = _CLIENT_AUTH[config.client_auth]
-    if serves_peers and config.client_auth != "required":
+    if only_asks or (serves_peers and config.client_auth != "required"):
         context.verify_mode = ssl.CERT_OPTIONAL
     _load_key(context, config.certificate, config.key)
     _trust(context, config.ca)
     if serves_peers and config.peer_ca:
         _trust(context, config.peer_ca)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     _check_revoked(context, config.crl)
     return context
 
@@ -77,6 +82,8 @@ def peer_context(config: TlsConfig) -> ssl.SSLContext:
         config.peer_ca or config.ca, config.certificate, config.key, config.min_version
     )
     context.check_hostname = False
+    if config.peer_ca:  # which may be an intermediate authority, whose root others have, too
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     _check_revoked(context, config.crl)
     return context
 
