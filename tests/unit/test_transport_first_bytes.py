@@ -329,14 +329,14 @@ async def test_handshakes_of_many_at_once_leave_the_loop_time_for_others(pki):
     assert (answered(), len(tls.handshakes)) == (1, 9)
     assert all(server.wire.is_paused for server in servers if not server.wire.sent)
     servers[1].wire.end()  # it waits no longer
-    while len(tls.handshakes):
+    while len(tls.handshakes):  # noqa: ASYNC110
         await asyncio.sleep(TURN_S)
     assert answered() == 9
     client, server = clients[0], servers[0]
     client.wire.give(server.wire.take())
     server.wire.give(client.wire.take())
     assert server.app.identity is None, "the second step waits for a turn, too"
-    while len(tls.handshakes):
+    while len(tls.handshakes):  # noqa: ASYNC110
         await asyncio.sleep(TURN_S)
     assert server.app.identity.principal == "User:alice"
     for server in servers[2:]:

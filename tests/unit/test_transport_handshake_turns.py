@@ -31,7 +31,7 @@ class World:
 
     async def finish(self):
         async with asyncio.timeout(5):
-            while len(self.turns):
+            while len(self.turns):  # noqa: ASYNC110
                 await asyncio.sleep(PAUSE_S)
         return self.done
 

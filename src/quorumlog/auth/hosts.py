@@ -8,7 +8,7 @@ _PREFIX_V6: Final = 64
 
 
 def host_of(address: str) -> str:
-    """Return an address without its port as it is known here; of IPv6, the network that it is in."""
+    """Return an address (without a port) as one text; of IPv6, the network that it is in."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

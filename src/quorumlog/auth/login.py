@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.auth.certificates import ANONYMOUS
@@ -217,6 +218,7 @@ class ConnectionLogin:
         self._since = 0.0
         self._timer: Cancellable | None = None
         self._is_waiting = self._is_computed = self._is_over = self._has_logged_in = False
+        self._is_held = False
         self._until: float | None = None
         self.principal = principal
 
@@ -241,6 +243,11 @@ class ConnectionLogin:
         return self._is_over
 
     @property
+    def is_decided(self) -> bool:
+        """Whether a login was refused or let in, and only the time of its answer has to come."""
+        return self._is_over or self._is_held
+
+    @property
     def offered(self) -> list[str]:
         """The mechanisms that the client may use."""
         return self._logins.offered(self._origin)
@@ -257,13 +264,15 @@ class ConnectionLogin:
     def step(self, data: bytes, done: Callable[[Answer], None]) -> None:
         """Take a message of the client; `done` is called with the answer, now or later.
 
-        It is not called any more after `end`.
+        It is not called any more after `end`, and once only for a login that was refused.
         """
+        if self._is_over:  # the answer is on its way, in its time
+            return
         environment = self._logins.environment
         self._since = environment.now()
         exchange = self._exchange
         self._steps += 1
-        if exchange is None or self._is_waiting or self._is_over:
+        if exchange is None or self._is_waiting:
             self._refuse(Failed(Reason.MALFORMED, "a message outside of a login"), done)
         elif self._steps > STEPS_MAX or len(data) > MESSAGE_BYTES_MAX:
             self._refuse(Failed(Reason.MALFORMED, "too many or too long messages"), done)
@@ -317,6 +326,17 @@ class ConnectionLogin:
         if refused is not None:
             self._refuse(refused, done)
             return
+        left = logins.delays.until(self._origin.address, self._user) - logins.environment.now()
+        if left <= 0:
+            self._admit(step, principal, done)
+            return
+        self._is_waiting = self._is_held = True
+        held = partial(self._admit, step, principal, done)
+        self._timer = logins.environment.later(left, held)
+
+    def _admit(self, step: Done, principal: str, done: Callable[[Answer], None]) -> None:
+        logins = self._logins
+        self._is_waiting = self._is_held = False
         environment, lifetime_ms = logins.environment, 0
         self._until = None
         if step.expires_ms:
@@ -342,6 +362,8 @@ class ConnectionLogin:
         self._count(failed.reason, failed.text, user)
         delay = logins.delays.failed(self._origin.address, user, self._since)
         self._exchange, self._is_over, self._is_waiting = None, True, True
+        if self._timer is not None:
+            self._timer.cancel()
         left = max(0.0, self._since + delay - environment.now())
         self._timer = environment.later(left, lambda: done(Refused()))
 

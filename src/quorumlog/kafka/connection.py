@@ -68,7 +68,7 @@ class KafkaConnection(StreamConnection):
         self._login = self._queue.login = ClientLogin(login, self._admit)
         if login.is_needed:
             self._decoder.await_login()
-            self._expect_login(lambda: login.is_over)
+            self._expect_login(lambda: login.is_decided)
 
     def _admit(self, principal: str) -> None:
         """The client has logged in."""

@@ -31,7 +31,7 @@ class LoginGate:
         login = ConnectionLogin(self._logins, connection.origin, connection.principal)
         self._login = login
         if login.is_needed:
-            connection.await_login(lambda: login.is_over)
+            connection.await_login(lambda: login.is_decided)
         else:
             self._open(connection)
 
@@ -56,7 +56,7 @@ class LoginGate:
         self, connection: Connection, frame: Frame, login: ConnectionLogin | None
     ) -> None:
         message = frame.message
-        if login is None or not isinstance(message, Authenticate):
+        if login is None or login.is_over or not isinstance(message, Authenticate):
             return
         number = frame.correlation_id
         if not login.is_under_way and not login.begin(message.mechanism):

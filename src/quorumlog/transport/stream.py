@@ -355,7 +355,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     def _expect_login(self, is_over: Callable[[], bool]) -> None:
         """Have the other side log in within the time for a handshake.
 
-        `is_over`: whether it was refused, so that the connection ends once that is answered.
+        `is_over`: whether it is refused or let in, and only waits for the time of its answer.
         """
 
         def close() -> None:
