@@ -28,6 +28,7 @@ from quorumlog.auth.remembered import REMEMBERED_MAX, REMEMBERED_S, Remembered
 from quorumlog.auth.sasl import Compute, Continue, Done, Failed, Reason
 from quorumlog.auth.scram import Verifier
 from quorumlog.auth.scram_exchange import ScramExchange
+from quorumlog.auth.verifiers import PASSWORD_MAX
 from quorumlog.model.errors import ConfigError
 
 SCRAM = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -227,6 +228,24 @@ def test_plain_lets_in_who_knows_the_password_and_nobody_else():
         assert plain(Clock()).step(message).reason is Reason.MALFORMED
 
 
+def test_a_long_name_or_password_is_refused_before_it_is_prepared(monkeypatch):
+    """Preparing a text of 2 KiB takes milliseconds, and anybody may send one."""
+
+    def prepared(*given):
+        raise AssertionError(given)
+
+    monkeypatch.setattr("scramp.core.saslprep", prepared)
+    monkeypatch.setattr("quorumlog.auth.verifiers.stringprep.in_table_b1", prepared)
+    for name in ("ü" * 129, "x" * 1_000, "=2C" * 129):
+        step = scram().step(f"n,,n={name},r=abc".encode())
+        assert step == Failed(Reason.MALFORMED, "a name of more than 128 characters")
+    step = plain(Clock()).step(plain_message("alice", "x" * (PASSWORD_MAX + 1)))
+    assert step.reason is Reason.MALFORMED
+    monkeypatch.undo()
+    assert isinstance(scram().step(f"n,,n={'=2C' * 128},r=abc".encode()), Continue)
+    assert isinstance(plain(Clock()).step(plain_message("alice", "x" * PASSWORD_MAX)), Compute)
+
+
 def test_plain_computes_as_much_for_an_unknown_user(monkeypatch):
     calls = []
     monkeypatch.setattr("quorumlog.auth.plain.fits", lambda *given: calls.append(given) or False)
@@ -324,6 +343,19 @@ def test_tokens_that_say_something_else_are_refused(changes):
     assert step.reason is Reason.TOKEN
 
 
+@pytest.mark.parametrize("name", ["\uff41lice", "a" * 129, "a\nb", "*", "ali\ufffdce"])
+def test_subjects_that_are_no_names_of_users_are_refused(name):
+    """NFKC makes several subjects alike: the first one would be alice."""
+    step = bearer().step(bearer_message(ISSUER.token(sub=name)))
+    assert step.reason is Reason.TOKEN
+    assert "its claim sub is no user's name" in step.text
+
+
+def test_keys_for_encryption_are_no_keys_of_tokens():
+    entries = [ISSUER.entries[0], {"kty": "RSA", "use": "enc", "kid": "e", "alg": "RSA-OAEP"}]
+    assert [one.key_id for one in keys_of(json.dumps({"keys": entries}).encode(), "k")] == ["RS256"]
+
+
 def forged():
     """Yield tokens that another than the issuer could make."""
     claims, public = ISSUER.claims(), ISSUER.keys["RS256"].public_key()
@@ -385,8 +417,8 @@ RSA = ISSUER.entries[0]
         ({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}, "key number 1 is of 'oct'"),
         ({"keys": [{"kty": ["RSA"]}]}, "key number 1 is of"),
         ({"keys": [RSA | {"alg": "HS256"}]}, "key number 1 has alg 'HS256'; it can have RS256,"),
-        ({"keys": [RSA | {"use": "enc"}]}, "key number 1 is no public key for signatures"),
-        ({"keys": [RSA | {"d": "AQ"}]}, "key number 1 is no public key for signatures"),
+        ({"keys": [RSA | {"use": "enc"}]}, "has no key for signatures"),
+        ({"keys": [RSA | {"d": "AQ"}]}, "key number 1 is no public key, but a private one"),
         ({"keys": [RSA | {"n": "AQ"}]}, "key number 1 cannot be used"),
         ({"keys": [RSA, RSA]}, "several keys have the same `kid`, or none"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,13 @@ from login_access import Clock, Issuer
 from quorumlog.auth.login import LoginEvent
 from quorumlog.auth.sasl import Reason
 from quorumlog.model.errors import ConfigError
-from quorumlog.service.logins import JWKS_BYTES_MAX, JWKS_CHECK_S, TokenKeys, write_line
+from quorumlog.service.logins import (
+    JWKS_BYTES_MAX,
+    JWKS_CHECK_S,
+    TokenKeys,
+    warn_of_plain_peers,
+    write_line,
+)
 from quorumlog.transport.client_lines import ClientLines
 
 CLOCK = Clock()
@@ -38,6 +45,23 @@ def test_the_keys_of_tokens_are_read_again_when_their_file_changes(tmp_path, cap
     path.write_bytes(ISSUER.jwks)
     clock.s += JWKS_CHECK_S
     assert names(keys) == ["RS256", "ES256", "EdDSA"]
+
+
+def test_a_file_of_keys_that_could_not_be_read_is_tried_again(tmp_path, monkeypatch):
+    path, clock = tmp_path / "keys.json", Clock()
+    path.write_bytes(ISSUER.jwks)
+    keys = TokenKeys(str(path), clock.now)
+    path.write_text(json.dumps({"keys": ISSUER.entries[:1]}))
+    with monkeypatch.context() as patched:  # as with EACCES, of which the stamp shows nothing
+
+        def refused(*given):
+            raise PermissionError(13, "Permission denied")
+
+        patched.setattr("builtins.open", refused)
+        clock.s += JWKS_CHECK_S
+        assert names(keys) == ["RS256", "ES256", "EdDSA"]
+    clock.s += JWKS_CHECK_S
+    assert names(keys) == ["RS256"]
 
 
 @pytest.mark.parametrize(
@@ -72,3 +96,17 @@ def test_an_address_has_one_line_a_minute_about_refused_logins(caplog):
     refused("192.0.2.1", "carol")
     assert len(caplog.records) == 3
     assert "\nforged" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("security", "mode", "is_warned"),
+    [(True, "", True), (True, "optional", True), (True, "required", False), (False, "", False)],
+)
+def test_a_node_says_that_nobody_proves_to_be_a_peer(security, mode, is_warned, caplog):
+    config = SimpleNamespace(
+        self_id="n0",
+        security=object() if security else None,
+        tls=SimpleNamespace(mode=mode) if mode else None,
+    )
+    warn_of_plain_peers(config)
+    assert ("is believed to be a peer" in caplog.text) == is_warned

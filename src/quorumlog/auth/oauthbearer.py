@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from quorumlog.auth.certificates import is_user_name
 from quorumlog.auth.sasl import Done, Failed, Reason, Step
+from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.errors import ConfigError
 
 KEYS_MAX: Final = 64
@@ -56,8 +58,12 @@ def keys_of(jwks: bytes, where: str) -> list[TokenKey]:
     if not 0 < len(entries) <= KEYS_MAX:
         raise ConfigError(f"{where} has {len(entries)} keys; 1 to {KEYS_MAX} are taken")
     keys = [
-        _key_of(entry, f"{where}: key number {number + 1}") for number, entry in enumerate(entries)
+        _key_of(entry, f"{where}: key number {number + 1}")
+        for number, entry in enumerate(entries)
+        if entry.get("use", "sig") == "sig"  # providers have keys for encryption beside them
     ]
+    if not keys:
+        raise ConfigError(f"{where} has no key for signatures")
     ids = [one.key_id for one in keys]
     if len(set(ids)) < len(ids):
         raise ConfigError(f"{where}: several keys have the same `kid`, or none")
@@ -75,8 +81,8 @@ def _key_of(entry: dict[str, Any], where: str) -> TokenKey:
         raise ConfigError(f"{where} is of {kind!r}; known are {', '.join(_ALGORITHMS)}")
     if named is not None and named not in known:
         raise ConfigError(f"{where} has alg {named!r}; it can have {', '.join(known)}")
-    if entry.get("use", "sig") != "sig" or "d" in entry:
-        raise ConfigError(f"{where} is no public key for signatures")
+    if "d" in entry:
+        raise ConfigError(f"{where} is no public key, but a private one")
     algorithm = named or known[0]
     try:
         key = PyJWK(entry, algorithm).key
@@ -141,6 +147,9 @@ class TokenRules(NamedTuple):
             return Failed(Reason.TOKEN, "it is not valid yet; are the clocks right?")
         if not isinstance(user, str) or not user:
             return Failed(Reason.TOKEN, f"its claim {self.principal_claim} is no name")
+        if not is_user_name(user):  # others would be made alike by it: several subjects, one user
+            text = f"its claim {self.principal_claim} is no user's name: {user[:NAME_LENGTH_MAX]!a}"
+            return Failed(Reason.TOKEN, text)
         return Done(user, expires_ms=int(min(expires, 1 << 40) * 1000))
 
 

@@ -1,5 +1,6 @@
 """A login by SCRAM (RFC 5802, RFC 7677), by the library scramp."""
 
+import re
 from typing import Final
 
 from scramp import ScramException, ScramMechanism
@@ -8,9 +9,13 @@ from scramp.utils import ServerError
 
 from quorumlog.auth.sasl import Continue, Done, Failed, Reason, Step
 from quorumlog.auth.scram import Decoys, Verifier, Verifiers
+from quorumlog.model.bounds import NAME_LENGTH_MAX
 
 SCRAM_BYTES_MAX: Final = 2 * 1024
-"""Bytes of a client's message; preparing a longer name would take milliseconds."""
+"""Bytes of a client's message."""
+_ESCAPED_MAX: Final = 3 * NAME_LENGTH_MAX
+"""Characters of a name as it is sent, each of which may be written with three (RFC 5802)."""
+_NAME: Final = re.compile(r"(?:^|,)n=([^,]*)")
 _REASONS: Final = {
     ServerError.INVALID_PROOF: Reason.PASSWORD,
     ServerError.CHANNEL_BINDINGS_DONT_MATCH: Reason.CHANNEL_BINDING,
@@ -57,6 +62,9 @@ class ScramExchange:
 
     def _first(self, text: str) -> Step:
         self._has_begun = True
+        for name in _NAME.findall(text):  # the library would prepare it for milliseconds
+            if len(name) > _ESCAPED_MAX or len(_unescaped(name)) > NAME_LENGTH_MAX:
+                return Failed(Reason.MALFORMED, f"a name of more than {NAME_LENGTH_MAX} characters")
         self._server.set_client_first(text)
         return Continue(self._server.get_server_first().encode())
 
@@ -69,3 +77,7 @@ class ScramExchange:
     def _reason_of(self, error: ScramException) -> Reason:
         found = _REASONS.get(error.server_error, Reason.MALFORMED)
         return Reason.UNKNOWN_USER if found is Reason.PASSWORD and not self._is_known else found
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")

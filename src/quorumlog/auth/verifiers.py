@@ -21,7 +21,8 @@ SALT_BYTES: Final = 16
 """Of a salt that is made here."""
 SALT_BYTES_MAX: Final = 256
 PASSWORD_MAX: Final = 1_024
-"""Characters."""
+"""Characters, as they are given and as they are hashed."""
+_LENGTHS: Final = f"a password has 1 to {PASSWORD_MAX} characters"
 _PROHIBITED: Final[tuple[Callable[[str], bool], ...]] = (
     stringprep.in_table_c12,
     stringprep.in_table_c21_c22,
@@ -41,6 +42,8 @@ def prepared_password(password: str) -> str:
     Characters that look alike are one then: spaces, and those that NFKC composes. Raises
     `UnexpectedArgumentError` for a password that no client could send, such as an empty one.
     """
+    if len(password) > PASSWORD_MAX:  # looking characters up would take milliseconds
+        raise UnexpectedArgumentError(_LENGTHS)
     mapped = "".join(
         " " if stringprep.in_table_c12(one) else one
         for one in password
@@ -48,7 +51,7 @@ def prepared_password(password: str) -> str:
     )
     found = unicodedata.normalize("NFKC", mapped)
     if not 0 < len(found) <= PASSWORD_MAX:
-        raise UnexpectedArgumentError(f"a password has 1 to {PASSWORD_MAX} characters")
+        raise UnexpectedArgumentError(_LENGTHS)
     if any(is_in(one) for one in found for is_in in _PROHIBITED):
         raise UnexpectedArgumentError("a password has no control characters")
     if any(map(stringprep.in_table_d1, found)):  # the rule on right-to-left text, RFC 3454

@@ -91,8 +91,8 @@ class TokenKeys:
     def _look(self) -> None:
         stamp = self._stamp()
         if stamp != self._seen:
-            self._seen = stamp
             self._keys = keys_of(self._read(), self._path)
+            self._seen = stamp  # not before: a file that could not be used is tried again
 
     def _stamp(self) -> tuple[int, int, int]:
         try:
@@ -148,6 +148,7 @@ def make_logins(
 
     `view` returns what `__cluster` holds, `is_ready` whether that is known here yet.
     """
+    warn_of_plain_peers(node.config)
     security = _security_of(node.config)
     if security is None:
         return None
@@ -175,6 +176,20 @@ def make_logins(
         tokens,
         environment,
         node.instruments.logins,
+    )
+
+
+def warn_of_plain_peers(config: NodeConfig) -> None:
+    """Say that rights bind clients only, where nobody proves that he is a peer."""
+    tls = config.tls
+    if config.security is None or (tls is not None and tls.mode == "required"):
+        return
+    log_event(
+        logger,
+        logging.WARNING,
+        "whoever reaches the node's port is believed to be a peer, whatever [security] says",
+        node=config.self_id,
+        text="set [tls] with mode required, or let nobody but the nodes reach the port",
     )
 
 
