@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quorumlog.auth.acls import Operation, ResourceType
+from quorumlog.auth.acls import RESOURCE_NAME_MAX, Operation, ResourceType
 from quorumlog.auth.permits import KNOWN_MAX, Right, host_of, refusal_text
 from rights import RightsOfTest, acl
 
@@ -55,6 +55,15 @@ def test_what_is_remembered_is_bounded_and_stays_right(rights):
         assert not permit.sees(READ, GROUP, f"h{number}")
         assert len(permit._known) <= KNOWN_MAX
     assert rights.refused == []
+
+
+def test_names_that_no_resource_has_are_judged_but_not_remembered(rights):
+    rights.give("User:alice", "read group g*")
+    permit = rights.permit("User:alice")
+    for length in (RESOURCE_NAME_MAX, RESOURCE_NAME_MAX + 1, 1_000_000):
+        assert permit.may(READ, GROUP, "g" * length)
+        assert not permit.sees(READ, GROUP, "h" * length)
+    assert max(len(name) for _, _, name in permit._known) == RESOURCE_NAME_MAX
 
 
 def test_what_a_client_asks_for_and_does_not_get_is_reported(rights):

@@ -102,3 +102,10 @@ def test_many_resources_fill_neither_memory_nor_the_log(world, caplog):
     world.refuse(name="new")
     assert len(caplog.records) == REFUSALS_MAX + 1
     assert len(world.lines._last) == REFUSALS_MAX
+
+
+def test_of_a_long_name_only_the_beginning_is_kept(world):
+    for number in range(10):
+        world.refuse(name="g" * 1_000_000 + str(number))
+    assert sum(len(name) for _, _, name in world.lines._last) < 10_000
+    assert all(len(one.resource) < 10_000 for one in world.audited)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 from quorumlog.auth.acls import (
     CLUSTER,
     OPERATIONS,
+    RESOURCE_NAME_MAX,
     Acl,
     Operation,
     PatternType,
@@ -149,9 +150,7 @@ class Permit:
         known = self._known
         found = known.get((operation, kind, name))
         if found is None:
-            if len(known) >= KNOWN_MAX:
-                known.clear()
-            found = known[operation, kind, name] = judge(
+            found = judge(
                 view,
                 client.principal,
                 operation,
@@ -159,6 +158,10 @@ class Permit:
                 host_of(client.remote_address),
                 self._authorizer.super_users,
             )
+            if len(name) <= RESOURCE_NAME_MAX:  # longer ones are no resource's; clients send any
+                if len(known) >= KNOWN_MAX:
+                    known.clear()
+                known[operation, kind, name] = found
         return found
 
     def sees(self, operation: Operation, kind: ResourceType, name: str) -> bool:
@@ -252,13 +255,13 @@ def refusal_text(principal: str, right: Right) -> str:
     """Return in words what somebody may not do, and the command that allows it."""
     operation, kind, name = right
     word = word_of(operation)
-    resource, option = "the cluster", "--cluster"
+    resource = "the cluster"
     if kind is not CLUSTER.type:
         resource = f"{word_of(kind).replace('-', ' ')} {shortened(name, _NAME_LENGTH_MAX)!a}"
-        option = f"--{word_of(kind)} {quote(name)}"
     text = f"{who(principal)} may not {word.replace('-', ' ')} {resource}"
     user = principal.removeprefix(USER)
     if len(name) > _NAME_LENGTH_MAX or not (name + user).isprintable():
         return f"{text}: no ACL allows it, or one denies it"
+    option = "--cluster" if kind is CLUSTER.type else f"--{word_of(kind)} {quote(name)}"
     command = f"quorumlog acl add --user {quote(user)} --operation {word} {option}"
     return f"{text}: no ACL allows it, or one denies it ({command})"
