@@ -224,9 +224,9 @@ class _Production:
         return True
 
     def _target(self, name: str, number: int) -> _Target | Refusal:
-        services = self._request.context.services
-        if name in self.forbidden:
-            rights = self._request.context.rights
+        services, rights = self._request.context.services, self._request.context.rights
+        # it may have waited: the right may have been taken away meanwhile
+        if name in self.forbidden or not rights.may_topic(Operation.WRITE, name):
             return rights.refusal(Operation.WRITE, ResourceType.TOPIC, name)
         broker = services.broker
         partition = find_partition(broker, name, number)

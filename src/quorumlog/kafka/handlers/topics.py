@@ -28,12 +28,14 @@ from quorumlog.model.audit_events import AuditedEvent
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
-from quorumlog.model.wording import counted, topic_id_text
+from quorumlog.model.wording import counted
 
 TIMEOUT_MS_MIN: Final = 1_000
 """Least time to carry out a request, also for clients that state less."""
 MISSING_TIMEOUT_MS: Final = 10_000
 """Most time to create topics that a client names, and until they have leaders."""
+IDS_MS: Final = 8_000
+"""Most time to find out whose ids of topics are that this broker does not know."""
 MISSING_MAX: Final = 100
 """Topics that one Metadata or Produce creates; the client asks for the others again."""
 TOPICS_PER_COMMAND: Final = 250
@@ -49,6 +51,12 @@ _UNASSIGNABLE: Final = (
 _LESS: Final = (
     "ask for no more (default.replication.factor counts when the first topic is created, and for "
     "the groups of brokers that join later)"
+)
+_NO_SUCH_ID: Final = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of this id")
+_UNKNOWN_YET: Final = Refusal(
+    ErrorCode.REQUEST_TIMED_OUT,
+    "this broker does not know a topic of this id, and could not ask the leader of __cluster; "
+    "nothing was deleted, try again",
 )
 _NAMED_TWICE: Final = "the request names this topic more than once"
 Item = TypeVar("Item")
@@ -269,6 +277,7 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
         asked = [(name, None) for name in request.topic_names]
     outcomes = _Outcomes(context, request.timeout_ms)
     repeated = _repeated([name or topic_id for name, topic_id in asked])
+    unknown = await _unknown_ids(context, [one for _, one in asked if one is not None])
     deleted = []
     async for place, (name, topic_id) in context.in_turns(enumerate(asked)):
         if (name is None) == (topic_id is None):
@@ -276,7 +285,7 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, text)
         elif (name or topic_id) in repeated:
             outcomes.refuse(place, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
-        elif (refused := _refused_deletion(context, name, topic_id)) is not None:
+        elif (refused := _refused_deletion(context, name, topic_id, unknown)) is not None:
             outcomes.refuse(place, *refused)
         elif name is not None:
             known = context.broker.topics.get(name)
@@ -299,22 +308,34 @@ async def handle_delete_topics(context: RequestContext, request: Any) -> Answer:
     }
 
 
-def _refused_deletion(
-    context: RequestContext, name: str | None, topic_id: UUID | None
-) -> Refusal | None:
-    """Return why the client may not delete a topic; None: it may, or there is none of this id.
+async def _unknown_ids(context: RequestContext, ids: Sequence[UUID]) -> Refusal:
+    """Return how ids are refused of which it is not known here whose they are.
 
-    Who may not describe a topic is not told that its id is one.
+    Where rights count they are judged by the names of their topics, which may have just been made:
+    so it is found out whether there is anything new.
+    """
+    known = context.broker.topics_by_id
+    if context.rights.permit is None or all(one.bytes in known for one in ids):
+        return _NO_SUCH_ID
+    return _NO_SUCH_ID if await context.broker.barrier(IDS_MS) else _UNKNOWN_YET
+
+
+def _refused_deletion(
+    context: RequestContext, name: str | None, topic_id: UUID | None, unknown: Refusal
+) -> Refusal | None:
+    """Return why the client may not delete a topic; None: it may.
+
+    Who may not describe a topic is not told that its id is one. Where rights count, an id that is
+    not known here is refused as `unknown` says: nobody could say whose topic would be deleted.
     """
     if name is None and topic_id is not None:
         known = context.broker.topics_by_id.get(topic_id.bytes)
         if known is None:
-            return None
+            return None if context.rights.permit is None else unknown
         name = known.name
         if not context.rights.sees_topic(Operation.DESCRIBE, name):
             context.rights.may_topic(Operation.DELETE, name)  # reports it
-            text = f"there is no topic of id {topic_id_text(topic_id.bytes)}"
-            return Refusal(ErrorCode.UNKNOWN_TOPIC_ID, text)
+            return _NO_SUCH_ID
     return None if name is None else context.rights.refused_topic(Operation.DELETE, name)
 
 
