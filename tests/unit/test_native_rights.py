@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.auth.view import SecurityView
 from quorumlog.model.audit_events import NO_AUDIT
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode, Role
@@ -22,10 +23,12 @@ from quorumlog.model.messages import (
     security,
     transactions,
 )
+from quorumlog.model.security_config import SecurityConfig
 from quorumlog.node.request_bounds import RequestBounds
 from quorumlog.node.turn import Turn
 from quorumlog.service import requests
 from quorumlog.service.requests import ClientRequests
+from quorumlog.service.security import SecurityService
 from quorumlog.sessions.entries import InitTransactions, encode_session_block
 from quorumlog.sessions.entries import TransactionPart as Part
 from quorumlog.wire.frame import Frame
@@ -156,19 +159,19 @@ class Connected:
     mechanism = ""
     yields_to_interactive = False
 
-    def __init__(self, rights, principal=ALICE, group=""):
+    def __init__(self, rights, principal=ALICE, group="", security=None):
         self.principal = principal
         self.answers, self.unasked = [], []
         self.replicas = {name: Replica() for name in ("g", "hidden", "__cluster", "pg-1")}
         node = SimpleNamespace(
-            config=SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0"),
+            config=SimpleNamespace(limits=LIMITS, cluster="c", self_id="n0", security=None),
             instruments=SimpleNamespace(audit=NO_AUDIT),
             replicas=self.replicas,
             failed_groups={},
             request_bounds=RequestBounds(LIMITS, lambda: 0.0),
             turn=Turn(lambda call: call()),
         )
-        self.handler = ClientRequests(node, None, None, rights and rights.authorizer)
+        self.handler = ClientRequests(node, None, security, rights and rights.authorizer)
         self.hello = base.Hello(cluster="c", node_id="", role="client", group=group)
         self.handler.opened(self, self.hello)
 
@@ -304,6 +307,27 @@ def test_nobody_reads_or_writes_groups_of_the_brokers(handled, rights, principal
 def test_without_authorization_everybody_may_have_everything(handled):
     connected = Connected(None, "User:ANONYMOUS")
     assert {connected.ask(request).code for _, request, _ in TABLE} == {OK}
+
+
+def test_where_passwords_are_checked_nobody_reads_them_from_the_log_though_none_is_judged(handled):
+    def asked(security_):
+        connected = Connected(None, "User:ANONYMOUS", security=security_)
+        return [
+            connected.ask(request).code
+            for request in (
+                client.FetchRequest(**CLUSTER, begin_index=0),
+                machine.QueryRequest(**CLUSTER),
+                client.FetchRequest(**G, begin_index=0),
+            )
+        ]
+
+    broker = SimpleNamespace(security=SecurityView())
+    plain = SecurityService(SimpleNamespace(security=None), broker)
+    assert asked(plain) == [OK, OK, OK]
+    broker.security = SecurityView(users={"alice": {}})
+    assert asked(plain) == [FORBIDDEN, FORBIDDEN, OK]
+    secured = SecurityService(SimpleNamespace(security=SecurityConfig(authorization="off")))
+    assert asked(secured) == [FORBIDDEN, FORBIDDEN, OK]
 
 
 def test_where_refusals_are_only_reported_all_are_served_but_the_log_of_the_cluster(handled):

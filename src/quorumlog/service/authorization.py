@@ -74,6 +74,15 @@ def refusal_of(permit: Permit, message: Message) -> str:
     return "" if missing is None else refusal_text(permit.principal, missing)
 
 
+def refusal_of_secrets(message: Message) -> str:
+    """Return why a request is refused where nobody is judged, but passwords are checked.
+
+    Whoever reads `__cluster` has what these are checked by, and can guess them elsewhere.
+    """
+    is_of_cluster = isinstance(message, DATA_REQUESTS) and message.group == CLUSTER_GROUP
+    return _CLOSED.format(CLUSTER_GROUP) if is_of_cluster else ""
+
+
 def check_right(permit: Permit, rights: tuple[Right, ...]) -> None:
     """Raise `NotAuthorizedError` unless a client has one of some rights."""
     right = permit.first_refused((rights,))
@@ -100,12 +109,13 @@ class RefusalLines:
     def __call__(self, refused: Refused) -> None:
         """Take a refusal (see `Authorizer`)."""
         operation, kind, name = refused.right
+        name = shortened(name)  # the client has sent it, of any length
         self._audit.record(
             AuditEvent(
                 event=AuditedEvent.REQUEST_REFUSED,
                 principal=refused.principal,
                 address=refused.address,
-                resource=f"{_AUDITED_KINDS[kind]}:{shortened(name)}",
+                resource=f"{_AUDITED_KINDS[kind]}:{name}",
                 operation=operation.name.title().replace("_", ""),
                 allowed=False,
                 reason="" if refused.is_enforced else ONLY_REPORTED,
@@ -120,7 +130,7 @@ class RefusalLines:
             "a right is missing" if refused.is_enforced else "a right would be missing",
             principal=refused.principal,
             operation=word_of(operation),
-            resource=f"{word_of(kind)}:{shortened(name)}",
+            resource=f"{word_of(kind)}:{name}",
             remote=refused.address,
             lines_left_out=left_out,
         )

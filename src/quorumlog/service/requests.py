@@ -29,7 +29,7 @@ from quorumlog.model.messages.admin import (
     MemberAction,
     TransferRequest,
 )
-from quorumlog.model.messages.base import Hello, Response
+from quorumlog.model.messages.base import Hello, Message, Response
 from quorumlog.model.messages.client import (
     AppendRequest,
     AppendResponse,
@@ -69,7 +69,12 @@ from quorumlog.raft.events import (
 )
 from quorumlog.service.administration import RecordedRequests
 from quorumlog.service.answers import Answers
-from quorumlog.service.authorization import check_right, refusal_of, why_not_ready
+from quorumlog.service.authorization import (
+    check_right,
+    refusal_of,
+    refusal_of_secrets,
+    why_not_ready,
+)
 from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
 from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
 from quorumlog.service.security import SECURITY_REQUESTS, Asker, SecurityService
@@ -134,14 +139,20 @@ class ClientRequests:
 
     def _refusal(self, connection: Connection, frame: Frame) -> tuple[ResponseCode, str] | None:
         """Return why the client may not have a request, or not yet; None: it may."""
-        if self._authorizer is None:
-            return None
-        if self._permit is None:
+        if self._authorizer is not None and self._permit is None:
             self._permit = self._authorizer.permit(connection)
-        if text := why_not_ready(self._permit, frame.message):
+        permit, message = self._permit, frame.message
+        if permit is not None and (text := why_not_ready(permit, message)):
             return ResponseCode.LEADER_NOT_READY, text
-        text = refusal_of(self._permit, frame.message)
+        text = self._lacks(message)
         return (ResponseCode.NOT_AUTHORIZED, text) if text else None
+
+    def _lacks(self, message: Message) -> str:
+        """Return why the client may not have what is asked for; empty: it may."""
+        if self._permit is not None:
+            return refusal_of(self._permit, message)
+        text = refusal_of_secrets(message)
+        return text if text and self._security.keeps_secrets else ""
 
     def _sees(self, group: str) -> bool:
         """Whether the client may know of a group."""
@@ -218,10 +229,10 @@ class ClientRequests:
         attachments: list[Buffer] | None = None,
     ) -> None:
         """Send an answer; a client that does not read its answers is cut off. Raises nothing."""
-        permit = self._permit
-        if permit is not None and permit.is_ready and isinstance(frame.message, _JUDGED_AGAIN):
+        is_known = self._permit is None or self._permit.is_ready
+        if is_known and isinstance(frame.message, _JUDGED_AGAIN):
             is_refusal = response.code == ResponseCode.NOT_AUTHORIZED
-            text = "" if is_refusal else refusal_of(permit, frame.message)
+            text = "" if is_refusal else self._lacks(frame.message)
             if text:
                 response, attachments = Response(code=ResponseCode.NOT_AUTHORIZED, text=text), None
         self._answers += 1

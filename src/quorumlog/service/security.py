@@ -100,6 +100,13 @@ class SecurityService:
     config: NodeConfig
     broker: SecurityBroker | None = None
 
+    @property
+    def keeps_secrets(self) -> bool:
+        """Whether `__cluster` has, or may come to have, what passwords are checked by."""
+        if self.config.security is not None:
+            return True
+        return self.broker is not None and self.broker.security.has_users
+
     def answer(self, request: SecurityRequest, asker: Asker, answer: Answer) -> None:
         """Answer one of `SECURITY_REQUESTS` once, now or later. Raises `RequestError`."""
         if self.config.cluster_group is None:
