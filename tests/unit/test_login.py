@@ -24,6 +24,14 @@ from quorumlog.auth.login import (
     Refused,
 )
 from quorumlog.auth.sasl import MESSAGE_BYTES_MAX, Continue, Reason
+from quorumlog.kafka.client_login import ClientLogin
+from quorumlog.kafka.requests import ApiKey
+from quorumlog.model.codes import ResponseCode
+from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.client import MetadataRequest
+from quorumlog.service import login_gate
+from quorumlog.service.login_gate import LoginGate
+from quorumlog.wire.frame import Frame
 
 REMOTE = Origin("192.0.2.7", is_encrypted=False, is_loopback=False)
 SCRAM = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -66,6 +74,35 @@ def test_a_login_gives_a_connection_its_principal():
     assert world.counters.accepted == 1
     (event,) = world.clock.events
     assert event[:4] == ("192.0.2.7", "SCRAM-SHA-256", "alice", None)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+def test_who_is_in_by_a_password_that_counts_no_more_is_told_from_others(mechanism):
+    world = World()
+
+    def logged_in():
+        login = world.login()
+        if mechanism == "PLAIN":
+            world.plain("alice", "secret", login)
+        else:
+            scram_login(login, "alice", "secret")
+        assert login.principal == "User:alice"
+        return login
+
+    before = logged_in()
+    world.users.add("bob", "another")
+    world.users.add("alice", "secret")  # the same verifier, from a snapshot
+    assert not before.is_revoked
+    world.users.add("alice", "secret", iterations=8_192)
+    after = logged_in()
+    assert (before.is_revoked, after.is_revoked) == (True, False)
+    scram_login(before, "alice", "secret")
+    assert not before.is_revoked
+    world.users.remove("alice")
+    assert (before.is_revoked, after.is_revoked) == (True, True)
+    world.clock.is_ready = False
+    assert not before.is_revoked
+    assert not world.login(principal="User:carol").is_revoked  # by a certificate
 
 
 @pytest.mark.parametrize(
@@ -291,7 +328,7 @@ def test_a_token_expires_and_the_user_logs_in_again():
         login.step(bearer_message(world.issuer.token(**claims)), answers.append)
 
     log_in()
-    assert answers == [LoggedIn("User:alice", b"", 60_000)]
+    assert answers == [LoggedIn("User:alice", b"", 60_000, "OAUTHBEARER")]
     world.clock.sleep(59)
     assert not login.is_expired
     log_in()
@@ -306,3 +343,44 @@ def test_a_token_expires_and_the_user_logs_in_again():
     assert answers[-1] == Refused()
     assert world.counters.refused == {Reason.OTHER_USER: 1}
     assert login.principal == "User:alice"
+
+
+class Native:
+    """A client of a node's own port, and what comes of it."""
+
+    origin, principal = TLS, "User:alice"
+
+    def __init__(self):
+        self.sent, self.asked, self.reason = [], [], ""
+
+    def opened(self, connection, hello):
+        pass
+
+    def frame_received(self, connection, frame):
+        self.asked.append(frame)
+
+    def send(self, message, *, correlation_id=0):
+        self.sent.append(message)
+
+    def close(self, reason):
+        self.reason = reason
+
+
+def test_a_changed_password_ends_connections_of_both_ports_with_the_next_request(monkeypatch):
+    world, native = World(), Native()
+    login = world.login()
+    scram_login(login, "alice", "secret")
+    kafka = ClientLogin(login, lambda principal, mechanism: None)
+    monkeypatch.setattr(login_gate, "ConnectionLogin", lambda *args: login)
+    gate = LoginGate(world.logins, native)
+    gate.opened(native, Hello(cluster="c", node_id="", role="client", group="g"))
+    request = Frame(1, MetadataRequest(group="g"), memoryview(b""))
+    gate.frame_received(native, request)
+    assert (native.asked, native.reason, kafka.why_not(ApiKey.FETCH)) == ([request], "", "")
+    world.users.add("alice", "newer", iterations=8_192)
+    gate.frame_received(native, request)
+    assert native.asked == [request]
+    assert native.sent[0].code == ResponseCode.LOGIN_EXPIRED
+    assert "password" in native.reason
+    assert "password" in kafka.why_not(ApiKey.FETCH)
+    assert kafka.why_not(ApiKey.SASL_HANDSHAKE) == ""

@@ -156,7 +156,7 @@ class Connected:
 
     remote_address = "192.0.2.1:5"
     is_closed_loop = True
-    mechanism = ""
+    mechanism = login_mechanism = ""
     yields_to_interactive = False
 
     def __init__(self, rights, principal=ALICE, group="", security=None):
@@ -265,7 +265,29 @@ VERIFIER = security.VerifierFields(b"salt", b"stored", b"server", 4_096)
 )
 def test_a_user_who_has_a_password_changes_it_and_nothing_else(handled, rights, changes, code):
     request = security.AlterUsersRequest(**CLUSTER, changes=changes)
-    assert Connected(rights).ask(request).code == code
+    connected = Connected(rights)
+    connected.login_mechanism = "SCRAM-SHA-256"
+    assert connected.ask(request).code == code
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "iterations", "code"),
+    [
+        ("", 4_096, FORBIDDEN),  # by a certificate
+        ("OAUTHBEARER", 4_096, FORBIDDEN),
+        ("PLAIN", 4_096, OK),
+        ("PLAIN", 1_000_000, FORBIDDEN),
+    ],
+)
+def test_who_has_not_shown_the_password_does_not_change_it(
+    handled, rights, mechanism, iterations, code
+):
+    verifier = security.VerifierFields(b"salt", b"stored", b"server", iterations)
+    change = security.UserAlteration("alice", {"SCRAM-SHA-256": verifier}, True, True)
+    connected = Connected(rights)
+    connected.login_mechanism = mechanism
+    request = security.AlterUsersRequest(**CLUSTER, changes=[change])
+    assert connected.ask(request).code == code
 
 
 def test_who_may_create_groups_in_the_cluster_may_create_any(handled, rights):

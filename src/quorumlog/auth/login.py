@@ -23,7 +23,7 @@ from quorumlog.auth.sasl import (
     Reason,
     Step,
 )
-from quorumlog.auth.scram import Decoys, Verifiers
+from quorumlog.auth.scram import Decoys, Verifier, Verifiers
 from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.errors import UnexpectedArgumentError
 from quorumlog.model.security_config import (
@@ -39,6 +39,8 @@ COMPUTED_MAX: Final = 100
 REFUSED_TEXT: Final = "login refused"
 """What a client is told, whatever the reason: another text would help who guesses."""
 BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
+BY_PASSWORD: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN)
+"""Mechanisms by which a client shows that it knows the password."""
 _SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 Result = TypeVar("Result")
 
@@ -62,11 +64,13 @@ def origin_of(address: str, *, is_encrypted: bool) -> Origin:
 
 
 class LoggedIn(NamedTuple):
-    """The client is `principal`. `lifetime_ms`: how long that holds; 0: no end."""
+    """The client is `principal`, as `mechanism` has shown. `lifetime_ms`: how long that holds; 0:
+    no end."""
 
     principal: str
     data: bytes
     lifetime_ms: int
+    mechanism: str = ""
 
 
 class Refused(NamedTuple):
@@ -188,19 +192,46 @@ class Logins:
             return list(known)
         return [one for one in known if one in _SCRAM] if origin.is_loopback else []
 
-    def exchange(self, mechanism: str) -> Exchange | None:
-        """Return a new login by a mechanism; None: there is no such one."""
+    def verifier(self, user: str, mechanism: str) -> Verifier | None:
+        """Return by what the password of a user is checked now; None: there is nothing."""
+        return self._verifiers.verifier(user, mechanism)
+
+    def exchange(self, mechanism: str, verifiers: Verifiers) -> Exchange | None:
+        """Return a new login by a mechanism; None: there is no such one.
+
+        It looks in `verifiers` for those of this object, which may note what was used.
+        """
         # scramp takes 0.1 s and 9 MiB: only nodes where somebody logs in pay for it
         from quorumlog.auth.scram_exchange import ScramExchange  # noqa: PLC0415
 
         environment = self.environment
         if mechanism in _SCRAM:
-            return ScramExchange(mechanism, self._verifiers, self._decoys, environment.nonce())
+            return ScramExchange(mechanism, verifiers, self._decoys, environment.nonce())
         if mechanism == PLAIN:
-            return PlainExchange(self._verifiers, self._decoys, self._remembered, environment.now)
+            return PlainExchange(verifiers, self._decoys, self._remembered, environment.now)
         if mechanism == OAUTHBEARER and self._tokens is not None:
             return OauthbearerExchange(self._tokens)
         return None
+
+
+class UsedVerifiers:
+    """The verifiers that one login has looked at."""
+
+    def __init__(self, verifiers: Verifiers) -> None:
+        self._verifiers = verifiers
+        self._used: dict[tuple[str, str], Verifier] = {}
+
+    def verifier(self, user: str, mechanism: str) -> Verifier | None:
+        """See `Verifiers`."""
+        found = self._verifiers.verifier(user, mechanism)
+        if found is not None:
+            self._used[user, mechanism] = found
+        return found
+
+    @property
+    def have_changed(self) -> bool:
+        """Whether the user is gone, or has another password by now."""
+        return any(self._verifiers.verifier(*who) != one for who, one in self._used.items())
 
 
 class ConnectionLogin:
@@ -220,6 +251,8 @@ class ConnectionLogin:
         self._is_waiting = self._is_computed = self._is_over = self._has_logged_in = False
         self._is_held = False
         self._until: float | None = None
+        self._tried = self._used = UsedVerifiers(logins)
+        """What the login under way has looked at, and the one that has let the client in."""
         self.principal = principal
 
     @property
@@ -231,6 +264,14 @@ class ConnectionLogin:
     def is_expired(self) -> bool:
         """Whether the client has to log in again before it may ask for anything."""
         return self._until is not None and self._logins.environment.now() >= self._until
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the user by whose password the client is in is gone, or has another password.
+
+        As long as the node does not know which users there are, nobody is.
+        """
+        return self._used.have_changed and self._logins.environment.is_ready()
 
     @property
     def is_under_way(self) -> bool:
@@ -256,7 +297,8 @@ class ConnectionLogin:
         """Begin a login; return whether the mechanism is offered."""
         is_offered = not self._is_over and mechanism in self.offered
         self._mechanism, self._steps = mechanism, 0
-        self._exchange = self._logins.exchange(mechanism) if is_offered else None
+        self._tried = UsedVerifiers(self._logins)
+        self._exchange = self._logins.exchange(mechanism, self._tried) if is_offered else None
         if self._exchange is None:
             self._count(Reason.MECHANISM, f"offered are {', '.join(self.offered) or 'none'}")
         return self._exchange is not None
@@ -343,8 +385,9 @@ class ConnectionLogin:
             lifetime_ms = max(1, step.expires_ms - environment.wall_ms())
             self._until = environment.now() + lifetime_ms / 1000
         self.principal, self._exchange, self._has_logged_in = principal, None, True
+        self._used = self._tried
         self._count(None, user=step.user)
-        done(LoggedIn(principal, step.data, lifetime_ms))
+        done(LoggedIn(principal, step.data, lifetime_ms, self._mechanism))
 
     def _why_not(self, principal: str) -> Failed | None:
         if principal == ANONYMOUS:

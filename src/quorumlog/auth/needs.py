@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from quorumlog.auth.acls import CLUSTER_NAME, Operation, ResourceType
+from quorumlog.auth.login import BY_PASSWORD
 from quorumlog.auth.permits import Right
 from quorumlog.auth.principals import USER
 from quorumlog.model.config import CLUSTER_GROUP
@@ -148,18 +149,29 @@ DATA_REQUESTS: Final = (
 """Requests about what a group holds. Nobody sends them about groups of the brokers, super users
 neither: rights on topics count for these, and `__cluster` has what passwords are checked by."""
 
+OWN_ITERATIONS_MAX: Final = 100_000
+"""Iterations of a verifier that a user may set for the own password."""
 
-def is_own_password(request: base.Request, principal: str) -> bool:
+
+def is_own_password(request: base.Request, principal: str, mechanism: str) -> bool:
     """Whether a user does nothing but change the own password, for which no right is needed.
 
-    A user who has none yet, such as one who comes by a certificate, does not make one so.
+    Who has logged in by `mechanism` has to have shown the present one. A certificate or a token,
+    which are valid for a time, would become a password for good; a user who has none yet does not
+    make one so. More than `OWN_ITERATIONS_MAX` take the right to alter the cluster: with PLAIN
+    each login costs the node their time.
     """
+    if mechanism not in BY_PASSWORD:
+        return False
     if not isinstance(request, security.AlterUsersRequest) or len(request.changes) != 1:
         return False
     (change,) = request.changes
     return (
         f"{USER}{change.name}" == principal
         and change.exists is True
-        and all(one is not None for one in change.verifiers.values())
+        and all(
+            one is not None and one.iterations <= OWN_ITERATIONS_MAX
+            for one in change.verifiers.values()
+        )
         and bool(change.verifiers)
     )

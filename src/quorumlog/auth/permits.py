@@ -57,6 +57,11 @@ class Client(Protocol):
         ...
 
     @property
+    def login_mechanism(self) -> str:
+        """By which mechanism of SASL it has logged in; empty: it has not."""
+        ...
+
+    @property
     def remote_address(self) -> str:
         """Its `host:port`."""
         ...
@@ -123,6 +128,11 @@ class Permit:
     def principal(self) -> str:
         """Who the client has proved to be."""
         return self._client.principal
+
+    @property
+    def login_mechanism(self) -> str:
+        """By which mechanism of SASL the client has logged in; empty: it has not."""
+        return self._client.login_mechanism
 
     @property
     def only_reports(self) -> bool:

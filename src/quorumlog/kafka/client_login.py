@@ -13,16 +13,18 @@ _BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_
 """Requests of a client that has not logged in, as Kafka has them (KIP-43, KIP-152)."""
 _NEEDED: Final = "a request of a client that has not logged in; set security.protocol to SASL_SSL"
 _EXPIRED: Final = "a request after the client's token has expired; it has to log in again (KIP-368)"
+_REVOKED: Final = "a request after the password was changed, or the user removed"
 
 
 class ClientLogin:
-    """The login of one connection. `admitted` is called with the principal of a client.
+    """The login of one connection. `admitted` is called with the principal of a client, and
+    with the mechanism by which it has shown it.
 
     After a SaslHandshake of version 0 the messages of the mechanism come as frames of their own,
     without a header of a request; `is_raw` says so.
     """
 
-    def __init__(self, login: ConnectionLogin, admitted: Callable[[str], None]) -> None:
+    def __init__(self, login: ConnectionLogin, admitted: Callable[[str, str], None]) -> None:
         self._login = login
         self._admitted = admitted
         self.is_raw = False
@@ -43,7 +45,9 @@ class ClientLogin:
             return ""
         if self._login.is_needed:
             return _NEEDED
-        return _EXPIRED if self._login.is_expired else ""
+        if self._login.is_expired:
+            return _EXPIRED
+        return _REVOKED if self._login.is_revoked else ""
 
     def begin(self, mechanism: str, version: int) -> bool:
         """Take a SaslHandshake of a version; return whether the mechanism is offered."""
@@ -84,7 +88,7 @@ class ClientLogin:
 
     def _note(self, answer: Answer) -> None:
         if isinstance(answer, LoggedIn):
-            self._admitted(answer.principal)
+            self._admitted(answer.principal, answer.mechanism)
 
     def end(self) -> None:
         """The connection has ended."""

@@ -70,9 +70,9 @@ class KafkaConnection(StreamConnection):
             self._decoder.await_login()
             self._expect_login(lambda: login.is_decided)
 
-    def _admit(self, principal: str) -> None:
+    def _admit(self, principal: str, mechanism: str) -> None:
         """The client has logged in."""
-        self.principal = principal
+        self.principal, self.login_mechanism = principal, mechanism
         self._decoder.end_login()
         self._watch_idle()
 

@@ -66,6 +66,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def login_mechanism(self) -> str:
+        """By which mechanism of SASL it has logged in; empty: it has not."""
+        ...
+
+    @property
     def mechanism(self) -> str:
         """How that was proved."""
         ...

@@ -68,7 +68,7 @@ def refusal_of(permit: Permit, message: Message) -> str:
         right = Right(operation, ResourceType.GROUP, message.group)
         if not permit.refuse(right, always=message.group == CLUSTER_GROUP):
             return _CLOSED.format(message.group)
-    if is_own_password(message, permit.principal):
+    if is_own_password(message, permit.principal, permit.login_mechanism):
         return ""
     missing = permit.first_refused(needs(message))
     return "" if missing is None else refusal_text(permit.principal, missing)

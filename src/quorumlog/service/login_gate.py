@@ -1,5 +1,7 @@
 """The door of a client's connection: who has to log in does so before anything else."""
 
+from typing import Final
+
 from quorumlog.auth.login import Answer, ConnectionLogin, LoggedIn, Logins, Refused
 from quorumlog.auth.sasl import Continue
 from quorumlog.model.codes import ResponseCode
@@ -8,14 +10,19 @@ from quorumlog.model.messages.login import Authenticate, Authenticated
 from quorumlog.transport.connection import Connection, ConnectionHandler
 from quorumlog.wire.frame import Frame
 
-_EXPIRED = "the token that this client has logged in with has expired; log in with another one"
+_EXPIRED: Final = (
+    "the token that this client has logged in with has expired; log in with another one"
+)
+_REVOKED: Final = (
+    "the password that this client has logged in with was changed, or the user removed"
+)
 
 
 class LoginGate:
     """Handles a client's connection until it has logged in; then `requests` gets all other frames.
 
-    A client may log in again, for longer. Once its token has expired the next request is refused,
-    and the connection ends.
+    A client may log in again, for longer. Once its token has expired, its password was changed or
+    its user removed, the next request is refused, and the connection ends.
     """
 
     def __init__(self, logins: Logins, requests: ConnectionHandler) -> None:
@@ -45,12 +52,13 @@ class LoginGate:
         login = self._login
         if login is None or isinstance(frame.message, Authenticate):
             self._authenticate(connection, frame, login)
-        elif not login.is_expired:
-            self._requests.frame_received(connection, frame)
-        else:
-            expired = Response(code=ResponseCode.LOGIN_EXPIRED, text=_EXPIRED)
+        elif login.is_expired or login.is_revoked:
+            text = _EXPIRED if login.is_expired else _REVOKED
+            expired = Response(code=ResponseCode.LOGIN_EXPIRED, text=text)
             connection.send(expired, correlation_id=frame.correlation_id)
-            connection.close(_EXPIRED)
+            connection.close(text)
+        else:
+            self._requests.frame_received(connection, frame)
 
     def _authenticate(
         self, connection: Connection, frame: Frame, login: ConnectionLogin | None
@@ -70,7 +78,7 @@ class LoginGate:
         if isinstance(answer, Continue):
             connection.send(Authenticated(data=answer.data, more=True), correlation_id=number)
         elif isinstance(answer, LoggedIn):
-            connection.admit(answer.principal)
+            connection.admit(answer.principal, answer.mechanism)
             self._open(connection)
             told = Authenticated(
                 data=answer.data, principal=answer.principal, lifetime_ms=answer.lifetime_ms

@@ -168,9 +168,9 @@ class Connection(StreamConnection):
         self._decoder.kinds, self._decoder.frame_bytes_max = LOGIN_KINDS, LOGIN_BYTES_MAX
         self._expect_login(is_over)
 
-    def admit(self, principal: str) -> None:
-        """Take requests: the client has logged in."""
-        self.principal = principal
+    def admit(self, principal: str, mechanism: str) -> None:
+        """Take requests: the client has logged in, by a mechanism."""
+        self.principal, self.login_mechanism = principal, mechanism
         self._decoder.kinds = CLIENT_KINDS
         self._decoder.frame_bytes_max = self._limits.frame_bytes_max
         self._end_deadline()

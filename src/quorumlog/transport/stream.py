@@ -106,6 +106,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         """Who the other side is, by its certificate."""
         self.principal = ANONYMOUS
         """Who the other side is, also by a login: `User:alice`, `Node:n0`."""
+        self.login_mechanism = ""
+        """By which mechanism of SASL it has logged in here; empty: it has not."""
         self._introduced_by = 0.0
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
 
