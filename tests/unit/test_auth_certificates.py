@@ -19,6 +19,7 @@ from quorumlog.model.name_rules import (
     parse_member_rule,
     parse_principal_rule,
 )
+from quorumlog.model.security_config import SecurityConfig
 
 SUBJECT = (
     (("countryName", "DE"),),
@@ -161,3 +162,25 @@ def test_only_the_certificate_of_a_member_of_this_cluster_is_that_members(certif
     with pytest.raises(RemoteProtocolError, match=why):
         check_member(certified, "n1", CLUSTER_ID)
     check_member(Certified("node", "n1", CLUSTER_ID, ""), "n1", CLUSTER_ID)
+
+
+def named(name):
+    return {"subject": ((("commonName", name),),)}
+
+
+def test_a_principal_of_a_certificate_is_one_that_acls_can_name():
+    assert principal_of(named("\ufb01ne"), None) == "User:CN=fine"  # a ligature
+    rules = [parse_principal_rule("RULE:CN=(.*)/$1/")]
+    assert principal_of(named("\ufb01ne"), None, rules) == "User:fine"
+    assert principal_of(named("x" * 128), None, rules) == "User:" + "x" * 128
+    for name in ("x" * 129, "*"):
+        with pytest.raises(RemoteProtocolError, match="no name of a user"):
+            principal_of(named(name), None, rules)
+    for name in ("x" * 200, "a\nb"):
+        with pytest.raises(RemoteProtocolError, match="principalRules"):
+            principal_of(named(name), None)
+
+
+def test_a_super_user_is_written_as_names_are_compared():
+    with pytest.raises(ConfigError, match="write 'User:fine'"):
+        SecurityConfig(super_users=["User:\ufb01ne"])

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.name_rules import MemberRule, PrincipalRule
+from quorumlog.model.wording import shortened
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of whoever shows no certificate and does not log in, as in Kafka."""
@@ -119,15 +120,25 @@ def principal_of(
     """Return the principal of whoever shows a certificate; `ANONYMOUS` if that is nobody.
 
     Our URI says it; otherwise the first of the rules that fits the subject, or, without rules, the
-    whole subject.
+    whole subject, in the form that names of users have in ACLs (NFKC). Raises
+    `RemoteProtocolError` if that is no name that a user may have: no ACL could name its owner.
     """
     if certified is not None:
         return certified.principal
     subject = subject_of(certificate)
-    if not rules and subject:
-        return f"User:{subject}"
-    name = next((name for rule in rules if (name := rule.name_of(subject)) is not None), "")
-    return f"User:{name}" if name else ANONYMOUS
+    name: str | None = subject
+    if rules:
+        name = next((name for rule in rules if (name := rule.name_of(subject)) is not None), None)
+    if not name:
+        return ANONYMOUS
+    name = unicodedata.normalize("NFKC", name)
+    if not is_user_name(name):
+        raise RemoteProtocolError(
+            f"the certificate names its owner {shortened(name)!a}, which is no name of a user: it "
+            f"has at most {USER_NAME_MAX} characters and no control characters; principalRules "
+            "can make a shorter one of it"
+        )
+    return f"User:{name}"
 
 
 def check_member(certified: Certified | None, member: str, cluster_id: str) -> None:

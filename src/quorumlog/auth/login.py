@@ -39,8 +39,6 @@ COMPUTED_MAX: Final = 100
 REFUSED_TEXT: Final = "login refused"
 """What a client is told, whatever the reason: another text would help who guesses."""
 BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
-BY_PASSWORD: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN)
-"""Mechanisms by which a client shows that it knows the password."""
 _SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 Result = TypeVar("Result")
 

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from quorumlog.auth.acls import CLUSTER_NAME, Operation, ResourceType
-from quorumlog.auth.login import BY_PASSWORD
 from quorumlog.auth.permits import Right
 from quorumlog.auth.principals import USER
 from quorumlog.model.config import CLUSTER_GROUP
@@ -24,6 +23,7 @@ from quorumlog.model.messages import (
     security,
     transactions,
 )
+from quorumlog.model.security_config import PASSWORD_MECHANISMS
 
 _UUID_BYTES: Final = 16
 Needed: TypeAlias = tuple[tuple[Right, ...], ...]
@@ -161,7 +161,7 @@ def is_own_password(request: base.Request, principal: str, mechanism: str) -> bo
     make one so. More than `OWN_ITERATIONS_MAX` take the right to alter the cluster: with PLAIN
     each login costs the node their time.
     """
-    if mechanism not in BY_PASSWORD:
+    if mechanism not in PASSWORD_MECHANISMS:
         return False
     if not isinstance(request, security.AlterUsersRequest) or len(request.changes) != 1:
         return False

@@ -1,5 +1,6 @@
 """The table `[security]` of a node's configuration: who has to log in, and how."""
 
+import unicodedata
 from pathlib import Path
 from typing import Final, Literal
 
@@ -62,6 +63,11 @@ class SecurityConfig(
                 raise ConfigError(
                     f"[security]: superUsers has {user!r}, which is no principal; write "
                     f'"{USER_PREFIX}NAME"'
+                )
+            if user != (normal := unicodedata.normalize("NFKC", user)):
+                raise ConfigError(
+                    f"[security]: superUsers has {user!a}; names of users are compared in another "
+                    f"form (NFKC): write {normal!r}"
                 )
         if OAUTHBEARER not in self.mechanisms:
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from quorumlog.auth.certificates import ANONYMOUS, Certified, certified_of, principal_of
+from quorumlog.auth.certificates import ANONYMOUS, Certified, certified_of
 
 
 class Identity(NamedTuple):
@@ -72,7 +72,7 @@ class OutgoingTls:
         """Return who the server is. Raises `RemoteProtocolError` if that is somebody else."""
         self.check(certificate)
         certified = certified_of(certificate)
-        return Identity(certified, principal_of(certificate, certified))
+        return Identity(certified, ANONYMOUS if certified is None else certified.principal)
 
     def object_on(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """Return what speaks TLS for one connection."""
