@@ -60,7 +60,7 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(
         pipeline_topics,
         "reach_of",
-        lambda servers: [
+        lambda servers, security: [
             Found(servers, Reach.REFUSED if "nobody" in servers else Reach.TAKEN, "refused")
         ],
     )

@@ -12,6 +12,7 @@ import typer
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
 from quorumlog.cli.target import find_access, opened
+from quorumlog.client import Security
 from quorumlog.client.contexts import BROKERS_VARIABLE, SERVERS_VARIABLE, Access
 from quorumlog.client.kafka_security import kafka_python_settings
 from quorumlog.model.config import parse_address
@@ -73,20 +74,26 @@ class KafkaAdmin:
     """kafka-python's admin client; what fails because brokers change is asked again.
 
     `make(connect_s, request_s)` connects within `connect_s`; each request then has `request_s`.
-    Raises `CommandError` if no broker of `servers` answers.
+    `security`: what it connects by. Raises `CommandError` if no broker of `servers` answers.
     """
 
-    def __init__(self, make: Callable[[float, float], Any], servers: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        make: Callable[[float, float], Any],
+        servers: str,
+        timeout_s: float,
+        security: Security | None = None,
+    ) -> None:
         self._make = make
         self._ends_at = time.monotonic() + timeout_s
-        self.client = self._first(servers, timeout_s)
+        self.client = self._first(servers, timeout_s, security)
 
-    def _first(self, servers: str, timeout_s: float) -> Any:
+    def _first(self, servers: str, timeout_s: float, security: Security | None) -> Any:
         """Return a client. Whoever cannot answer is not waited for."""
         made = self._made(min(FIRST_S, timeout_s))
         if made is not None:
             return made
-        found, within = reach_of(servers), ""
+        found, within = reach_of(servers, security), ""
         if not is_hopeless(found):
             within = f" within {timeout_s:g} s"
             if (made := None if self.is_over else self._made(self._left_s)) is not None:
@@ -94,13 +101,15 @@ class KafkaAdmin:
         raise CommandError(words_of(found, within))
 
     def _made(self, connect_s: float) -> Any:
-        """Return a new client; None: no broker answers."""
+        """Return a new client; None: no broker answers. Raises `CommandError` if none ever will."""
         from kafka.errors import KafkaError  # noqa: PLC0415  (see kafka_admin)
 
         try:
             return self._make(connect_s, self._left_s)
-        except KafkaError:
-            return None
+        except KafkaError as error:
+            if error.retriable or type(error).__name__ in PASSING:
+                return None
+            raise CommandError(in_words(type(error).__name__, str(error))) from None
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the client."""
@@ -194,7 +203,7 @@ def kafka_admin(
             **kafka_python_settings(cluster.security),
         )
 
-    admin = KafkaAdmin(make, found, timeout_s)
+    admin = KafkaAdmin(make, found, timeout_s, cluster.security)
     try:
         yield admin
     except (KafkaTimeoutError, RequestTimedOutError):

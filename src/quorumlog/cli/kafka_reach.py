@@ -1,16 +1,30 @@
 """Why no broker answers at the addresses of `--bootstrap-server`, found out by trying them."""
 
 import socket
+import ssl
+import struct
+import time
 from enum import Enum
 from typing import Final, NamedTuple
 
-from quorumlog.client import SyncClient
+import msgspec
+
+from quorumlog.client import Security, SyncClient
+from quorumlog.client.kafka_security import secured
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
-from quorumlog.model.errors import QuorumlogError
+from quorumlog.model.errors import ConfigError, LoginError, QuorumlogError
+from quorumlog.transport.tls_words import TlsError, in_words
 
 PROBE_S: Final = 1.0
 """An address is tried for so long."""
+_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""A request that brokers answer without a login: ApiVersions, version 0, of no client id."""
+_NO_ANSWER: Final = (b"", b"\x15")
+"""How an answer to it does not begin: the connection is ended, perhaps by an alert of TLS."""
+_WANTS_TLS: Final = (
+    "it ends connections that begin without TLS: give --context NAME, which says how to speak to it"
+)
 
 
 class Reach(Enum):
@@ -18,6 +32,7 @@ class Reach(Enum):
 
     TAKEN = "something takes connections there"
     OF_NODES = "a node takes those of other nodes and of quorumlog's own clients there"
+    NOT_LET_IN = "TLS or a login fails there"
     REFUSED = "nothing listens there"
     UNKNOWN = "the host has no address"
     SILENT = "it is not known in time"
@@ -31,27 +46,57 @@ class Found(NamedTuple):
     why: str
 
 
-def reach_of(servers: str) -> list[Found]:
-    """Try all addresses; return what comes of it."""
-    return [_tried(address.strip()) for address in servers.split(",")]
+def reach_of(servers: str, security: Security | None = None) -> list[Found]:
+    """Try all addresses; return what comes of it. `security`: how they are spoken to."""
+    return [_tried(address.strip(), security) for address in servers.split(",")]
 
 
-def _tried(address: str) -> Found:
+def _tried(address: str, security: Security | None) -> Found:
     host, port = parse_address(address)
     try:
-        socket.create_connection((host, port), PROBE_S).close()
+        plain = socket.create_connection((host, port), PROBE_S)
     except socket.gaierror as error:
         text = f"host {host!r} cannot be found: {reason_of(error)}"
         return Found(address, Reach.UNKNOWN, text)
     except OSError as error:
         refused = isinstance(error, ConnectionRefusedError)
         return Found(address, Reach.REFUSED if refused else Reach.SILENT, reason_of(error))
+    plain.close()
     try:
-        with SyncClient(address, timeout_ms=PROBE_S * 1_000) as client:
+        with SyncClient(address, security=security, timeout_ms=PROBE_S * 1_000) as client:
             client.metadata(address)
+        return Found(address, Reach.OF_NODES, "")
+    except LoginError:
+        return Found(address, Reach.OF_NODES, "")
     except QuorumlogError:
-        return Found(address, Reach.TAKEN, "")
-    return Found(address, Reach.OF_NODES, "")
+        why = _why_not_let_in((host, port), security)
+    return Found(address, Reach.NOT_LET_IN if why else Reach.TAKEN, why)
+
+
+def _why_not_let_in(address: tuple[str, int], security: Security | None) -> str:
+    """Return why TLS, or else the login, fails at an address; empty: neither does."""
+    steps = [security]
+    if security is not None and security.mechanism:
+        tls = msgspec.structs.replace(security, mechanism="", user="", password=None, token=None)
+        steps.insert(0, tls)
+    for each in steps:
+        try:
+            plain = socket.create_connection(address, PROBE_S)
+            with secured(plain, address[0], each) as connection:
+                # only with its first answer a node of TLS 1.3 says that it refuses a certificate
+                connection.sendall(_API_VERSIONS)
+                answer = connection.recv(1)
+        except TlsError as error:
+            return str(error)
+        except ssl.SSLError as error:
+            return in_words(error, each.certificate if each else "", time.time())
+        except (OSError, ConfigError):
+            return ""  # it is silent, or busy; files of no use are told where they are needed
+        except QuorumlogError as error:
+            return str(error)
+        if each is None and answer in _NO_ANSWER:
+            return _WANTS_TLS
+    return ""
 
 
 def is_hopeless(found: list[Found]) -> bool:
@@ -62,12 +107,14 @@ def is_hopeless(found: list[Found]) -> bool:
 def words_of(found: list[Found], within: str) -> str:
     """Return why no broker answered; `within`: how long that was waited for, or empty."""
     at = {reach: [one for one in found if one.reach is reach] for reach in Reach}
+    if at[Reach.NOT_LET_IN]:
+        return "; ".join(f"{one.address}: {one.why}" for one in at[Reach.NOT_LET_IN])
     if at[Reach.TAKEN]:
         where = ", ".join(one.address for one in at[Reach.TAKEN])
         return (
             f"{where} takes connections and names no broker{within}: __cluster has no leader, "
-            "which takes a majority of its nodes ('quorumlog status' shows it), or the node has "
-            "only just started"
+            "which takes a majority of its nodes ('quorumlog status' shows it), the node has only "
+            "just started, or it wants a login (--context NAME)"
         )
     if at[Reach.OF_NODES]:
         where = ", ".join(one.address for one in at[Reach.OF_NODES])

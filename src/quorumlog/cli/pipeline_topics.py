@@ -16,7 +16,7 @@ from quorumlog.cli.output import print_json, print_line
 from quorumlog.cli.pipeline_checks import check_archive_of_topics, check_table, check_topics
 from quorumlog.cli.pipeline_session import spark_needed, spark_session
 from quorumlog.cli.progress import progress_bar
-from quorumlog.cli.target import for_jobs
+from quorumlog.cli.target import for_jobs, opened
 from quorumlog.client.contexts import Access
 from quorumlog.model.wording import counted
 
@@ -137,8 +137,9 @@ def wanted_topics(
     if topics is not None and pattern is not None:
         raise typer.BadParameter("give either --topic or --topic-pattern")
     access = find_brokers(directory, bootstrap_server, context)
-    servers = access.found().kafka
-    found = reach_of(servers)
+    cluster = opened(access)
+    servers = cluster.kafka
+    found = reach_of(servers, cluster.security)
     if is_hopeless(found):
         raise CommandError(words_of(found, ""))
     return Wanted(for_jobs(access, servers), topics, pattern)
