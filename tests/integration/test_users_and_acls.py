@@ -220,6 +220,19 @@ def test_roles_are_given_checked_and_taken(run, cluster):
     ]
 
 
+def test_a_role_is_taken_whatever_the_address_is_or_for_one(run, cluster):
+    def hosts():
+        return [one["host"] for one in objects("acl", "list", "--servers", cluster.addresses)]
+
+    role = ("--user", "alice", "--role", "writer", "--topic", "flights")
+    for host in ("10.0.0.0/8", "10.1.0.1"):
+        assert run("acl", "add", *role, "--host", host)[0] == 0
+    assert run("acl", "remove", *role, "--host", "10.1.0.1/32")[2] == "quorumlog: 1 ACL removed\n"
+    assert hosts() == ["10.0.0.0/8"]
+    assert run("acl", "remove", *role)[2] == "quorumlog: 1 ACL removed\n"
+    assert hosts() == []
+
+
 def test_an_operator_may_see_and_run_everything_and_read_nothing(run):
     assert run("acl", "add", "--user", "olga", "--role", "operator")[0] == 0
 

@@ -114,3 +114,10 @@ def test_a_refusal_says_who_may_not_do_what_and_what_helps():
     strange = refusal_text("User:alice", Right(READ, TOPIC, "x\n" * 10_000))
     assert "\n" not in strange
     assert len(strange) < 1_000
+
+
+def test_a_refusal_offers_no_command_that_would_allow_more():
+    literal = refusal_text("User:alice", Right(WRITE, ResourceType.TRANSACTIONAL_ID, "spark*"))
+    assert "its * is part of the name" in literal
+    assert "--transactional-id" not in literal
+    assert "acl add" not in refusal_text("User:User:eve", Right(READ, TOPIC, "t"))

@@ -272,6 +272,13 @@ def refusal_text(principal: str, right: Right) -> str:
     user = principal.removeprefix(USER)
     if len(name) > _NAME_LENGTH_MAX or not (name + user).isprintable():
         return f"{text}: no ACL allows it, or one denies it"
+    if user.startswith(USER):  # the command takes it for a principal
+        return f"{text}: no ACL allows it, or one denies it"
+    if kind is not CLUSTER.type and name.endswith("*"):
+        return (
+            f"{text}: no ACL allows it, or one denies it (its * is part of the name: quorumlog acl "
+            "add would allow all names that begin so)"
+        )
     option = "--cluster" if kind is CLUSTER.type else f"--{word_of(kind)} {quote(name)}"
     command = f"quorumlog acl add --user {quote(user)} --operation {word} {option}"
     return f"{text}: no ACL allows it, or one denies it ({command})"

@@ -19,6 +19,7 @@ from quorumlog.auth.acls import (
     Resource,
     ResourceType,
     checked_acl,
+    host_text,
     value_of,
     word_of,
 )
@@ -269,6 +270,7 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     consumer_groups: ConsumerGroups = None,
     transactional_ids: TransactionalIds = None,
     on_cluster: OnCluster = False,
+    host: Host = None,
     directory: FromDir = None,
     servers: Servers = None,
     context: ContextName = None,
@@ -277,7 +279,8 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 ) -> None:
     """Remove ACLs: all of a user, all for a topic or prefix, those of a role; show them.
 
-    Names are meant as they are: --topic flights removes nothing that is for 'fl*'.
+    Names are meant as they are: --topic flights removes nothing that is for 'fl*'. Without --host
+    it does not matter for which addresses they are.
     """
     patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
     if role is not None:
@@ -288,6 +291,8 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         raise typer.BadParameter("say which: --user, --operation, or what they are about")
     else:
         filters = _filters(user, operations, patterns, PatternType.LITERAL)
+    if host is not None:
+        filters = [msgspec.structs.replace(one, host=host_text(host)) for one in filters]
     with cluster_client(directory, servers, context, timeout) as client:
         removed = [acl for one in filters for acl in client.security.remove_acls(one)]
     _print(removed, as_json=as_json)
@@ -296,14 +301,14 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 
 
 def _exactly(acl: Acl) -> AclFilter:
+    """Return what means an ACL and those that differ from it by their host alone."""
     return AclFilter(
         acl.resource_type,
         acl.name,
         acl.pattern,
         acl.principal,
-        acl.host,
-        acl.operation,
-        acl.permission,
+        operation=acl.operation,
+        permission=acl.permission,
     )
 
 
