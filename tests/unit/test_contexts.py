@@ -6,7 +6,13 @@ import traceback
 import pytest
 
 from quorumlog.client import Client, Context, Secret, Security, find_context
-from quorumlog.client.contexts import Access, chosen_access, contexts_path, read_contexts
+from quorumlog.client.contexts import (
+    Access,
+    chosen_access,
+    contexts_path,
+    read_contexts,
+    without_passwords,
+)
 from quorumlog.model.errors import ConfigError
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -107,6 +113,15 @@ def test_a_file_that_names_secrets_is_for_its_user_only(tmp_path, line):
     path.chmod(0o600)
     assert read_contexts(path).by_name
     assert read_contexts(written(tmp_path, "[contexts.a]\nca='system'", 0o644)).by_name
+
+
+def test_programs_that_run_for_long_are_given_no_passwords(tmp_path):
+    path = written(tmp_path, "[contexts.a]\nuser = 'u'\npasswordEnv = 'OUR_PASSWORD'")
+    kept = {"QUORUMLOG_CONTEXTS": str(path), "PATH": "/bin"}
+    passwords = {"OUR_PASSWORD": CANARY, "QUORUMLOG_NEW_PASSWORD": CANARY}
+    assert without_passwords(kept | passwords) == kept
+    path.chmod(0o644)
+    assert "QUORUMLOG_NEW_PASSWORD" not in without_passwords(kept | passwords)
 
 
 def test_where_the_file_is():

@@ -2,41 +2,44 @@
 
 import getpass
 import os
-import stat
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from quorumlog.cli.errors import CommandError
-
-VARIABLE: Final = "QUORUMLOG_NEW_PASSWORD"
-"""The variable of the environment that may hold it."""
-FILE_BYTES_MAX: Final = 16 * 1024
+from quorumlog.client.contexts import NEW_PASSWORD_VARIABLE
+from quorumlog.model.secrets import SECRET_BYTES_MAX, secret_from_environment, secret_from_file
 
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="Its first line is the password; - is the standard input. Without it the password is "
-        f"that of the variable {VARIABLE}, or is asked for, twice.",
+        help="A file that has the password and nothing else; - is the standard input. Without it "
+        f"the password is that of the variable {NEW_PASSWORD_VARIABLE}, or is asked for, twice.",
         show_default=False,
     ),
 ]
 
 
 def new_password(file: Path | None, user: str) -> str:
-    """Return the password that a user shall have. Raises `CommandError`."""
+    """Return the password that a user shall have. Raises `CommandError`, `ConfigError`.
+
+    Files are read as those of contexts are, so that a password which is set logs in, too.
+    """
+    if str(file) == "-":
+        return _one_line(_from_standard_input(), "the standard input")
     if file is not None:
-        return _first_line(sys.stdin.readline() if str(file) == "-" else _content(file), str(file))
-    if VARIABLE in os.environ:
-        return _first_line(os.environ[VARIABLE], VARIABLE)
+        return _one_line(secret_from_file(file, "password file").reveal(), str(file))
+    if NEW_PASSWORD_VARIABLE in os.environ:
+        found = secret_from_environment(NEW_PASSWORD_VARIABLE, os.environ, "password")
+        return _one_line(found.reveal(), NEW_PASSWORD_VARIABLE)
     if sys.stdin is None or not sys.stdin.isatty():
         raise CommandError(
             "there is no terminal to ask for a password at: give --password-file FILE, or set "
-            f"{VARIABLE}"
+            f"{NEW_PASSWORD_VARIABLE}"
         )
     password = getpass.getpass(f"New password of {user}: ")
     if getpass.getpass("Once more: ") != password:
@@ -44,23 +47,18 @@ def new_password(file: Path | None, user: str) -> str:
     return password
 
 
-def _content(file: Path) -> str:
-    """Return what is in a file that nobody else may read."""
-    with file.open("rb") as opened:
-        found = os.fstat(opened.fileno())
-        if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-            raise CommandError(
-                f"others may read or change the password in {file}: run chmod 600 {file}"
-            )
-        content = opened.read(FILE_BYTES_MAX)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise CommandError(f"{file} has no password in UTF-8") from None
+def _from_standard_input() -> str:
+    """Return what is typed or piped; at a terminal one line is enough."""
+    text = sys.stdin.readline() if sys.stdin.isatty() else sys.stdin.read(SECRET_BYTES_MAX + 2)
+    for end in ("\r\n", "\n"):
+        if text.endswith(end):
+            return text.removesuffix(end)
+    return text
 
 
-def _first_line(text: str, where: str) -> str:
-    lines = text.splitlines()
-    if not lines or not lines[0]:
-        raise CommandError(f"{where} has no password in its first line")
-    return lines[0]
+def _one_line(text: str, where: str) -> str:
+    if not text:
+        raise CommandError(f"{where} has no password")
+    if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
+        raise CommandError(f"{where} has more than one line: it shall have the password alone")
+    return text

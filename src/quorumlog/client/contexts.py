@@ -6,6 +6,7 @@ options. The file has names of files, and no secret; whoever uses a context read
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -32,6 +33,8 @@ BROKERS_VARIABLE: Final = "QUORUMLOG_BOOTSTRAP_SERVERS"
 FILE_VARIABLE: Final = "QUORUMLOG_CONTEXTS"
 """Path of a file of contexts in place of the user's, such as one that all users of a machine share
 for a job."""
+NEW_PASSWORD_VARIABLE: Final = "QUORUMLOG_NEW_PASSWORD"  # noqa: S105  (its name)
+"""What `user add` and `user passwd` may have a password from."""
 NO_PLACE: Final = {
     "password": "a password is in no file of contexts; put it into a file of its own, and name that"
     " file as passwordFile, or name a variable of the environment as passwordEnv",
@@ -258,6 +261,18 @@ def absolute(context: Context, directory: Path) -> Context:
         if path and not (name == "ca" and path == SYSTEM_CA):
             paths[name] = os.path.abspath(directory / os.path.expanduser(path))
     return msgspec.structs.replace(context, **paths)
+
+
+def without_passwords(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for programs that run for long, without those that have passwords.
+
+    These are the ones that the user's contexts name (passwordEnv), and `NEW_PASSWORD_VARIABLE`.
+    """
+    names = {NEW_PASSWORD_VARIABLE}
+    with suppress(ConfigError):  # whoever needs a context is told what is wrong with the file
+        contexts = read_contexts(contexts_path(environment))
+        names.update(each.password_env for each in contexts.by_name.values())
+    return {name: value for name, value in environment.items() if name not in names}
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

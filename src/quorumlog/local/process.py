@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from quorumlog.client.contexts import without_passwords
 from quorumlog.local.errors import LocalClusterError
 from quorumlog.local.layout import POLL_SECONDS, Layout, write_private
 from quorumlog.log_events import reason_of
@@ -65,7 +66,7 @@ class NodeProcess:
         pid = os.posix_spawn(
             sys.executable,
             arguments,
-            os.environ,
+            without_passwords(os.environ),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), LOG_FLAGS, LOG_MODE),
