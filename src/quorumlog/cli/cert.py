@@ -257,7 +257,11 @@ def revoke_command(
     directory: Dir = CERTS,
     days: CrlDays = CRL_DAYS,
 ) -> None:
-    """Revoke certificates, and make the list for the nodes (ca.crl). There is no way back."""
+    """Revoke certificates, and make the list for the nodes (ca.crl). There is no way back.
+
+    Nodes take a newer list without a restart. A node whose [tls] has no crl yet is given that key
+    and restarted.
+    """
     from quorumlog.pki.authority import path_of
     from quorumlog.pki.issue import serial_text
 

@@ -81,7 +81,10 @@ def set_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     context: ContextName = None,
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
-    """Set quotas; others of the same user, client id or address stay."""
+    """Set quotas; others of the same user, client id or address stay.
+
+    Quotas are kept and shown, and not enforced yet.
+    """
     entity = _entity(user, client_id, address)
     given: dict[str, float | None] = {}
     for key, value in pairs_of(values, "producer_byte_rate=1048576").items():
