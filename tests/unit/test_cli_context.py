@@ -94,6 +94,8 @@ def test_what_makes_no_context_changes_nothing(path, capsys, arguments, said):
 
 
 def test_a_command_is_told_of_one_cluster(path):
+    path.parent.mkdir()
+    path.touch()
     given = {"directory": None, "servers": None, "context": None}
     assert find_access(**given | {"servers": "h:1"}) == Access(given=Context(servers="h:1"))
     assert find_access(**given | {"context": "prod"}) == Access(context="prod")

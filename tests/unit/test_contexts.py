@@ -150,7 +150,7 @@ def given(**keys):
         ("prod", "", {"QUORUMLOG_SERVERS": "h:2"}, Access(context="prod")),
         ("", "", {"QUORUMLOG_CONTEXT": "prod"}, Access(context="prod")),
         ("", "", {"QUORUMLOG_SERVERS": "h:2"}, given(servers="h:2")),
-        ("", "", {"QUORUMLOG_BOOTSTRAP_SERVERS": "h:9"}, given(kafka="h:9")),
+        ("", "", {"QUORUMLOG_BOOTSTRAP_SERVERS": "h:9"}, Access(context="test")),
         ("", "", {}, Access(context="test")),
     ],
 )
@@ -161,6 +161,20 @@ def test_an_option_counts_before_the_environment_and_that_before_the_default(
     assert chosen_access(context, servers, environment=environment | variables) == expected
 
 
+def test_addresses_of_brokers_count_where_brokers_are_wanted(tmp_path, environment):
+    written(tmp_path, "")
+    brokers = environment | {"QUORUMLOG_BOOTSTRAP_SERVERS": "h:9"}
+    assert chosen_access(environment=brokers, wants="kafka") == given(kafka="h:9")
+    assert chosen_access(environment=brokers) is None
+
+
+def test_a_file_that_the_environment_names_has_to_be_there(tmp_path):
+    lost = {"QUORUMLOG_CONTEXTS": str(tmp_path / "lost.toml")}
+    with pytest.raises(ConfigError, match=f"QUORUMLOG_CONTEXTS names {tmp_path}/lost.toml"):
+        chosen_access(environment=lost)
+    assert chosen_access(environment=lost | {"QUORUMLOG_SERVERS": "h:1"}) == given(servers="h:1")
+
+
 def test_two_at_once_are_an_error(environment):
     with pytest.raises(ConfigError, match="give either it or them"):
         chosen_access("prod", "h:1", environment=environment)
@@ -169,7 +183,8 @@ def test_two_at_once_are_an_error(environment):
         chosen_access(environment=environment | both)
 
 
-def test_nothing_may_say_which_cluster(environment):
+def test_nothing_may_say_which_cluster(tmp_path, environment):
+    written(tmp_path, "")
     assert chosen_access(environment=environment) is None
     with pytest.raises(ConfigError, match="no cluster is named: give a context, set QUORUMLOG_CON"):
         find_context(environment=environment)

@@ -90,7 +90,7 @@ def find_access(
     if servers is not None:
         is_kafka = addresses != "--servers"
         return Access(given=Context(kafka=servers) if is_kafka else Context(servers=servers))
-    found = chosen_access(context or "")
+    found = chosen_access(context or "", wants="servers" if addresses == "--servers" else "kafka")
     if found is None:
         raise typer.BadParameter(
             f"give --dir DIR or {addresses} HOST:PORT,..., or --context NAME (quorumlog context)"

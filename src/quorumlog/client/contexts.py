@@ -296,12 +296,18 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def chosen_access(
-    context: str = "", servers: str = "", *, environment: Mapping[str, str] = os.environ
+    context: str = "",
+    servers: str = "",
+    *,
+    environment: Mapping[str, str] = os.environ,
+    wants: Literal["servers", "kafka"] = "servers",
 ) -> Access | None:
     """Return what is meant by a context's name, or by addresses, if one of them is given.
 
     Else what the environment says counts, and after that the default context; None: nothing says
-    it. Raises `ConfigError` if the environment says two things, or the file cannot be used.
+    it. `wants`: whether nodes or brokers are looked for; addresses of brokers alone say nothing of
+    nodes. Raises `ConfigError` if the environment says two things, or the file cannot be used, or
+    is not where `FILE_VARIABLE` says.
     """
     if context and servers:
         raise ConfigError("a context has addresses of its own: give either it or them")
@@ -312,12 +318,19 @@ def chosen_access(
         if context and (servers or brokers):
             other = SERVERS_VARIABLE if servers else BROKERS_VARIABLE
             raise ConfigError(f"{CONTEXT_VARIABLE} and {other} are both set: unset one of them")
-        if servers or brokers:
+        if servers or (brokers and wants == "kafka"):
             return Access(given=Context(servers=servers, kafka=brokers))
     if servers:
         return Access(given=Context(servers=servers))
-    context = context or read_contexts(contexts_path(environment)).default
+    context = context or _default_of(environment)
     return Access(context=context) if context else None
+
+
+def _default_of(environment: Mapping[str, str]) -> str:
+    path = contexts_path(environment)
+    if environment.get(FILE_VARIABLE) and not path.exists():
+        raise ConfigError(f"{FILE_VARIABLE} names {path}, which is not there")
+    return read_contexts(path).default
 
 
 def find_context(name: str = "", *, environment: Mapping[str, str] = os.environ) -> Context:

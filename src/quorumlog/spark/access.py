@@ -70,7 +70,7 @@ def where_of(values: OptionValues, servers: str) -> AnyAccess:
         return Access(context=values.text("context"))
     if not files and not values.is_given(servers):
         try:
-            found = chosen_access()
+            found = chosen_access(wants="kafka" if servers.startswith("kafka.") else "servers")
         except ConfigError as error:
             raise UnexpectedArgumentError(str(error)) from None
         if found is not None:
