@@ -1,5 +1,6 @@
 """Contexts: what a file of them may say, which one counts, and what a client is told by one."""
 
+import os
 import pickle
 import traceback
 
@@ -122,6 +123,30 @@ def test_programs_that_run_for_long_are_given_no_passwords(tmp_path):
     assert without_passwords(kept | passwords) == kept
     path.chmod(0o644)
     assert "QUORUMLOG_NEW_PASSWORD" not in without_passwords(kept | passwords)
+
+
+@pytest.mark.parametrize("rights", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_change_is_refused_even_without_secrets(tmp_path, rights):
+    """They could name their own cluster in the place of one whose logs get what is secret."""
+    path = written(tmp_path, "[contexts.a]\nservers='h:1'", rights)
+    with pytest.raises(ConfigError, match=f"changed by others .*{rights:04o}.*chmod 600 {path}"):
+        read_contexts(path)
+
+
+def test_a_file_of_another_user_is_refused_even_without_secrets(tmp_path, monkeypatch):
+    path = written(tmp_path, "[contexts.a]\nservers='h:1'")
+    owner = path.stat()
+    monkeypatch.setattr(os, "geteuid", lambda: owner.st_uid + 1)
+    other = [*owner[:4], owner.st_uid or 7, *owner[5:]]
+    monkeypatch.setattr(os, "fstat", lambda _descriptor: os.stat_result(other))
+    with pytest.raises(ConfigError, match=f"contexts {path} belongs to the user of number"):
+        read_contexts(path)
+
+
+def test_a_pipe_is_no_file_of_contexts(tmp_path):
+    os.mkfifo(tmp_path / "contexts.toml", 0o600)
+    with pytest.raises(ConfigError, match=r"contexts.toml is no regular file"):
+        read_contexts(tmp_path / "contexts.toml")
 
 
 def test_where_the_file_is():
@@ -287,7 +312,7 @@ def test_a_client_checks_files_before_it_asks_anybody(tmp_path):
         (tmp_path / name).write_text("-----BEGIN -----")
         (tmp_path / name).chmod(0o644)
     own = Security(certificate=str(tmp_path / "a.pem"), key=str(tmp_path / "a.key"))
-    with pytest.raises(ConfigError, match=r"key .*a.key.*: others may read .*chmod 600"):
+    with pytest.raises(ConfigError, match=r"key .*a.key.* can be used by others .*chmod 600"):
         Client("h:1", "g", security=own)
 
 

@@ -85,7 +85,7 @@ def test_a_node_does_not_start_with_a_certificate_of_another_authority(pki, tmp_
 def test_a_key_that_others_may_read_is_refused_with_what_to_do(pki, bits):
     path = pki.directory / "n0.key"
     path.chmod(bits)
-    with pytest.raises(ConfigError, match=f"mode {bits:04o}.; run chmod 600 {path}"):
+    with pytest.raises(ConfigError, match=f"rights {bits:04o}.: chmod 600 {path}"):
         server_context(config_of(pki))
     with pytest.raises(ConfigError, match="chmod 600"):
         client_context(str(pki.file), *files_of(pki, "n0"))
@@ -106,8 +106,8 @@ def test_files_that_cannot_be_used_are_named_with_the_reason(pki):
         ("certificate", str(pki.directory / "none")): "cannot read the certificate .*none: No such",
         ("certificate", str(garbage)): "garbage: it is no certificate in PEM",
         ("certificate", str(pki.directory / "n1.pem")): f"{key}: it does not belong to the",
-        ("key", str(pki.directory)): "it is no regular file",
-        ("key", str(pki.directory / "none")): "cannot read the key .*none: No such file",
+        ("key", str(pki.directory)): "key .* is no regular file",
+        ("key", str(pki.directory / "none")): "key .*none cannot be read: No such file",
         ("key", str(garbage)): "garbage: it is no private key in PEM",
         ("key", str(encrypted)): "encrypted: it is",
         ("ca", str(garbage)): "cannot use the authority .*garbage",

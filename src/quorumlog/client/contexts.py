@@ -20,7 +20,8 @@ from quorumlog.model.errors import ConfigError
 from quorumlog.model.secrets import (
     PRIVATE_BYTES_MAX,
     Secret,
-    read_private,
+    check_private,
+    read_own,
     secret_from_environment,
     secret_from_file,
 )
@@ -194,18 +195,19 @@ def contexts_path(environment: Mapping[str, str] = os.environ) -> Path:
 def read_contexts(path: Path) -> Contexts:
     """Return the contexts in a file; none if it is not there. Paths in it become absolute.
 
-    Raises `ConfigError` with the file, the key and what is wrong, also for a file that names
-    secrets and can be read or changed by others than its user.
+    Raises `ConfigError` with the file, the key and what is wrong, also for a file that others than
+    its user and root can change: they could name another cluster, and other authorities. One that
+    names secrets must not be read by others either.
     """
     try:
-        raw = path.read_bytes()
+        raw, rights = read_own(path, "contexts", PRIVATE_BYTES_MAX)
     except FileNotFoundError:
         return Contexts(path)
     except OSError as error:
         raise ConfigError(f"contexts {path} cannot be read: {error.strerror}") from None
     found = contexts_of(raw, path)
     if any(getattr(each, name) for each in found.by_name.values() for name in _NAMING_SECRETS):
-        read_private(path, "contexts", PRIVATE_BYTES_MAX)
+        check_private(rights, path, "contexts")
     return found
 
 

@@ -5,20 +5,17 @@ which it began: it is not verified again. So a revocation list is never loaded i
 is in use, and whoever accepts connections checks a resumed session itself.
 """
 
-import os
 import ssl
-import stat
 from pathlib import Path
 from typing import Final
 
 from quorumlog.log_events import reason_of
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.secrets import PRIVATE_BYTES_MAX, read_private
 from quorumlog.model.tls_config import TlsConfig
 
 SYSTEM_CA: Final = "system"
 """In place of a file of authorities: those that this machine trusts."""
-FORBIDDEN_BITS: Final = 0o077
-"""Of the mode of a file with a private key: nobody but its owner may do anything with it."""
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
@@ -88,24 +85,6 @@ def peer_context(config: TlsConfig) -> ssl.SSLContext:
     return context
 
 
-def check_key_file(path: str) -> None:
-    """Raise `ConfigError`, with what to do, unless only its owner may use a file with a key."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise ConfigError(f"cannot read the key {path}: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"cannot use the key {path}: it is no regular file")
-    if found.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(f"cannot use the key {path}: it belongs to another user; chown it")
-    if found.st_mode & FORBIDDEN_BITS:
-        mode = stat.S_IMODE(found.st_mode)
-        raise ConfigError(
-            f"cannot use the key {path}: others may read or change it (mode {mode:04o}); run "
-            f"chmod 600 {path}"
-        )
-
-
 def _context(protocol: int, min_version: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = _VERSIONS[min_version]
@@ -114,7 +93,7 @@ def _context(protocol: int, min_version: str) -> ssl.SSLContext:
 
 
 def _load_key(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    check_key_file(key)
+    read_private(key, "key", PRIVATE_BYTES_MAX)
     _check_certificates("certificate", certificate)
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
