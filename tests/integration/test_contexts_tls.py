@@ -16,10 +16,12 @@ from quorumlog.client import Client, Context, Security, SyncClient, SyncConsumer
 from quorumlog.client.contexts import Access
 from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.local.ports import free_ports
+from quorumlog.machine.cluster.sinks import attempt_id
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
-from quorumlog.model.errors import LoginError, NetworkError, RequestError
+from quorumlog.model.errors import LoginError, NetworkError, RemoteProtocolError, RequestError
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.service.served_node import ServedNode
+from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
 from quorumlog.spark.source.clusters import RemoteCluster, check_cluster, client_for
 from quorumlog.spark.topics.part import EARLIEST, Part
 from quorumlog.spark.topics.remote_brokers import brokers_for
@@ -121,6 +123,27 @@ def test_sparks_readers_speak_tls_where_they_run(prod, pki, node):
     assert brokers.existing([part]) == {part}
     assert brokers.offsets({part: EARLIEST}, reads_committed=True) == {part: 0}
     brokers.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "keys", "said"),
+    [
+        ("", {}, "asks for a certificate, and none was given"),
+        ("alice", {"cluster_id": OTHER_CLUSTER_ID}, f"not of cluster {OTHER_CLUSTER_ID}"),
+    ],
+)
+def test_certificates_that_do_not_fit_end_a_job_of_spark_at_once(pki, node, user, keys, said):
+    """They are not tried again until the time is over, here an hour."""
+    where = Access(given=context_of(pki, node, user, **keys))
+    brokers = brokers_for(where, 3_600_000, "test")
+    with pytest.raises(RemoteProtocolError, match=f"{node.kafka_listen} .*{said}"):
+        brokers.topics()
+    brokers.close()
+    with (
+        SinkCoordinator(where, 3_600_000) as coordinator,
+        pytest.raises(NetworkError, match=f"{node.kafka_listen}: .*{said}"),
+    ):
+        coordinator.join(SinkBatch("sink", "run", 0), attempt_id("sink", "a"))
 
 
 def test_two_users_share_no_connection(pki, node):

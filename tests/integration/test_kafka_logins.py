@@ -18,10 +18,17 @@ from certificates import Authority
 from login_access import Issuer
 from login_cluster import SECONDS, login_node
 from quorumlog.auth.sasl import Reason
+from quorumlog.client.contexts import Access, Context
+from quorumlog.client.kafka_security import kafka_python_settings, librdkafka_settings
 from quorumlog.kafka.frames import LOGIN_FRAME_BYTES_MAX
+from quorumlog.machine.cluster.sinks import attempt_id
+from quorumlog.model.errors import LoginError
 from quorumlog.model.limits import Limits
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.node.node import wall_ms
+from quorumlog.spark.access import open_brokers
+from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
+from quorumlog.spark.topics.remote_brokers import RemoteBrokers
 
 ALL = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
 SCRAM = ALL[:2]
@@ -208,6 +215,101 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
     assert "Unknown user" not in told
     assert plain.counters.accepted == accepted
     assert sum(plain.counters.refused.values()) > refused
+
+
+# -- by a context: commands and Spark -----------------------------------------------------
+
+
+@pytest.fixture(params=ALL)
+def context(request, secured, authority, issuer, tmp_path):
+    """A context for each mechanism, with its secret in a file."""
+    file = tmp_path / "secret"
+    is_token = request.param == "OAUTHBEARER"
+    file.write_text(f"{issuer.token(sub='carol') if is_token else USERS['alice']}\n")
+    file.chmod(0o600)
+    return Context(
+        servers=secured.address,
+        kafka=secured.kafka,
+        ca=str(authority.file),
+        mechanism=request.param,
+        **(
+            {"token_file": str(file)} if is_token else {"user": "alice", "password_file": str(file)}
+        ),
+    )
+
+
+def logged_in(node):
+    """Return whether somebody who is connected has logged in."""
+    return set(node.connections()) & {"User:alice", "User:carol"}
+
+
+def test_commands_log_in_by_each_mechanism(context, secured):
+    admin = kafka.KafkaAdminClient(
+        bootstrap_servers=context.kafka, **kafka_python_settings(context.open().security)
+    )
+    assert admin.list_topics() is not None
+    assert logged_in(secured)
+    admin.close()
+
+
+def test_librdkafka_logs_in_by_each_mechanism(context):
+    settings = librdkafka_settings(context.open().security)
+    client = confluent_kafka.Producer({"bootstrap.servers": context.kafka, **settings})
+    client.poll(0)  # asks for a token
+    assert client.list_topics(timeout=SECONDS).brokers
+
+
+def test_sparks_readers_and_sinks_log_in_by_each_mechanism(context, secured):
+    where = Access(given=context)
+    brokers = RemoteBrokers(open_brokers(where), SECONDS * 1_000, "test")
+    assert isinstance(brokers.topics(), dict)
+    assert logged_in(secured)
+    brokers.close()
+    with SinkCoordinator(where, SECONDS * 1_000) as coordinator:
+        assert (
+            coordinator.join(SinkBatch("sink", "run", 0), attempt_id("sink", "a")).last_batch == -1
+        )
+        assert logged_in(secured)
+
+
+def test_a_refused_login_ends_a_job_of_spark_at_once(secured, authority, tmp_path):
+    (tmp_path / "pw").write_text("wrong")
+    (tmp_path / "pw").chmod(0o600)
+    where = Access(
+        given=Context(
+            kafka=secured.kafka,
+            ca=str(authority.file),
+            user="nobody",
+            password_file=str(tmp_path / "pw"),
+        )
+    )
+    refused = sum(secured.counters.refused.values())
+    brokers = RemoteBrokers(open_brokers(where), SECONDS * 1_000, "test")
+    with pytest.raises(LoginError, match=f"{secured.kafka}: login of nobody by SCRAM.*login refus"):
+        brokers.topics()
+    brokers.close()
+    with (
+        SinkCoordinator(where, SECONDS * 1_000) as coordinator,
+        pytest.raises(LoginError, match="login of nobody by SCRAM-SHA-256: login refused"),
+    ):
+        coordinator.join(SinkBatch("sink", "run", 0), attempt_id("sink", "a"))
+    assert sum(secured.counters.refused.values()) == refused + 2
+
+
+def test_a_client_logs_in_with_the_token_that_its_file_has_then(
+    secured, authority, issuer, tmp_path
+):
+    """The first one has expired when the second connection is made."""
+    file = tmp_path / "token"
+    file.write_text(issuer.token(sub="carol", exp=wall_ms() / 1000 - 60))
+    file.chmod(0o600)
+    context = Context(kafka=secured.kafka, ca=str(authority.file), token_file=str(file))
+    brokers = RemoteBrokers(open_brokers(Access(given=context)), SECONDS * 1_000, "test")
+    with pytest.raises(LoginError):
+        brokers.topics()
+    file.write_text(issuer.token(sub="carol"))
+    assert isinstance(brokers.topics(), dict)
+    brokers.close()
 
 
 # -- byte by byte -------------------------------------------------------------------------

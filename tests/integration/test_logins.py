@@ -215,7 +215,7 @@ async def test_where_a_login_is_optional_a_client_may_log_in_or_not(optional):
 
 async def test_a_salted_password_is_computed_once(plain, monkeypatch):
     login, calls = LoginOfClient(Credentials(**BOB)), []
-    from quorumlog.client import login as module  # noqa: PLC0415
+    from quorumlog.client import login_steps as module  # noqa: PLC0415
 
     real = module.hashlib.pbkdf2_hmac
     counted = lambda *given: calls.append(given) or real(*given)  # noqa: E731

@@ -13,7 +13,6 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.target import find_access, find_servers
 from quorumlog.client.contexts import Access, Context, read_contexts
 from quorumlog.client.kafka_security import secured
-from quorumlog.model.errors import ConfigError
 
 CANARY = "canary-7f3a"
 
@@ -147,7 +146,7 @@ def test_no_command_shows_a_secret(path, password, capsys, caplog, monkeypatch):
             left, right = socket.socketpair()
             right.close()
             secured(left, "127.0.0.1", find_servers(None, None, name).security)
-        except ConfigError as error:
+        except OSError as error:
             trace = traceback.TracebackException.from_exception(error, capture_locals=True)
             shown += trace.format()
     printed = capsys.readouterr()

@@ -2,9 +2,12 @@
 
 import os
 import pickle
+import time
 import traceback
 
+import jwt
 import pytest
+from kafka.net.sasl.oauth import SaslMechanismOAuth
 
 from quorumlog.client import Client, Context, Secret, Security, find_context
 from quorumlog.client.contexts import (
@@ -14,6 +17,7 @@ from quorumlog.client.contexts import (
     read_contexts,
     without_passwords,
 )
+from quorumlog.client.kafka_security import kafka_python_settings, librdkafka_settings
 from quorumlog.model.errors import ConfigError
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -258,6 +262,39 @@ def test_secrets_are_read_from_files(tmp_path):
     assert by_token.token.reveal() == f"token-{CANARY}"
     assert by_token.mechanism == "OAUTHBEARER"
     assert CANARY not in repr((by_word, by_token))
+
+
+def test_a_token_is_the_one_that_the_file_has_when_it_is_needed(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("one\n")
+    path.chmod(0o600)
+    security = Context(token_file=str(path)).open().security
+    provider = kafka_python_settings(security)["sasl_oauth_token_provider"]
+    newest = librdkafka_settings(security)["oauth_cb"]
+    path.write_text("two\n")
+    assert security.token.reveal() == "two"
+    assert SaslMechanismOAuth(sasl_oauth_token_provider=provider).auth_bytes() == (
+        b"n,,\x01auth=Bearer two\x01\x01"
+    )
+    assert newest("")[0] == "two"
+    assert security == Context(token_file=str(path)).open().security
+    path.unlink()
+    with pytest.raises(ConfigError, match=f"token file {path} cannot be read: No such file"):
+        newest("")
+    with pytest.raises(ConfigError, match=f"token file {path} cannot be read: No such file"):
+        Context(token_file=str(path)).open()
+
+
+@pytest.mark.parametrize("claims", [{"exp": 2_000_000_000}, {"exp": 2_000_000_000.5}])
+def test_librdkafka_is_told_how_long_a_token_holds(claims):
+    token = Secret(jwt.encode(claims, "k" * 64, "HS256"))
+    assert librdkafka_settings(Security(token=token))["oauth_cb"]("")[1] == claims["exp"]
+
+
+@pytest.mark.parametrize("token", ["opaque", "a.b.c", "a.!.c", jwt.encode({}, "k" * 64, "HS256")])
+def test_a_token_that_does_not_say_how_long_it_holds_is_asked_for_again(token):
+    settings = librdkafka_settings(Security(token=Secret(token)))
+    assert time.time() < settings["oauth_cb"]("")[1] < time.time() + 4_000
 
 
 def test_a_password_that_is_in_no_file_is_asked_for():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quorumlog.client.login import LoginOfClient
+from quorumlog.client.login_steps import LOGIN_TIMEOUT_S
 from quorumlog.client.silence_watch import SilenceWatch
 from quorumlog.log_events import reason_of
 from quorumlog.model.block import Buffer
@@ -34,8 +35,6 @@ from quorumlog.wire.frame import Frame, RefusedFrame
 from quorumlog.wire.joined import split
 from quorumlog.wire.versions import stating_versions
 
-LOGIN_TIMEOUT_S = 12.0
-"""Time for a login, in seconds: a node holds the answer to one that it refuses back for up to 8."""
 NAME_SHARE = 2
 """A lookup takes at most this share (1/2) of the time to connect; then an older result is used."""
 

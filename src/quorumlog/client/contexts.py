@@ -20,6 +20,7 @@ from quorumlog.model.errors import ConfigError
 from quorumlog.model.secrets import (
     PRIVATE_BYTES_MAX,
     Secret,
+    SecretFile,
     check_private,
     read_own,
     secret_from_environment,
@@ -68,7 +69,7 @@ class Context(
             and `user`.
         password_file: file with the user's password.
         password_env: variable of the environment that has it instead.
-        token_file: file with a token of OAUTHBEARER.
+        token_file: file with a token of OAUTHBEARER, which is read again for each login.
     """
 
     servers: str = ""
@@ -103,7 +104,9 @@ class Context(
             return None
         if self.password_file and self.password_env:
             raise ConfigError("passwordFile and passwordEnv are given: one of them is enough")
-        token = secret_from_file(self.token_file, "token file") if self.token_file else None
+        token = SecretFile(self.token_file, "token file") if self.token_file else None
+        if token is not None:
+            token.reveal()  # its errors come now, not at the first login
         password: Secret | None = None
         if self.password_file:
             password = secret_from_file(self.password_file, "password file")

@@ -1,18 +1,26 @@
 """The same `Security` for Kafka's clients: settings of librdkafka and kafka-python, and sockets."""
 
+import base64
+import binascii
 import socket
 import ssl
 import time
 from typing import Any, Final
 
+import msgspec
+
+from quorumlog.client.kafka_login import log_in
+from quorumlog.client.login_steps import LOGIN_TIMEOUT_S, Text
 from quorumlog.client.outgoing_tls import check_server, outgoing_tls
 from quorumlog.client.security import SYSTEM_CA, Security
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
-from quorumlog.transport.tls_words import TlsError, in_words
+from quorumlog.transport.tls_words import CUT_OFF, TlsError, in_words
 
 TOKEN_S: Final = 3_600.0
-"""For so long librdkafka takes a token for valid before it asks for it again; the brokers say when
-it has expired."""
+"""For so long librdkafka takes a token for valid that does not say how long it is, before it asks
+for it again; the brokers say when it has expired."""
+_CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
+"""Errors of TLS for which nobody gave a reason: the other side may have been killed."""
 
 
 def _check_names(security: Security) -> None:
@@ -27,7 +35,7 @@ def _check_names(security: Security) -> None:
 def librdkafka_settings(security: Security | None) -> dict[str, Any]:
     """Return what librdkafka is told, its secrets included; nothing for plain.
 
-    Raises `ConfigError`.
+    It does not check `cluster_id`. Raises `ConfigError`.
     """
     if security is None:
         return {}
@@ -51,12 +59,36 @@ def librdkafka_settings(security: Security | None) -> dict[str, Any]:
         found["sasl.password"] = security.password.reveal()
     if security.token is not None:
         token = security.token
-        found["oauth_cb"] = lambda _config: (token.reveal(), time.time() + TOKEN_S)
+
+        def newest(_config: str) -> tuple[str, float]:
+            text = token.reveal()
+            return text, _expiry_of(text) or time.time() + TOKEN_S
+
+        found["oauth_cb"] = newest
     return found
 
 
+class _Claims(msgspec.Struct):
+    """What is read of a token here; `exp`: Unix time, in seconds, until which it holds."""
+
+    exp: float = 0
+
+
+def _expiry_of(token: str) -> float:
+    """Return until when a token says that it holds; 0 if it does not say it (it is no JWT)."""
+    payload = token.split(".")[1] if token.count(".") == 2 else ""
+    try:
+        raw = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        return msgspec.json.decode(raw, type=_Claims).exp
+    except (binascii.Error, ValueError):  # msgspec's errors are ValueErrors, too
+        return 0
+
+
 def kafka_python_settings(security: Security | None) -> dict[str, Any]:
-    """Return what kafka-python is told, its secrets included; nothing for plain."""
+    """Return what kafka-python is told, its secrets included; nothing for plain.
+
+    It does not check `cluster_id`. Raises `ConfigError`.
+    """
     if security is None:
         return {}
     _check_names(security)
@@ -71,47 +103,65 @@ def kafka_python_settings(security: Security | None) -> dict[str, Any]:
         found["sasl_plain_username"] = security.user
         found["sasl_plain_password"] = security.password.reveal()
     if security.token is not None:
-        found["sasl_oauth_token_provider"] = _TokenProvider(security)
+        found["sasl_oauth_token_provider"] = _token_provider(security.token)
     return found
 
 
-class _TokenProvider:
-    """What kafka-python asks for a token; it has `token` and `extensions`."""
+def _token_provider(token: Text) -> Any:
+    """Return what kafka-python asks for a token at each login: it takes its own kind only."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider  # noqa: PLC0415  (loaded by need)
 
-    def __init__(self, security: Security) -> None:
-        self._security = security
+    class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return token.reveal()
 
-    def token(self) -> str:
-        return self._security.token.reveal() if self._security.token is not None else ""
-
-    def extensions(self) -> dict[str, str]:
-        return {}
+    return TokenProvider()
 
 
 def secured(plain: socket.socket, host: str, security: Security | None) -> socket.socket:
-    """Return a connected socket that speaks TLS; the same one without `security`.
+    """Return a connected socket that speaks TLS, logged in; the same one without `security`.
 
-    If that fails, it is closed. Raises `TlsError` (an `OSError`) saying why, `ConfigError`.
+    If that fails, it is closed. Raises `TlsError` (an `OSError`) saying why, if trying again would
+    not help; other `OSError`s if the connection breaks; `LoginError` if the login is refused;
+    `ConfigError`.
     """
     if security is None:
         return plain
+    made = plain
     try:
-        if security.mechanism:
-            raise ConfigError(
-                f"a login by {security.mechanism} is not known to readers of topics; show who you "
-                "are by certificate and key instead"
-            )
         tls = outgoing_tls(security).to(host)
         made = tls.context.wrap_socket(plain, server_hostname=tls.server_hostname)
-        plain = made
         check_server(security.cluster_id, made.getpeercert() or {})
-    except ssl.SSLError as error:
-        plain.close()
-        raise TlsError(in_words(error, security.certificate, time.time())) from None
+        if security.mechanism:
+            timeout_s = made.gettimeout()
+            made.settimeout(LOGIN_TIMEOUT_S)
+            log_in(made, security)
+            made.settimeout(timeout_s)
+    except OSError as error:
+        made.close()
+        raise in_words_of_tls(error, security) from None
     except RemoteProtocolError as error:
-        plain.close()
+        made.close()
         raise TlsError(str(error)) from None
     except BaseException:
-        plain.close()
+        made.close()
         raise
     return made
+
+
+def is_final(error: Exception) -> bool:
+    """Whether an error of `secured` or `in_words_of_tls` would be the same the next time."""
+    return isinstance(error, TlsError)
+
+
+def in_words_of_tls(error: OSError, security: Security | None) -> OSError:
+    """Return an error of a connection that `secured` has made, in words.
+
+    It is final if the other side says that it does not accept what it was shown, which TLS 1.3 has
+    it say after the handshake.
+    """
+    if security is None or not isinstance(error, ssl.SSLError):
+        return error
+    if isinstance(error, _CUT_OFF):
+        return ConnectionResetError(CUT_OFF)
+    return TlsError(in_words(error, security.certificate, time.time()))

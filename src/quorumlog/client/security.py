@@ -8,7 +8,7 @@ import msgspec
 
 from quorumlog.client.options import shown
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.secrets import Secret
+from quorumlog.model.secrets import Secret, SecretFile
 
 SYSTEM_CA: Final = "system"
 """Stands for the certificate authorities that the machine trusts."""
@@ -38,7 +38,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
             PLAIN, or OAUTHBEARER (the default with a token). "": by the certificate, or not at all.
         user: name of the user; with a token this is what the token says.
         password: the user's password.
-        token: a token of OAUTHBEARER (RFC 7628).
+        token: a token of OAUTHBEARER (RFC 7628), or the file that has it at each login.
 
     Raises:
         ConfigError: an attribute has a wrong type or value, or needs another one.
@@ -52,14 +52,15 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: str = ""
     user: str = ""
     password: Secret | None = None
-    token: Secret | None = None
+    token: Secret | SecretFile | None = None
 
     def __post_init__(self) -> None:
         for name in ("ca", "certificate", "key", "cluster_id", "mechanism", "user"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} is a str, not {shown(getattr(self, name))}")
-        for name in ("password", "token"):
-            if not isinstance(getattr(self, name), Secret | None):  # it is shown by nothing
+        kinds = {"password": Secret | None, "token": Secret | SecretFile | None}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):  # it is shown by nothing
                 raise ConfigError(f"{name} is a Secret, such as Secret(text), or None")
         self._check_certificates()
         if not self.mechanism and (self.password or self.token):

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from quorumlog.model.errors import ConfigError
 
 SECRET_BYTES_MAX: Final = 64 * 1024
@@ -80,6 +82,20 @@ def secret_from_file(path: str | Path, what: str) -> Secret:
             raw = raw[: -len(end)]
             break
     return _secret_of(raw, f"{what} {path}")
+
+
+class SecretFile(msgspec.Struct, frozen=True):
+    """A secret that is in a file, and may be another one there each time.
+
+    What renews tokens moves a new file to the path of the old one. Only the path is kept.
+    """
+
+    path: str
+    what: str
+
+    def reveal(self) -> str:
+        """Return the secret that the file has now. Raises `ConfigError` as `secret_from_file`."""
+        return secret_from_file(self.path, self.what).reveal()
 
 
 def secret_from_environment(name: str, environment: Mapping[str, str], what: str) -> Secret:

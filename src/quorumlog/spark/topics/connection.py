@@ -9,12 +9,12 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quorumlog.client.kafka_security import secured
+from quorumlog.client.kafka_security import in_words_of_tls, is_final, secured
 from quorumlog.client.security import Security
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
-from quorumlog.model.errors import RemoteProtocolError
+from quorumlog.model.errors import LoginError, RemoteProtocolError
 from quorumlog.spark.topics.errors import PassingError
 from quorumlog.spark.topics.messages import (
     ANSWER_BYTES_MAX,
@@ -54,11 +54,13 @@ class FetchAnswer:
 class BrokerConnection:
     """A connection to `address`, opened at once; an answer that takes `timeout_s` fails.
 
-    `security`: how it is encrypted; None: not at all.
+    `security`: how it is encrypted, and who logs in; None: neither.
 
     A short request goes first, as brokers take large ones only of those who have sent one.
     All methods raise `PassingError` if the broker cannot be reached or does not answer,
-    `RemoteProtocolError` if what it says is not Kafka's protocol; the connection is of no use then.
+    `RemoteProtocolError` if what it says is not Kafka's protocol, or one of both sides does not
+    accept the other's certificate; the connection is of no use then. Making one raises `LoginError`
+    if the user is not let in, and `ConfigError` for files of no use, too.
     """
 
     def __init__(
@@ -66,13 +68,16 @@ class BrokerConnection:
     ) -> None:
         self.address = address
         self._client_id = client_id
+        self._security = security
         self._numbers = itertools.count(1)
         try:
             host, port = parse_address(address)
             plain = socket.create_connection((host, port), timeout_s)
             self._socket = secured(plain, host, security)
         except OSError as error:
-            raise self._failed(f"cannot be reached: {reason_of(error)}") from None
+            raise self._failed("cannot be reached", error) from None
+        except LoginError as error:
+            raise LoginError(f"{address}: {error}") from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.ask(ApiKey.API_VERSIONS, {})
@@ -128,7 +133,7 @@ class BrokerConnection:
         try:
             self._socket.sendall(frame)
         except OSError as error:
-            raise self._failed(f"the connection broke: {reason_of(error)}") from None
+            raise self._failed("the connection broke", error) from None
 
     def _receive(self, number: int) -> bytearray:
         """Return an answer without its size."""
@@ -151,14 +156,17 @@ class BrokerConnection:
             try:
                 count = self._socket.recv_into(view[received:])
             except OSError as error:
-                raise self._failed(f"did not answer: {reason_of(error)}") from None
+                raise self._failed("did not answer", error) from None
             if not count:
-                raise self._failed("closed the connection")
+                raise PassingError(f"{self.address} closed the connection")
             received += count
         return data
 
-    def _failed(self, text: str) -> PassingError:
-        return PassingError(f"{self.address} {text}")
+    def _failed(self, what: str, error: OSError) -> PassingError | RemoteProtocolError:
+        """Return what has gone wrong: what certificates are the reason for does not pass."""
+        said = in_words_of_tls(error, self._security)
+        kind = RemoteProtocolError if is_final(said) else PassingError
+        return kind(f"{self.address} {what}: {reason_of(said)}")
 
 
 def _read_fetch(answer: memoryview) -> FetchAnswer:

@@ -17,7 +17,7 @@ from kafka.protocol.metadata import (
     FindCoordinatorResponse,
 )
 
-from quorumlog.client.kafka_security import secured
+from quorumlog.client.kafka_security import in_words_of_tls, is_final, secured
 from quorumlog.client.security import Security
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.schemas import (
@@ -28,8 +28,10 @@ from quorumlog.kafka.schemas import (
 )
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import (
+    ConfigError,
     DeadlineExceededError,
     InternalError,
+    NetworkError,
     NotAuthorizedError,
     ProducerFencedError,
     RequestError,
@@ -37,7 +39,7 @@ from quorumlog.model.errors import (
     UnexpectedArgumentError,
     UnsupportedError,
 )
-from quorumlog.spark.access import AnyAccess, open_brokers
+from quorumlog.spark.access import AnyAccess, open_brokers, said_where
 
 RETRY_S: Final = 0.05
 """Pause before a request that was not answered, or not by the coordinator, is sent again."""
@@ -106,9 +108,11 @@ class _Connection:
         self, address: tuple[str, int], timeout_s: float, security: Security | None
     ) -> None:
         self.address = address
+        self._security = security
         self._number = 0
         plain = socket.create_connection(address, min(timeout_s, CONNECT_S))
-        self._socket = secured(plain, address[0], security)
+        with said_where():
+            self._socket = secured(plain, address[0], security)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             found = self.ask(
@@ -131,6 +135,12 @@ class _Connection:
 
     def ask(self, request: Any, response: Any, timeout_s: float) -> Any:
         """Send a request and return its answer. Raises `OSError`, or `ValueError` for nonsense."""
+        try:
+            return self._answer_to(request, response, timeout_s)
+        except OSError as error:
+            raise in_words_of_tls(error, self._security) from None
+
+    def _answer_to(self, request: Any, response: Any, timeout_s: float) -> Any:
         self._number += 1
         self._socket.settimeout(max(0.001, timeout_s))
         request.with_header(correlation_id=self._number, client_id="quorumlog-spark")
@@ -230,6 +240,8 @@ class SinkCoordinator:
             try:
                 connection = self._connected(left_s)
                 found = connection.ask(request(), response, min(left_s, ANSWER_S))
+            except ConfigError as error:  # a file that was there before
+                raise UnexpectedArgumentError(str(error)) from None
             except (OSError, ValueError) as error:
                 why = str(error) or type(error).__name__
                 self.close()
@@ -251,10 +263,14 @@ class SinkCoordinator:
         return ",".join(f"{host}:{port}" for host, port in self._servers)
 
     def _connected(self, left_s: float) -> _Connection:
-        """Return a connection to the coordinator. Raises `OSError` if none is found."""
+        """Return a connection to the coordinator.
+
+        Raises `OSError` if none is found, `NetworkError` if certificates are why no broker is of
+        use; `LoginError` and `ConfigError`.
+        """
         if self._connection is not None:
             return self._connection
-        faults = []
+        faults, are_final = [], True
         for server in self._servers:
             try:
                 first = _Connection(server, left_s, self._security)
@@ -270,9 +286,11 @@ class SinkCoordinator:
                     self._connection = _Connection(address, left_s, self._security)
             except (OSError, ValueError) as error:
                 faults.append(f"{server[0]}:{server[1]}: {error}")
+                are_final = are_final and is_final(error)
             else:
                 return self._connection
-        raise ConnectionError("; ".join(faults))
+        text = "; ".join(faults)
+        raise NetworkError(text) if are_final else ConnectionError(text)
 
 
 def _coordinator_by(connection: _Connection, left_s: float) -> tuple[str, int]:
