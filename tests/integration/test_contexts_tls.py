@@ -21,7 +21,11 @@ from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.errors import LoginError, NetworkError, RemoteProtocolError, RequestError
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.service.served_node import ServedNode
+from quorumlog.spark.access import options_of
+from quorumlog.spark.jobs.topics.target import ConfluentTarget
 from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
+from quorumlog.spark.sink.topics.options import SERVERS, parse_topic_options
+from quorumlog.spark.sink.topics.producer import TopicProducer
 from quorumlog.spark.source.clusters import RemoteCluster, check_cluster, client_for
 from quorumlog.spark.topics.part import EARLIEST, Part
 from quorumlog.spark.topics.remote_brokers import brokers_for
@@ -144,6 +148,22 @@ def test_certificates_that_do_not_fit_end_a_job_of_spark_at_once(pki, node, user
         pytest.raises(NetworkError, match=f"{node.kafka_listen}: .*{said}"),
     ):
         coordinator.join(SinkBatch("sink", "run", 0), attempt_id("sink", "a"))
+
+
+def sink_options(where):
+    return parse_topic_options({**options_of(where, SERVERS), "topic": "spark"})
+
+
+def test_the_libraries_of_kafka_get_no_broker_of_another_cluster(pki, node):
+    """They would take each whose certificate is of the authority."""
+    where = Access(given=context_of(pki, node, cluster_id=OTHER_CLUSTER_ID))
+    said = f"{node.kafka_listen}: .*not of cluster {OTHER_CLUSTER_ID}"
+    with pytest.raises(NetworkError, match=said):
+        TopicProducer(sink_options(where), None)
+    with pytest.raises(NetworkError, match=said):
+        ConfluentTarget(where, "replay", 10_000)
+    own = Access(given=context_of(pki, node, cluster_id=CLUSTER_ID))
+    TopicProducer(sink_options(own), None).finish()
 
 
 def test_two_users_share_no_connection(pki, node):

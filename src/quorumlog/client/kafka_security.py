@@ -13,12 +13,15 @@ from quorumlog.client.kafka_login import log_in
 from quorumlog.client.login_steps import LOGIN_TIMEOUT_S, Text
 from quorumlog.client.outgoing_tls import check_server, outgoing_tls
 from quorumlog.client.security import SYSTEM_CA, Security
-from quorumlog.model.errors import ConfigError, RemoteProtocolError
+from quorumlog.model.config import parse_address
+from quorumlog.model.errors import ConfigError, NetworkError, RemoteProtocolError
 from quorumlog.transport.tls_words import CUT_OFF, TlsError, in_words
 
 TOKEN_S: Final = 3_600.0
 """For so long librdkafka takes a token for valid that does not say how long it is, before it asks
 for it again; the brokers say when it has expired."""
+CHECK_S: Final = 5.0
+"""A broker that does not answer for so long is not the one whose cluster is looked at."""
 _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
 """Errors of TLS for which nobody gave a reason: the other side may have been killed."""
 
@@ -35,7 +38,7 @@ def _check_names(security: Security) -> None:
 def librdkafka_settings(security: Security | None) -> dict[str, Any]:
     """Return what librdkafka is told, its secrets included; nothing for plain.
 
-    It does not check `cluster_id`. Raises `ConfigError`.
+    It does not know `cluster_id`: see `check_cluster`. Raises `ConfigError`.
     """
     if security is None:
         return {}
@@ -87,7 +90,7 @@ def _expiry_of(token: str) -> float:
 def kafka_python_settings(security: Security | None) -> dict[str, Any]:
     """Return what kafka-python is told, its secrets included; nothing for plain.
 
-    It does not check `cluster_id`. Raises `ConfigError`.
+    It does not know `cluster_id`: see `check_cluster`. Raises `ConfigError`.
     """
     if security is None:
         return {}
@@ -147,6 +150,29 @@ def secured(plain: socket.socket, host: str, security: Security | None) -> socke
         made.close()
         raise
     return made
+
+
+def check_cluster(brokers: str, security: Security | None) -> None:
+    """See that brokers are of the cluster of `security`, for libraries that do not check it.
+
+    The first broker that answers is asked. If none does, nothing is raised: the library will say
+    so. Raises `NetworkError` if a certificate does not fit; `ConfigError`.
+    """
+    if security is None or not security.cluster_id:
+        return
+    without_login = msgspec.structs.replace(
+        security, mechanism="", user="", password=None, token=None
+    )
+    for broker in brokers.split(","):
+        host, port = parse_address(broker)
+        try:
+            plain = socket.create_connection((host, port), CHECK_S)
+            secured(plain, host, without_login).close()
+        except TlsError as error:
+            raise NetworkError(f"{broker}: {error}") from None
+        except OSError:
+            continue
+        return
 
 
 def is_final(error: Exception) -> bool:

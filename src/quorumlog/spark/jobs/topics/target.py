@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from quorumlog.client.kafka_security import librdkafka_settings
+from quorumlog.client.kafka_security import check_cluster, librdkafka_settings
 from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX, FRAME_BYTES_MAX
 from quorumlog.model.errors import NetworkError
 from quorumlog.model.topic_configs import MESSAGE_BYTES_MAX
@@ -137,6 +137,7 @@ class ConfluentTarget:
         self._refused: list[Any] = []
         """Why records of the transaction were not delivered, each with the message."""
         cluster = open_brokers(servers)
+        check_cluster(cluster.kafka, cluster.security)
         common = {
             "bootstrap.servers": cluster.kafka,
             **_LIBRDKAFKA,

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from quorumlog.client.kafka_security import check_cluster
 from quorumlog.model.errors import (
     DeadlineExceededError,
     RequestError,
@@ -16,6 +17,7 @@ from quorumlog.model.errors import (
     UnsupportedError,
 )
 from quorumlog.model.wording import counted
+from quorumlog.spark.access import open_brokers, said_where
 from quorumlog.spark.sink.topics.options import TopicWriteOptions, producer_settings
 
 ROWS_TOGETHER: Final = 1_000
@@ -54,6 +56,9 @@ class TopicProducer:
         self._options = options
         self._seconds = options.delivery_timeout_ms / 1_000
         self._failed: tuple[KafkaError, str] | None = None
+        cluster = open_brokers(options.servers)
+        with said_where():
+            check_cluster(cluster.kafka, cluster.security)
         settings = producer_settings(options, transactional_id)
         self._producer = Producer({**settings, "on_delivery": self._refused})
         self._partitions: dict[str, int] = {}
