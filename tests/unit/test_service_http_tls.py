@@ -197,7 +197,8 @@ def test_a_newer_certificate_counts_for_the_next_connection(opened, authority):
     port._server.tls.current = type(before)(
         TlsConfig(certificate=str(newer.certificate), key=str(newer.key), ca=str(authority.file)),
         "n0",
-        NOW_S,
+        lambda: NOW_S,
+        lambda certificate: False,
     )
     host, number = port._server.server_address
     shown = ssl.get_server_certificate((host, number))
