@@ -26,6 +26,7 @@ from quorumlog.spark.jobs.topics.target import ConfluentTarget
 from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
 from quorumlog.spark.sink.topics.options import SERVERS, parse_topic_options
 from quorumlog.spark.sink.topics.producer import TopicProducer
+from quorumlog.spark.source import clusters
 from quorumlog.spark.source.clusters import RemoteCluster, check_cluster, client_for
 from quorumlog.spark.topics.part import EARLIEST, Part
 from quorumlog.spark.topics.remote_brokers import brokers_for
@@ -86,6 +87,14 @@ def context_of(pki, node, user="alice", **keys):
         **{key: str(pki.directory / name) for key, name in files.items()},
         **keys,
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spark_clients():
+    """Close what Spark's jobs keep for the next one."""
+    yield
+    while clusters._clients:
+        clusters._clients.popitem()[1].close()
 
 
 @pytest.fixture

@@ -341,7 +341,10 @@ class Raw:
 
     def answer(self):
         """Return the next frame; None: the connection was closed."""
-        size = self._file.read(4)
+        try:
+            size = self._file.read(4)
+        except ConnectionResetError:  # it was closed with a request unread
+            return None
         return self._file.read(int.from_bytes(size, "big")) if size else None
 
     def ask(self, *request):

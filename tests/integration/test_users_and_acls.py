@@ -157,7 +157,8 @@ def test_users_are_administered_by_the_command(run, cluster, tmp_path):
     status, _, err = run("user", "passwd", "alice", "--password-file", str(file))
     assert (status, err) == (
         1,
-        f"quorumlog: others may read or change the password in {file}: run chmod 600 {file}\n",
+        f"quorumlog: password file {file} can be used by others than its owner (rights 0644): "
+        f"chmod 600 {file}\n",
     )
     file.chmod(0o600)
     options = ("--password-file", str(file), "--mechanism", SHA256, "--iterations", "4096")

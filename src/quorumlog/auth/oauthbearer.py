@@ -16,6 +16,7 @@ from quorumlog.auth.certificates import is_user_name
 from quorumlog.auth.sasl import Done, Failed, Reason, Step
 from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.wording import counted
 
 KEYS_MAX: Final = 64
 """Keys in a file of keys."""
@@ -56,7 +57,7 @@ def keys_of(jwks: bytes, where: str) -> list[TokenKey]:
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError):
         raise ConfigError(f"{where} is no JWKS: a JSON object with a list `keys`") from None
     if not 0 < len(entries) <= KEYS_MAX:
-        raise ConfigError(f"{where} has {len(entries)} keys; 1 to {KEYS_MAX} are taken")
+        raise ConfigError(f"{where} has {counted(len(entries), 'key')}; 1 to {KEYS_MAX} are taken")
     keys = [
         _key_of(entry, f"{where}: key number {number + 1}")
         for number, entry in enumerate(entries)

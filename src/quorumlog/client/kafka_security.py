@@ -77,12 +77,15 @@ class _Claims(msgspec.Struct):
     exp: float = 0
 
 
+_CLAIMS: Final = msgspec.json.Decoder(_Claims)
+
+
 def _expiry_of(token: str) -> float:
     """Return until when a token says that it holds; 0 if it does not say it (it is no JWT)."""
     payload = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         raw = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-        return msgspec.json.decode(raw, type=_Claims).exp
+        return _CLAIMS.decode(raw).exp
     except (binascii.Error, ValueError):  # msgspec's errors are ValueErrors, too
         return 0
 

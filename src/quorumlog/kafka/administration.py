@@ -15,7 +15,7 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.handlers.security import SCRAM_MECHANISMS
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.audit_events import acl_resource, acl_words, quota_resource
-from quorumlog.model.wording import topic_id_text
+from quorumlog.model.wording import counted, topic_id_text
 
 _TOPIC: Final = 2
 """The type of a resource that is a topic (`ConfigResource.Type` of Kafka); others are brokers."""
@@ -91,7 +91,7 @@ def _topics_to_delete(request: Any) -> Asked:
 
 def _topics_to_grow(request: Any) -> Asked:
     for one in request.topics:
-        yield f"topic:{one.name}", f"{one.count} partitions"
+        yield f"topic:{one.name}", counted(one.count, "partition")
 
 
 def _configs_to_alter(request: Any) -> Asked:
@@ -102,7 +102,7 @@ def _configs_to_alter(request: Any) -> Asked:
 
 def _records_to_delete(request: Any) -> Asked:
     for topic in request.topics:
-        yield f"topic:{topic.name}", f"records of {len(topic.partitions)} partitions"
+        yield f"topic:{topic.name}", f"records of {counted(len(topic.partitions), 'partition')}"
 
 
 def _groups_to_delete(request: Any) -> Asked:

@@ -8,6 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.wording import counted
 
 RULES_MAX: Final = 32
 RULE_LENGTH_MAX: Final = 256
@@ -99,7 +100,9 @@ def parse_principal_rule(text: str) -> PrincipalRule:
     replacement = found[2].replace("\\/", "/")
     groups = [int(number) for number in re.findall(r"\$(\d)", replacement)]
     if max(groups, default=0) > pattern.groups:
-        raise ConfigError(f"{key}: {text!r}: the pattern has {pattern.groups} groups only")
+        raise ConfigError(
+            f"{key}: {text!r}: the pattern has {counted(pattern.groups, 'group')} only"
+        )
     return PrincipalRule(pattern, replacement, found[3])
 
 
@@ -125,7 +128,7 @@ def parse_member_rule(text: str) -> MemberRule:
     pattern = compile_bounded("[tls] memberRule", text)
     if pattern.groups != 1:
         raise ConfigError(
-            f"[tls] memberRule: {text!r} has {pattern.groups} groups; it needs one, which is the "
-            r"member's id, such as DNS:([a-z0-9]+)\.log\.example"
+            f"[tls] memberRule: {text!r} has {counted(pattern.groups, 'group')}; it needs "
+            r"one, which is the member's id, such as DNS:([a-z0-9]+)\.log\.example"
         )
     return MemberRule(pattern)

@@ -13,6 +13,7 @@ from cryptography import x509
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.wording import counted
 from quorumlog.pki.check import Finding, Party, authority_of, check_parties, load_parties
 from quorumlog.pki.describe import common_name, time_problem
 from quorumlog.pki.errors import PkiError
@@ -113,7 +114,7 @@ def ask_servers(
     Raises `ConfigError` for what is no `host:port`, `PkiError` if there are too many.
     """
     if len(addresses) > SERVERS_MAX:
-        raise PkiError(f"{len(addresses)} servers are too many at once, at most {SERVERS_MAX}")
+        raise PkiError(f"{counted(len(addresses), 'server')} at once; the most are {SERVERS_MAX}")
     for address in addresses:
         parse_address(address)
     with ThreadPoolExecutor(max(1, len(addresses))) as threads:

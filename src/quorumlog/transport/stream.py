@@ -67,6 +67,14 @@ class _Pauses:
     since: float = 0.0
 
 
+@dataclass(slots=True)
+class _Times:
+    """When something last came, and until when the other side has to say who it is, in seconds."""
+
+    received_at: float = 0.0
+    introduced_by: float = 0.0
+
+
 class StreamConnection(asyncio.BufferedProtocol):
     """Either side of a connection. `decoder` makes frames of its bytes, and `_on_frame` takes each.
 
@@ -99,7 +107,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._pauses = _Pauses()
         self.answered = 0
         """Requests that succeeded: a client with any is no longer unproven."""
-        self.last_received_at = 0.0
+        self._times = _Times()
         self.bytes_in = self.bytes_out = 0
         self.remote_address = "?"
         self.identity = Identity()
@@ -108,7 +116,6 @@ class StreamConnection(asyncio.BufferedProtocol):
         """Who the other side is, also by a login: `User:alice`, `Node:n0`."""
         self.login_mechanism = ""
         """By which mechanism of SASL it has logged in here; empty: it has not."""
-        self._introduced_by = 0.0
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
 
     # -- what subclasses say ----------------------------------------------------------------
@@ -149,8 +156,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
         loop = asyncio.get_running_loop()
-        self._introduced_by = loop.time() + self._limits.handshake_ms / 1000
-        self._deadline = loop.call_at(self._introduced_by, self.close, "no handshake in time")
+        self._times.introduced_by = loop.time() + self._limits.handshake_ms / 1000
+        self._deadline = loop.call_at(self._times.introduced_by, self.close, "no handshake in time")
 
     def begin(self, transport: asyncio.Transport, identity: Identity) -> None:
         """See `SecuredProtocol`."""
@@ -172,7 +179,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.bytes_in += nbytes
         shared = self._shared
         if shared is not None:
-            self.last_received_at = shared.now()
+            self._times.received_at = shared.now()
         self._decoder.received(nbytes)
         if self._slices is not None:
             self._slices.received(nbytes, is_staging=self._decoder.is_staging)
@@ -365,7 +372,7 @@ class StreamConnection(asyncio.BufferedProtocol):
                 self.close("no login in time")
 
         self._end_deadline()
-        self._deadline = asyncio.get_running_loop().call_at(self._introduced_by, close)
+        self._deadline = asyncio.get_running_loop().call_at(self._times.introduced_by, close)
 
     def _end_deadline(self) -> None:
         deadline, self._deadline = self._deadline, None
@@ -378,6 +385,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self.principal == ANONYMOUS:
             return ""
         return BY_CERTIFICATE if self.principal == self.identity.principal else BY_LOGIN
+
+    @property
+    def last_received_at(self) -> float:
+        """When something came, by the clock of what connections share; 0: nothing has."""
+        return self._times.received_at
 
     @property
     def is_encrypted(self) -> bool:
