@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from quorumlog.log_events import EVENT_FIELDS
+from quorumlog.model.features import OWN_FEATURES
 from quorumlog.model.limits import DEFAULT_LIMITS, KIB, MIB
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.peer import Introduction, ReadIndexRequest
@@ -349,7 +350,7 @@ async def test_a_peer_is_heard_until_its_newest_control_connection_ends(linked):
 
 async def test_what_a_peer_runs_is_kept_and_said_once(linked, caplog):
     peer, watcher = linked
-    assert peer.links.spoken == {"n1": Spoken(RELEASE, WIRE_MAX, 0)}
+    assert peer.links.spoken == {"n1": Spoken(RELEASE, WIRE_MAX, OWN_FEATURES)}
     hello = peer.listener._hello
     caplog.set_level("INFO")
     for release in ("9.9", "9.9", ""):

@@ -104,10 +104,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.reason = ""
-        self._pauses = _Pauses()
+        self._pauses, self._times = _Pauses(), _Times()
         self.answered = 0
         """Requests that succeeded: a client with any is no longer unproven."""
-        self._times = _Times()
         self.bytes_in = self.bytes_out = 0
         self.remote_address = "?"
         self.identity = Identity()
@@ -394,8 +393,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     @property
     def is_encrypted(self) -> bool:
         """Whether nobody in between can read or change what is sent."""
-        stream = self._transport
-        return stream is not None and stream.get_extra_info("ssl_object") is not None
+        return self._transport is not None and bool(self._transport.get_extra_info("ssl_object"))
 
     def end_if(self, is_revoked: Callable[[Mapping[str, Any]], bool]) -> None:
         """End the connection if the other side has shown a certificate that is revoked."""

@@ -226,7 +226,8 @@ class _Production:
     def _target(self, name: str, number: int) -> _Target | Refusal:
         services, rights = self._request.context.services, self._request.context.rights
         # it may have waited: the right may have been taken away meanwhile
-        if name in self.forbidden or not rights.may_topic(Operation.WRITE, name):
+        is_judged = rights.permit is not None
+        if (is_judged and not rights.may_topic(Operation.WRITE, name)) or name in self.forbidden:
             return rights.refusal(Operation.WRITE, ResourceType.TOPIC, name)
         broker = services.broker
         partition = find_partition(broker, name, number)
