@@ -126,7 +126,7 @@ def test_a_long_subject_fits_no_rule():
         ("CN=(.*)", "neither DEFAULT nor RULE"),
         ("RULE:CN=(.*)/$1", "neither DEFAULT nor RULE"),
         ("RULE:CN=(.*/$1/", "no regular expression"),
-        ("RULE:CN=(.*)/$2/", "has 1 groups only"),
+        ("RULE:CN=(.*)/$2/", "has 1 group only"),
         ("RULE:CN=(a+)+/$1/", "repeats a group that has a repetition"),
         ("RULE:CN=((a|b*)c){3}/$1/", "repeats a group that has a repetition"),
         (f"RULE:{'a' * (RULE_LENGTH_MAX + 1)}/x/", "at most 256"),

@@ -196,12 +196,15 @@ def contexts_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Return the contexts in a file; none if it is not there. Paths in it become absolute.
+    """Return the contexts in a file; none if it is not there, or the null device, which is how to
+    say that there are none. Paths in the file become absolute.
 
     Raises `ConfigError` with the file, the key and what is wrong, also for a file that others than
     its user and root can change: they could name another cluster, and other authorities. One that
     names secrets must not be read by others either.
     """
+    if str(path) == os.devnull:
+        return Contexts(path)
     try:
         raw, rights = read_own(path, "contexts", PRIVATE_BYTES_MAX)
     except FileNotFoundError:

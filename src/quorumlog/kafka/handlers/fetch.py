@@ -134,7 +134,9 @@ class _Fetching:
             topic = broker.topics.get(asked.name or "")
             unknown, named = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, repr(asked.name)
         name = named if topic is None else topic.name
-        forbidden = self._forbidden(asked, None if topic is None else topic.name)
+        forbidden = None
+        if self._request.context.rights.permit is not None:
+            forbidden = self._forbidden(asked, None if topic is None else topic.name)
         if topic is not None and forbidden is None:
             self._request.context.accessed((name,), "Read")
         for one in partitions:
