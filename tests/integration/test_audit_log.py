@@ -132,7 +132,7 @@ def test_what_was_administered_has_a_line_each(directory):
         ("Create", "topic:orders", "CREATE_TOPICS", "TOPIC_ALREADY_EXISTS"),
         ("Alter", "topic:orders", "CREATE_PARTITIONS 2 partitions", ""),
         ("AlterConfigs", "topic:orders", "INCREMENTAL_ALTER_CONFIGS retention.ms", ""),
-        ("Delete", "topic:orders", "DELETE_RECORDS records of 1 partitions", ""),
+        ("Delete", "topic:orders", "DELETE_RECORDS records of 1 partition", ""),
         ("Delete", "consumer-group:readers", "DELETE_GROUPS", ""),
         ("Delete", "topic:orders", "DELETE_TOPICS", ""),
         ("Create", "group:made", f"CreateGroup {peers} {keys}", ""),
