@@ -157,7 +157,7 @@ def is_own_password(request: base.Request, principal: str, mechanism: str) -> bo
     """Whether a user does nothing but change the own password, for which no right is needed.
 
     Who has logged in by `mechanism` has to have shown the present one. A certificate or a token,
-    which are valid for a time, would become a password for good; a user who has none yet does not
+    which are valid for a time, would become a lasting password; a user who has none yet does not
     make one so. More than `OWN_ITERATIONS_MAX` take the right to alter the cluster: with PLAIN
     each login costs the node their time.
     """

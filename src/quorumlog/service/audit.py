@@ -3,7 +3,7 @@
 A thread of its own writes, so that a disk that is full, slow or failing stops nothing else. What
 waits for it is bounded. Refusals, accesses to data and what failed may be many: the first of a kind
 has a line at once, and all that follow within a minute have one together, with their number. Only
-so many kinds are told apart of one client, so nobody pushes the lines of others out of the files.
+64 kinds are told apart of one client, so nobody pushes the lines of others out of the files.
 In half of the room nothing but administration may wait; if even that is full, administration is
 refused (`Audit.has_room`), so nothing is administered unseen.
 """
@@ -239,7 +239,7 @@ class AuditLog:
             )
 
     def _run(self) -> None:
-        added, synced_at = 0, float("-inf")  # of `_lines` so many were added, and not synced yet
+        added, synced_at = 0, float("-inf")  # of `_lines` this many were added, and not synced yet
         is_ending = False
         while not is_ending:
             with self._changed:

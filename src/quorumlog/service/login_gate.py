@@ -1,4 +1,4 @@
-"""The door of a client's connection: who has to log in does so before anything else."""
+"""What stands before a client's requests: who has to log in does so before anything else."""
 
 from typing import Final
 
