@@ -81,7 +81,7 @@ def ask(rights, topics):
     lines = SimpleNamespace(warn=lambda *args, **fields: None)
     services = SimpleNamespace(broker=broker, encoded_topics=EncodedTopics(broker), lines=lines)
     permit = rights.permit("User:alice")
-    context = RequestContext(services, HEADER, "h:1", None, None, Rights(permit))
+    context = RequestContext(services, HEADER, "h:1", None, rights=Rights(permit))
     request = SimpleNamespace(
         topics=topics,
         allow_auto_topic_creation=False,

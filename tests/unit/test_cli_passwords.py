@@ -11,8 +11,8 @@ import pytest
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.passwords import new_password
 from quorumlog.client.contexts import NEW_PASSWORD_VARIABLE as VARIABLE
+from quorumlog.client.secret_sources import secret_from_file
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.secrets import secret_from_file
 
 
 @pytest.fixture

@@ -9,14 +9,10 @@ import msgspec
 import pytest
 
 from quorumlog.client import Security
+from quorumlog.client.secret_sources import secret_from_environment, secret_from_file
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.secrets import (
-    SECRET_BYTES_MAX,
-    Secret,
-    read_private,
-    secret_from_environment,
-    secret_from_file,
-)
+from quorumlog.model.secrets import SECRET_BYTES_MAX, Secret
+from quorumlog.transport.private_files import read_private
 
 CANARY = "canary-7f3a"
 

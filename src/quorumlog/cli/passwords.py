@@ -10,7 +10,8 @@ import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.client.contexts import NEW_PASSWORD_VARIABLE
-from quorumlog.model.secrets import SECRET_BYTES_MAX, secret_from_environment, secret_from_file
+from quorumlog.client.secret_sources import secret_from_environment, secret_from_file
+from quorumlog.model.secrets import SECRET_BYTES_MAX
 
 PasswordFile = Annotated[
     Path | None,

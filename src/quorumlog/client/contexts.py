@@ -13,20 +13,14 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from quorumlog.client import options
+from quorumlog.client.secret_sources import SecretFile, secret_from_environment, secret_from_file
 from quorumlog.client.security import SYSTEM_CA, Security
 from quorumlog.model.config import check_name, parse_address
 from quorumlog.model.config_keys import quotes_advice, unknown_key, wrong_value
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.secrets import (
-    PRIVATE_BYTES_MAX,
-    Secret,
-    SecretFile,
-    check_private,
-    read_own,
-    secret_from_environment,
-    secret_from_file,
-)
+from quorumlog.model.secrets import Secret
 from quorumlog.model.wording import there_is_no
+from quorumlog.transport.private_files import PRIVATE_BYTES_MAX, check_private, read_own
 
 CONTEXT_VARIABLE: Final = "QUORUMLOG_CONTEXT"
 SERVERS_VARIABLE: Final = "QUORUMLOG_SERVERS"

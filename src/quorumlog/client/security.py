@@ -7,8 +7,9 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from quorumlog.client.options import shown
+from quorumlog.client.secret_sources import SecretFile
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.secrets import Secret, SecretFile
+from quorumlog.model.secrets import Secret
 
 SYSTEM_CA: Final = "system"
 """Stands for the certificate authorities that the machine trusts."""

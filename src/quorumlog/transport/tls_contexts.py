@@ -11,8 +11,8 @@ from typing import Final
 
 from quorumlog.log_events import reason_of
 from quorumlog.model.errors import ConfigError
-from quorumlog.model.secrets import PRIVATE_BYTES_MAX, read_private
 from quorumlog.model.tls_config import TlsConfig
+from quorumlog.transport.private_files import PRIVATE_BYTES_MAX, read_private
 
 SYSTEM_CA: Final = "system"
 """In place of a file of authorities: those that this machine trusts."""
