@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from quorumlog.sim.broker_cluster import BrokerCluster
-from quorumlog.sim.environment_faults import ROOM_BYTES, EnvironmentFaults
+from quorumlog.sim.disk import DISK_BYTES
+from quorumlog.sim.environment_faults import EnvironmentFaults
 from quorumlog.sim.group_cluster import GroupCluster
 
 
@@ -127,7 +128,7 @@ def test_in_the_end_everything_is_healed(cluster, faults):
     assert not cluster.one_way
     assert not cluster.severed
     for node in cluster.nodes.values():
-        assert node.files.total_bytes == ROOM_BYTES
+        assert node.files.total_bytes == DISK_BYTES
         assert node.clock.rate == 1.0
         assert not node.is_paused
         before_ms = node.clock.now_ms

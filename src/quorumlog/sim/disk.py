@@ -21,6 +21,8 @@ from quorumlog.sim.content import PAGE_BYTES, SECTOR_BYTES, Content, Survival, S
 from quorumlog.sim.names import Change, Directory, Names, Node, Obstacle
 from quorumlog.storage.files.os_files import DANGLING_LINK, Space, not_a_file, storage_error
 
+DISK_BYTES: Final = 1 << 40
+"""Room of a disk that nobody has filled."""
 NEW_FILE_BYTES: Final = 4_096
 """Room that must be free for a new file."""
 
@@ -148,7 +150,7 @@ class SimulatedFileSystem:
         self,
         random: Random,
         *,
-        total_bytes: int = 1 << 40,
+        total_bytes: int = DISK_BYTES,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.random = random

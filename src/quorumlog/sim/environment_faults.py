@@ -10,7 +10,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from quorumlog.sim.disk import SimulatedFileSystem
+from quorumlog.sim.disk import DISK_BYTES, SimulatedFileSystem
 from quorumlog.sim.faults import CLOCK_RATES, CLOCK_STEPS_MS
 from quorumlog.sim.group_cluster import GroupCluster
 from quorumlog.sim.group_node import GroupNode
@@ -21,7 +21,6 @@ CHOSEN: Final = 0.5
 KINDS_ON: Final = 0.4
 PAUSES_MS: Final = ((100, 1_500), (300, 4_000))
 """From one fault to the next; each run has one of these ranges."""
-ROOM_BYTES: Final = 1 << 40
 LEFT_BYTES: Final = (0, 8_192, 40_960)
 """What a full disk has left."""
 FULL_MS: Final = (500, 5_000)
@@ -191,4 +190,4 @@ class EnvironmentFaults:
 
 
 def _free(files: SimulatedFileSystem) -> None:
-    files.total_bytes = ROOM_BYTES
+    files.total_bytes = DISK_BYTES

@@ -17,6 +17,7 @@ from quorumlog.raft.events import (
 )
 from quorumlog.raft.quorum import has_quorum
 from quorumlog.sim.cluster import DATA_FILE_BYTES, SimulatedCluster
+from quorumlog.sim.disk import DISK_BYTES
 from quorumlog.sim.emptied_disks import EmptiedDisks
 from quorumlog.sim.node import SimulatedNode
 from quorumlog.sim.process import DIRECTORY
@@ -126,7 +127,7 @@ class Faults:
             node.resume()
             node.slow, node.stalled_until_us = 1, 0
             node.clock.run_at(1.0)
-            node.files.total_bytes = 1 << 40
+            node.files.total_bytes = DISK_BYTES
             node.files.crash_at = None
             node.files.forgive()
             if not node.is_up and (node.life or node.node_id in cluster.founders):
@@ -307,7 +308,7 @@ class Faults:
         files.total_bytes = files.total_bytes - files.free_bytes + left
 
         def free() -> None:
-            files.total_bytes = 1 << 40
+            files.total_bytes = DISK_BYTES
             self.start_node(node)
 
         self._after((500, 6_000), free)

@@ -14,7 +14,7 @@ from quorumlog.node.replica.replica import Replica
 from quorumlog.node.turn import Turn
 from quorumlog.sim.checked_turns import CheckedTurns
 from quorumlog.sim.clock import Clock
-from quorumlog.sim.disk import SimulatedCrash, SimulatedFileSystem
+from quorumlog.sim.disk import DISK_BYTES, SimulatedCrash, SimulatedFileSystem
 from quorumlog.sim.links import SimulatedLinks
 from quorumlog.sim.simulation_clock import SimulationClock
 from quorumlog.sim.views import Remains
@@ -267,9 +267,11 @@ class SimulatedProcess(ABC):
     def remains(self, group: GroupConfig, random: Random, index: int) -> Remains | None:
         """Return what a loss of power now would leave of a group, with the chain CRC at an index.
 
-        None if the data could not be opened: bits may have flipped.
+        None if the data could not be opened: bits may have flipped. A full disk is given room
+        first, as its operator would: to open takes some, such as for the file that is locked.
         """
         files = self.files.copy(random)
+        files.total_bytes = DISK_BYTES
         files.survival = "none"
         files.power_loss()
         directory, limits = f"{DIRECTORY}/{group.group}", self.config.limits
