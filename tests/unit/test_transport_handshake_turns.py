@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from quorumlog.auth.hosts import host_of
 from quorumlog.transport.handshake_turns import (
     MEMBER_HOSTS_MAX,
@@ -15,9 +17,20 @@ class World:
     """Connections whose handshakes take half of a turn each."""
 
     def __init__(self):
-        self.now = 0.0
+        self.now = self.computed = 0.0
         self.done = []
-        self.turns = HandshakeTurns(lambda: self.now)
+        self.is_pausing = False
+        self.busy = 0.0
+        """What share of the time the loop's thread computes for others."""
+        self.turns = HandshakeTurns(lambda: self.now, self.used)
+
+    def used(self):
+        """It is asked for at the beginning and at the end of a pause."""
+        self.is_pausing = not self.is_pausing
+        if not self.is_pausing:
+            self.now += PAUSE_S
+            self.computed += self.busy * PAUSE_S
+        return self.computed
 
     def wait(self, address, name):
         world = self
@@ -48,6 +61,17 @@ async def test_a_turn_of_the_loop_has_little_time_for_handshakes():
     world.wait("192.0.2.1", 5)
     await asyncio.sleep(0)
     assert world.done[-1] == 5
+
+
+@pytest.mark.parametrize(("busy", "share"), [(1.0, 0.25), (0.7, 0.25), (0.4, 0.5), (0.0, 0.5)])
+async def test_who_is_served_keeps_three_quarters_of_a_busy_loop(busy, share):
+    world = World()
+    world.busy = busy
+    for number in range(100):
+        world.wait("192.0.2.1", number)
+    assert len(await world.finish()) == 100
+    handshakes = 100 * TURN_S / 2
+    assert handshakes / world.now == pytest.approx(share, rel=0.15)
 
 
 async def test_hosts_take_turns_and_members_come_first():

@@ -1,7 +1,8 @@
 """Turns of TLS handshakes: each takes up to a millisecond, which everything else on the loop waits.
 
 However many clients come at once, a turn of the loop has little time for their handshakes, so that
-members' messages are not late. Hosts take turns with each other, members' hosts before all others.
+members' messages are not late, and those who are served keep three quarters of a busy loop. Hosts
+take turns with each other, members' hosts before all others.
 """
 
 import asyncio
@@ -15,6 +16,11 @@ TURN_S: Final = 0.001
 """Time for handshakes in one turn of the loop; the last one may go beyond it."""
 PAUSE_S: Final = 0.001
 """Pause after such a turn, if more of them wait: they take half of the loop's time at most."""
+BUSY_PAUSE: Final = 3
+"""While the loop is busy with others, the pause is so many times what the turn took: handshakes
+take a quarter of its time."""
+IDLE_SHARE: Final = 0.5
+"""A loop is busy if its thread has computed for more than this share of a pause."""
 MEMBER_HOSTS_MAX: Final = 256
 """Hosts of members that are known; beyond, the one that was met first is forgotten."""
 
@@ -28,10 +34,14 @@ class ShakingHands(Protocol):
 
 
 class HandshakeTurns:
-    """The handshakes of all ports of a node. `now`: seconds, which go on within a turn."""
+    """The handshakes of all ports of a node. `now`: seconds, which go on within a turn.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    `used`: seconds of the processor that the thread of the loop has used.
+    """
+
+    def __init__(self, now: Callable[[], float], used: Callable[[], float]) -> None:
         self._now = now
+        self._used = used
         self._members: dict[str, None] = {}
         self._waiting: dict[str, deque[ShakingHands]] = {}
         """By host, in the order of their turns; its connections in the order in which they came."""
@@ -57,14 +67,26 @@ class HandshakeTurns:
 
     def _run(self) -> None:
         self._is_called = False
-        until = self._now() + TURN_S
+        begun = self._now()
         try:
-            while self._waiting and self._now() < until:
+            while self._waiting and self._now() < begun + TURN_S:
                 self._next().go_on()
         finally:
             if self._waiting and not self._is_called:
                 self._is_called = True
-                asyncio.get_running_loop().call_later(PAUSE_S, self._run)
+                now = self._now()
+                self._pause(now, now + BUSY_PAUSE * (now - begun))
+
+    def _pause(self, now: float, until: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(PAUSE_S, self._go_on_unless_busy, now, self._used(), until)
+
+    def _go_on_unless_busy(self, since: float, used: float, until: float) -> None:
+        computed, now = self._used() - used, self._now()
+        if now < until and computed > IDLE_SHARE * (now - since):
+            self._pause(now, until)
+        else:
+            self._run()
 
     def _next(self) -> ShakingHands:
         members = self._members

@@ -291,7 +291,7 @@ class NodeTls:
         self.config = config
         self._self_id = self_id
         self._now_s = now_s
-        self.handshakes = HandshakeTurns(time.monotonic)
+        self.handshakes = HandshakeTurns(time.monotonic, time.thread_time)
         self._seen = _Seen(self._stats())
         self.when_revoked: list[Callable[[IsRevoked], None]] = []
         """Called when newer revocation lists may have more certificates."""
