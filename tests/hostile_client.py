@@ -205,9 +205,11 @@ class Way(NamedTuple):
 async def try_inputs(random, door, way, inputs, source="127.0.0.1"):
     """Do what inputs say on one connection, until one ends it; return what became of each.
 
-    "silent": the node has neither ended the connection within `WAIT_S` nor was it to stay.
+    "silent": the node has neither ended the connection within `WAIT_S` nor was it to stay. "not let
+    in": it ended the connection in the handshake or the login, as others had its place or it was
+    too slow.
     """
-    found = []
+    found, is_in = [], False
     try:
         line = await Line.to(way.address, source)
     except OSError:
@@ -218,12 +220,13 @@ async def try_inputs(random, door, way, inputs, source="127.0.0.1"):
                 await line.secure(way.context)
             if door.stage == "after" and door.port in LOG_IN:
                 await LOG_IN[door.port](line, way.who)
+        is_in = True
         for hostile in inputs:
             found.append(await _carry_out(line, random, door, hostile))
             if found[-1] != "left" or hostile.ending != "close":
                 break
     except (OSError, ClosedError, ssl.SSLError):
-        found.append("ended by the node")
+        found.append("ended by the node" if is_in else "not let in")
     finally:
         line.close()
     return found

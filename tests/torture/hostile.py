@@ -64,8 +64,9 @@ strangers may cost (64 KiB each) and what the well-behaved client's own data tak
 tails of logs), and far below the budgets for requests of clients who have logged in."""
 LOG_MIB = 16
 """What all that may add to a node's log and audit log."""
-DESCRIPTORS = 8
-"""A node has no more descriptors, when all are gone, than before and these."""
+SOCKETS, FILES = 8, 32
+"""A node has no more sockets and files, when all are gone, than before and these: the well-behaved
+client has some, and files of logs become more."""
 MALLORY = Password("mallory", "a password of mallory")
 GOOD = Password("good", "a password of good")
 MIB = 1 << 20
@@ -78,8 +79,13 @@ def rss_mib(pid):
 
 
 def descriptors(pid):
-    """Return how many descriptors a process has."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """Return how many sockets, and how many other descriptors, a process has."""
+    places = []
+    for one in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            places.append(os.readlink(f"/proc/{pid}/fd/{one}"))
+    sockets = sum(place.startswith("socket:") for place in places)
+    return sockets, len(places) - sockets
 
 
 # -- clusters --------------------------------------------------------------------------------------
@@ -198,14 +204,17 @@ class Attacked:
             with contextlib.suppress(OSError):
                 self.peak[pid] = max(self.peak[pid], rss_mib(pid))
 
+    def _returned(self, pid):
+        (sockets, files), before = descriptors(pid), self.descriptors[pid]
+        return sockets <= before[0] + SOCKETS and files <= before[1] + FILES
+
     def check(self):
         """Raise `AssertionError` unless the nodes are as they have to be; return it in words."""
         assert self.cluster.running() == self.before, "a node ended"
         until = time.monotonic() + SECONDS
-        while any(descriptors(pid) > self.descriptors[pid] + DESCRIPTORS for pid in self.peak):
-            assert time.monotonic() < until, f"descriptors {self.descriptors} → " + str(
-                {pid: descriptors(pid) for pid in self.peak}
-            )
+        while not all(self._returned(pid) for pid in self.peak):
+            now = {pid: descriptors(pid) for pid in self.peak}
+            assert time.monotonic() < until, f"sockets and files: {self.descriptors} → {now}"
             time.sleep(0.2)
         grown = max(self.peak[pid] - self.rss[pid] for pid in self.peak)
         assert grown < GROWTH_MIB, f"a node's memory has grown by {grown:.0f} MiB"
