@@ -15,7 +15,7 @@ from hostile_inputs import TAMPERINGS, doors, input_for
 from torture.hostile import GOOD, Attacked, run_doors
 from torture.tls_traffic import Ways, differences, plan_of
 
-INPUTS = 40
+INPUTS = 30
 """At each door."""
 
 

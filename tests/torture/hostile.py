@@ -54,6 +54,8 @@ from quorumlog.pki.names import user_subject  # noqa: E402
 SECONDS = 60.0
 AT_ONCE = 200
 """Hostile connections at a door at a time."""
+LOGINS_SHARE = 8
+"""Of those, at a door behind a login, one in so many: it has to be let in within 5 s."""
 INPUTS_OF_CONNECTION = 20
 """The most inputs on a connection that has logged in, unless one of them ends it."""
 SOURCES = 64
@@ -246,50 +248,64 @@ def ways_of(door, addresses, files):
     return ways
 
 
-def attack(door, addresses, files, options, pipe):
-    """In a process of its own: compute until told to begin, then send the inputs."""
+class AtDoor:
+    """What a hostile process does at one door."""
+
+    def __init__(self, door, addresses, files, options):
+        self.door = door
+        self._ways = ways_of(door, addresses, files)
+        self._random = random.Random(f"{options.seed} {door}")
+        self._left, self._refusals_left = options.inputs, options.inputs
+        self._is_after = door.stage == "after"
+        self._at_once = max(1, options.at_once // (LOGINS_SHARE if self._is_after else 1))
+        self.found, self.silent = Counter(), []
+
+    async def run(self):
+        """Send all inputs."""
+        await asyncio.gather(*(self._one_after_the_other() for _ in range(self._at_once)))
+
+    async def _one_after_the_other(self):
+        chance, door = self._random, self.door
+        while self._left > 0 and self._refusals_left > 0:
+            count = min(self._left, INPUTS_OF_CONNECTION if self._is_after else 1)
+            inputs = [input_for(chance, door) for _ in range(count)]
+            self._left -= count
+            source = f"127.0.1.{chance.randrange(1, SOURCES + 1)}"
+            outcomes = await try_inputs(chance, door, chance.choice(self._ways), inputs, source)
+            self.found.update(outcomes)
+            if "not let in" in outcomes:  # no input has come there
+                self._refusals_left -= 1
+                outcomes = []
+            self._left += count - len(outcomes)
+            if "silent" in outcomes:
+                self.silent.append(repr(inputs[len(outcomes) - 1])[:400])
+
+
+def attack(places, files, options, pipe):
+    """In a process of its own: compute until told to begin, then send inputs to doors at once."""
     if not options.eager:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    seed = f"{options.seed} {door}"
-    generator, computing = random.Random(seed), random.Random(seed)
-    ways, count = ways_of(door, addresses, files), options.inputs
+    at_doors = [AtDoor(door, addresses, files, options) for door, addresses in places]
+    computing = random.Random(options.seed)
     while not pipe.poll():
-        input_for(computing, door)
+        input_for(computing, at_doors[0].door)
     pipe.recv()
-    found, silent = Counter(), []
-    per_connection = INPUTS_OF_CONNECTION if door.stage == "after" else 1
 
     async def run():
-        left = count
-
-        async def one_after_the_other():
-            nonlocal left
-            while left > 0:
-                inputs = [input_for(generator, door) for _ in range(min(left, per_connection))]
-                left -= len(inputs)
-                source = f"127.0.1.{generator.randrange(1, SOURCES + 1)}"
-                way = generator.choice(ways)
-                outcomes = await try_inputs(generator, door, way, inputs, source)
-                found.update(outcomes)
-                left += len(inputs) - len(outcomes)
-                if "silent" in outcomes:
-                    silent.append(repr(inputs[len(outcomes) - 1])[:400])
-
-        await asyncio.gather(*(one_after_the_other() for _ in range(options.at_once)))
+        await asyncio.gather(*(one.run() for one in at_doors))
 
     uvloop.run(run())
-    pipe.send((found, silent))
+    pipe.send([(one.door, one.found, one.silent) for one in at_doors])
 
 
 class Attack:
-    """A hostile process at a door."""
+    """A hostile process at some doors."""
 
-    def __init__(self, attacked, door, options):
-        self.door = door
+    def __init__(self, attacked, wanted, options):
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
-        files = attacked.files("mallory")
-        arguments = (door, attacked.addresses(door.port), files, options, there)
+        places = [(door, attacked.addresses(door.port)) for door in wanted]
+        arguments = (places, attacked.files("mallory"), options, there)
         self._process = context.Process(target=attack, args=arguments, daemon=True)
         self._process.start()
 
@@ -312,17 +328,15 @@ class Attack:
 
 def run_doors(attacked, wanted, options, watch):
     """Have doors attacked at the same time; print what became of it."""
-    attacks = [Attack(attacked, door, options) for door in wanted]
+    attacking = Attack(attacked, wanted, options)
     try:
         computing = watch.during(options.baseline)
+        attacking.begin()
         since = time.monotonic()
-        for one in attacks:
-            one.begin()
-        outcomes = [(one.door, *one.wait(attacked, watch)) for one in attacks]
+        outcomes = attacking.wait(attacked, watch)
         seconds = time.monotonic() - since
     finally:
-        for one in attacks:
-            one.end()
+        attacking.end()
     loud = watch.since(since)
     for door, found, _ in outcomes:
         told = ", ".join(f"{count:,} {what}" for what, count in sorted(found.items()))

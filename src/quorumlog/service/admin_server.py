@@ -31,6 +31,8 @@ CONNECTIONS_MAX = 16
 """Connections answered at a time."""
 ACCEPT_PAUSE_S = 0.2
 _TLS_HANDSHAKE: Final = b"\x16"
+_GONE: Final = (ssl.SSLError, ConnectionError, TimeoutError)
+"""What writing an answer raises if nobody reads it any more."""
 IDENTITY: Final = "quorumlog.identity"
 """In the environment of a request: whose certificate was shown; None: nothing is encrypted."""
 REMOTE_PORT: Final = "quorumlog.remote_port"
@@ -171,14 +173,18 @@ class AdminServer(WSGIServer):
 
 
 class _ErrorStream(io.StringIO):
-    """Writes the traceback that `wsgiref` reports for an error as one log line."""
+    """Writes the traceback that `wsgiref` reports for an error as one log line.
+
+    That somebody has gone before the answer is no error of the node: strangers could fill the log.
+    """
 
     def flush(self) -> None:
-        """See `io.IOBase`; it is the end of a traceback."""
+        """See `io.IOBase`; it is the end of a traceback, and the error is being handled."""
         if text := self.getvalue():
             self.seek(0)
             self.truncate()
-            log_event(logger, logging.WARNING, "answering failed", traceback=text)
+            level = logging.DEBUG if isinstance(sys.exception(), _GONE) else logging.WARNING
+            log_event(logger, level, "answering failed", traceback=text)
 
 
 class QuietHandler(WSGIRequestHandler):
