@@ -6,7 +6,13 @@ from contextlib import contextmanager
 
 from quorumlog.auth.verifiers import SALT_BYTES, verifier_of
 from quorumlog.local.ports import free_ports
-from quorumlog.machine.cluster.commands import AlterUsers, UserChange
+from quorumlog.machine.cluster.commands import (
+    AlterAcls,
+    AlterUsers,
+    CreateTopics,
+    NewTopic,
+    UserChange,
+)
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.security_config import SecurityConfig
@@ -25,6 +31,7 @@ class LoginNode:
         self.served = served
         self.address = config.listen_address
         self.kafka = config.kafka_listen
+        self.admin = config.admin_listen
         self.counters = served.node.instruments.logins
 
     @property
@@ -43,24 +50,42 @@ class LoginNode:
         command = AlterUsers("User:admin", "", [UserChange(user, verifiers)])
         self.run(self.broker.execute(command, SECONDS * 1000))
 
+    def create_topic(self, name, topic_id):
+        """Have the node lead a topic of one partition."""
+        topics = CreateTopics([NewTopic(name, topic_id, 1)])
+        self.run(self.broker.execute(topics, SECONDS * 1000))
+        assert self.run(self.broker.wait_open([topic_id], SECONDS * 1000))
+
+    def give(self, acls):
+        """Have `__cluster` keep ACLs, and this node know of them."""
+        acls = list(acls)
+        self.run(self.broker.execute(AlterAcls("User:admin", "", acls, []), SECONDS * 1000))
+        known = {one for found in self.broker.view.security.acls.values() for one in found}
+        assert known.issuperset(acls)
+
     def connections(self):
         """Return the principals of Kafka's clients that are connected."""
         return sorted(one.principal for one in self.served._kafka._listener.connections)
 
 
 @contextmanager
-def login_node(directory, tls=None, groups=(), limits=DEFAULT_LIMITS, **security):
-    """Run a node that asks clients to log in; `groups`: plain groups that it has, too."""
+def login_node(
+    directory, tls=None, groups=(), limits=DEFAULT_LIMITS, *, has_admin=False, **security
+):
+    """Run a node that asks clients to log in; `groups`: plain groups that it has, too.
+
+    `has_admin`: it has an admin port.
+    """
     with (
         directory_in_memory(directory) as place,
-        _running(place, tls, groups, limits, security) as node,
+        _running(place, tls, groups, limits, has_admin, security) as node,
     ):
         yield node
 
 
 @contextmanager
-def _running(place, tls, groups, limits, security):
-    own, kafka = free_ports(2)
+def _running(place, tls, groups, limits, has_admin, security):
+    own, kafka, admin = free_ports(3)
     peers = f"n0-127.0.0.1:{own}"
     config = NodeConfig(
         self_id="n0",
@@ -70,6 +95,7 @@ def _running(place, tls, groups, limits, security):
             *(GroupConfig(group=name, peers=peers, **SMALL_FILES) for name in groups),
         ],
         kafka_listen=f"127.0.0.1:{kafka}",
+        admin_listen=f"127.0.0.1:{admin}" if has_admin else "",
         partition_groups=SMALL_SETTINGS,
         tls=tls,
         limits=limits,
