@@ -390,7 +390,7 @@ async def test_a_user_is_no_peer(node, authority, role):
     hello = client_hello(role, "n0")
     async with native(node, context_of(authority, authority.user("operator")), hello) as peer:
         *_, told = await peer.all()
-    assert told.code == ResponseCode.UNEXPECTED_MEMBER
+    assert told.code == ResponseCode.LOGIN_REFUSED
     assert told.text == "a user's certificate (operator) was shown for node n0"
 
 

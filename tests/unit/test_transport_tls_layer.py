@@ -217,6 +217,20 @@ async def test_what_was_written_before_the_end_arrives_and_the_end_is_said(pki):
     assert (client.app.error, server.app.error) == (None, None)
 
 
+async def test_a_client_that_goes_on_sending_reads_why_the_server_ends_the_connection(pki):
+    """A socket that is closed with something unread resets the connection."""
+    client, server = await opened(pki)
+    server.layer.write(b"why")
+    server.layer.close()
+    client.layer.write(b"a request")
+    await pump(client, server)
+    assert client.app.received == b"why"
+    assert server.app.received == b""
+    assert (server.wire.is_eof, server.wire.is_closed) == (True, False)
+    server.wire.end()
+    assert server.app.error is None
+
+
 async def test_an_end_that_nobody_said_is_an_error(pki):
     client, server = await opened(pki)
     client.layer.write(b"half of a fra")

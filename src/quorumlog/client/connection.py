@@ -13,6 +13,7 @@ from quorumlog.model.block import Buffer
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import (
+    HandshakeError,
     LeaderPendingFullError,
     LoginError,
     NetworkError,
@@ -44,7 +45,12 @@ _CLOSED_AT_ONCE = (
 _NO_LOGIN = "it takes none: [security] of its configuration says none, or is not there"
 _LONG_POLLS = (FetchRequest, QueryRequest)
 """Requests that wait at the server if their `wait_ms` is above 0; all others are prompt."""
-_FINAL_REFUSALS = (ResponseCode.UNSUPPORTED_VERSION, ResponseCode.WRONG_CLUSTER)
+_FINAL_REFUSALS = (
+    ResponseCode.UNSUPPORTED_VERSION,
+    ResponseCode.WRONG_CLUSTER,
+    ResponseCode.TLS_REQUIRED,
+    ResponseCode.LOGIN_REFUSED,
+)
 """Refusals of a Hello that the same server would repeat."""
 
 
@@ -275,6 +281,10 @@ class ServerConnection:
                 else:
                     self.frame_received(connection, part)
             return
+        if isinstance(message, Hello):  # it has sent a first one before it knew ours
+            if message.code != ResponseCode.SUCCESS:
+                connection.refused(message)
+            return
         if isinstance(message, GroupIdentity):
             if self._on_notice is not None and message.group == self._group:
                 self._on_notice(self, message)
@@ -317,7 +327,7 @@ class ServerConnection:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
-        self._fail(reason)
+        self._fail(reason, connection.refused_with)
 
     def _lost(self, connection: Connection) -> None:
         if not self._ready.done():
@@ -326,19 +336,30 @@ class ServerConnection:
 
     def _not_opened(self, connection: Connection) -> RequestError:
         text = f"{self.address}: {connection.reason or _CLOSED_AT_ONCE}"
+        if connection.has_no_tls:
+            return HandshakeError(text)
         if connection.refused_with in _FINAL_REFUSALS:
             return error_for(connection.refused_with, text)
         return NetworkError(text)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, refused_with: int = ResponseCode.SUCCESS) -> None:
+        """Fail whatever waits; `refused_with`: the server has not taken any of it."""
         if self._logging_in is not None and not self._logging_in.done():
             self._logging_in.set_exception(NetworkError(f"{self.address}: {reason}"))
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(
-                    NetworkError(f"{self.address}: {reason}; the request may have been executed")
-                )
+                future.set_exception(self._error(reason, refused_with))
+
+    def _error(self, reason: str, refused_with: int) -> RequestError:
+        text = f"{self.address}: {reason}"
+        if refused_with in _FINAL_REFUSALS:
+            return error_for(refused_with, text)
+        if refused_with == ResponseCode.SUCCESS:
+            return NetworkError(f"{text}; the request may have been executed")
+        error = NetworkError(text)
+        error.outcome = Outcome.DID_NOT_HAPPEN
+        return error
 
     def abort(self, reason: str) -> None:
         """End the connection at once; waiting requests fail with `reason`, a verb phrase."""

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from quorumlog.model.errors import (
+    HandshakeError,
     LoginError,
     NotAuthorizedError,
     RequestError,
@@ -15,6 +16,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.messages.client import GroupMetadata
 
 _FINAL = (
+    HandshakeError,
     LoginError,
     NotAuthorizedError,
     UnknownGroupError,

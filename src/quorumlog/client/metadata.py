@@ -112,7 +112,10 @@ class Metadata:
         is_outage = self.members and isinstance(discovery.refusal, UnknownGroupError)
         if discovery.refusal is not None and not is_outage:
             raise discovery.refusal
-        reasons = "; ".join(f"{address}: {text}" for address, text in discovery.objections.items())
+        reasons = "; ".join(
+            text if text.startswith(f"{address}: ") else f"{address}: {text}"
+            for address, text in discovery.objections.items()
+        )
         raise NoLeaderError(f"no leader of {self.group} found; {reasons}")
 
     def _set_leader_from(self, found: GroupMetadata) -> str:

@@ -396,7 +396,8 @@ class LoginError(RequestError):
     """A node does not let this client in, or only after a login; nothing was done.
 
     Name, password or token are wrong, or the token has expired: nodes do not say which. Or no login
-    was given, where one is needed. Sending it again will not help.
+    was given, where one is needed; or a certificate was shown that is another cluster's, or a
+    node's. Sending it again will not help.
     """
 
     code = ResponseCode.LOGIN_REFUSED
@@ -481,6 +482,18 @@ class NetworkError(RequestError):
     refresh_leader = True
 
 
+class HandshakeError(NetworkError):
+    """No connection to a node comes about, as TLS does not; nothing was done.
+
+    One side does not accept the other's certificate, or only one of them speaks TLS. The text says
+    which and why. Trying again will not help.
+    """
+
+    outcome = Outcome.DID_NOT_HAPPEN
+    retriable = False
+    refresh_leader = False
+
+
 class DeadlineExceededError(RequestError):
     """The deadline of the call, or the delivery timeout of a producer, passed without an answer.
 
@@ -545,6 +558,7 @@ _BY_CODE: dict[ResponseCode, type[RequestError]] = {
     )
 }
 _BY_CODE |= dict.fromkeys((ResponseCode.LOGIN_REQUIRED, ResponseCode.LOGIN_EXPIRED), LoginError)
+_BY_CODE[ResponseCode.TLS_REQUIRED] = HandshakeError
 
 
 _REFUSALS = frozenset(

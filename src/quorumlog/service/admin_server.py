@@ -30,6 +30,10 @@ REQUEST_SECONDS = 10.0
 CONNECTIONS_MAX = 16
 """Connections answered at a time."""
 ACCEPT_PAUSE_S = 0.2
+LINGER_S: Final = 1.0
+"""How long somebody who is refused has to read why, in seconds."""
+LINGER_BYTES_MAX: Final = 64 * 1024
+"""Bytes that it may still send meanwhile."""
 _TLS_HANDSHAKE: Final = b"\x16"
 _GONE: Final = (ssl.SSLError, ConnectionError, TimeoutError)
 """What writing an answer raises if nobody reads it any more."""
@@ -131,6 +135,7 @@ class AdminServer(WSGIServer):
         try:
             secured.do_handshake()
         except OSError as error:
+            _let_read(secured)
             secured.close()
             reason = "the TLS handshake did not end in time"
             if isinstance(error, ssl.SSLError) and not isinstance(error, TimeoutError):
@@ -170,6 +175,22 @@ class AdminServer(WSGIServer):
         """Log at DEBUG only: that a client disconnects early is no error of the node."""
         remote, error = ":".join(map(str, client_address[:2])), sys.exception()
         log_event(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
+
+
+def _let_read(refused: ssl.SSLSocket) -> None:
+    """Wait a moment until the other side has read why it was refused, and ends the connection.
+
+    What it has sent meanwhile would else reset the connection, and with it what was sent to it.
+    """
+    until, left = time.monotonic() + LINGER_S, LINGER_BYTES_MAX
+    with suppress(OSError, ValueError):
+        refused.shutdown(socket.SHUT_WR)  # below TLS, from now on
+        while left > 0 and (wait := until - time.monotonic()) > 0:
+            refused.settimeout(wait)
+            came = len(refused.recv(LINGER_BYTES_MAX))
+            if not came:
+                return
+            left -= came
 
 
 class _ErrorStream(io.StringIO):

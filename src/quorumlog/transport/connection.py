@@ -13,6 +13,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Response
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import StreamConnection, TransportCounters
+from quorumlog.transport.tls_words import TlsError
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, LOGIN_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
 from quorumlog.wire.kinds import CLIENT_KINDS, HELLO_KINDS, LOGIN_KINDS, PEER_KINDS
@@ -63,7 +64,8 @@ class Connection(StreamConnection):
     `RemoteProtocolError` with the text for the other side. Before it, `check_identity` does so if
     the other side is not who its Hello says. `shared`: see `StreamConnection`.
     `agreed` is what both sides use, once the other's Hello has come. `refused_with` is the code
-    with which either side refused the other's Hello, or SUCCESS.
+    with which either side refused the other's Hello, or SUCCESS. `has_no_tls`: it has ended, for a
+    reason of TLS that the next one would meet, too.
     """
 
     _decoder: FrameDecoder
@@ -94,6 +96,7 @@ class Connection(StreamConnection):
         self.hello: Hello | None = None
         self.agreed = BEFORE_HELLO
         self.refused_with: int = ResponseCode.SUCCESS
+        self.has_no_tls = False
         self._untaken: Mapping[type[Message], Need] = {}
         self._refused_text = ""
 
@@ -103,7 +106,16 @@ class Connection(StreamConnection):
         return self.hello is not None
 
     def _begun(self) -> None:
-        self._write(self._greeting.own_hello, 0, ())
+        refusal = self.identity.refusal
+        if refusal:  # before our Hello, after which the other side would think that it is in
+            self._refuse_hello(refusal, ResponseCode.LOGIN_REFUSED)
+        else:
+            self._write(self._greeting.own_hello, 0, ())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.has_no_tls = isinstance(exc, TlsError) and exc.is_final
+        super().connection_lost(exc)
 
     def _first_frame(self, connection: StreamConnection, frame: Frame) -> None:
         self._handshake(frame.message)
@@ -128,15 +140,21 @@ class Connection(StreamConnection):
             raise RemoteProtocolError(f"{type(message).__name__} before Hello")
         self._end_deadline()
         if message.code != ResponseCode.SUCCESS:
-            self.refused_with = message.code
-            self.close(f"refused by {self.remote_address}: {message.text}")
+            self.refused(message)
             return
         try:
             self._check_identity(self, message)
+        except RemoteProtocolError as error:
+            self._refuse_hello(str(error), ResponseCode.LOGIN_REFUSED)
+            return
+        try:
             agreed = agree(self._greeting.own_hello, message)
             self._handler = self._greeting.check(message)
+        except HelloRefusedError as error:
+            self._refuse_hello(str(error), error.code)
+            return
         except RemoteProtocolError as error:
-            self._refuse_hello(error)
+            self._refuse_hello(str(error), ResponseCode.UNEXPECTED_MEMBER)
             return
         self.hello = message
         self.agreed, self._untaken = agreed, untaken(agreed)
@@ -151,14 +169,17 @@ class Connection(StreamConnection):
         self._on_frame = self._handler.frame_received
         self._handler.opened(self, message)
 
-    def _refuse_hello(self, error: RemoteProtocolError) -> None:
-        code = ResponseCode.UNEXPECTED_MEMBER
-        if isinstance(error, HelloRefusedError):
-            code = error.code
+    def refused(self, hello: Hello) -> None:
+        """End the connection: the other side has refused this side's Hello, as its own says."""
+        self.refused_with = hello.code
+        self.close(f"refused by {self.remote_address}: {hello.text}")
+
+    def _refuse_hello(self, reason: str, code: ResponseCode) -> None:
+        """Say why the other side may not be here, and end the connection."""
         self.refused_with = code
-        self._tell_refused("refusing a connection", str(error))
-        self._write(self._greeting.refusal(str(error), code), 0, ())
-        self.close(str(error))
+        self._tell_refused("refusing a connection", reason)
+        self._write(self._greeting.refusal(reason, code), 0, ())
+        self.close(reason)
 
     def await_login(self, is_over: Callable[[], bool]) -> None:
         """Take nothing from a client but its login, within the time for a handshake.

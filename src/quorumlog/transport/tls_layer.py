@@ -10,7 +10,6 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final, cast
 
 from quorumlog.model.block import Buffer
@@ -382,10 +381,17 @@ class TlsLayer(asyncio.BufferedProtocol):
         below = self._below
         if below is None or below.is_closing():
             return
-        with suppress(ssl.SSLError):  # the other side's close_notify is not waited for
+        lingers = False
+        try:
             self._ssl.unwrap()
+        except ssl.SSLError:  # the other side's close_notify has not come, and is not waited for
+            # who is refused goes on sending, and shall read why
+            lingers = isinstance(self._tls, IncomingTls)
         below.write(self._outgoing.read())
-        below.close()
+        if lingers:
+            Lingering(below, self.connection_lost)
+        else:
+            below.close()
 
     def abort(self) -> None:
         """End the connection at once."""

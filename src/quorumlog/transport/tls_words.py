@@ -4,16 +4,22 @@ import ssl
 from datetime import UTC, datetime
 from typing import Final
 
-
-class TlsError(ConnectionError):
-    """TLS did not begin, or ended other than it should; the text says why."""
-
-
 CUT_OFF: Final = (
     "cut off: the other side ended the connection without TLS's close_notify, so it was killed, or "
     "somebody in between ended it"
 )
 CUT_OFF_EARLY: Final = "the other side ended the connection during the TLS handshake"
+
+
+class TlsError(ConnectionError):
+    """TLS did not begin, or ended other than it should; the text says why."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same is to be expected of the next connection: nobody was just killed."""
+        return str(self) not in (CUT_OFF, CUT_OFF_EARLY)
+
+
 NOT_TLS: Final = "it does not speak TLS (a node without [tls] in its configuration)"
 _NOT_TRUSTED = "its certificate is of an authority that is not trusted here"
 _VERIFY: Final = {
@@ -30,7 +36,7 @@ _VERIFY: Final = {
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _OTHER_NAMES = (62, 64)
 _ALERTS: Final = {
-    "BAD_CERTIFICATE": "refuses {own}: it is malformed, or not valid yet",
+    "BAD_CERTIFICATE": "refuses {own}: it is malformed, not valid yet, or for another name",
     "CERTIFICATE_EXPIRED": "refuses {own}: expired",
     "CERTIFICATE_REQUIRED": "asks for a certificate, and none was given",
     "CERTIFICATE_REVOKED": "refuses {own}: revoked",
