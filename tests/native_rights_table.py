@@ -93,6 +93,7 @@ TABLE = [
     ),
     (98, security.QuotasRequest(**CLUSTER), {"describe", "operate"}),
     (100, security.AlterQuotasRequest(**CLUSTER, changes=[]), {"operate"}),
+    (102, security.CheckSecurityRequest(**CLUSTER), {"describe", "operate"}),
 ]
 """Kind, request, and who may have it besides super users."""
 JUDGED = CLIENT_KINDS - LOGIN_KINDS

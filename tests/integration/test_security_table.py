@@ -129,6 +129,7 @@ NATIVE = [
     ("CheckAclRequest", "o"),
     ("QuotasRequest", "o"),
     ("AlterQuotasRequest", "o"),
+    ("CheckSecurityRequest", "o"),
 ]
 """Who may have each request of `NATIVE_REQUESTS`, in their order."""
 

@@ -139,6 +139,7 @@ NEEDS: Final[Mapping[type[base.Request], Needs]] = {
     security.CheckAclRequest: _of_cluster(Operation.DESCRIBE),
     security.QuotasRequest: _of_cluster(Operation.DESCRIBE),
     security.AlterQuotasRequest: _of_cluster(Operation.ALTER),
+    security.CheckSecurityRequest: _of_cluster(Operation.DESCRIBE),
 }
 DATA_REQUESTS: Final = (
     client.AppendRequest,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from quorumlog.cli.check_security import check_security_command
 from quorumlog.cli.cluster_init import init_command
 from quorumlog.cli.local_certificates import make_missing
 from quorumlog.cli.options import AsJson, ClusterDir
@@ -264,6 +265,9 @@ def restart_command(
     for node_id in node_ids:
         cluster.restart(node_id)
         print_line(f"restarted {node_id}")
+
+
+app.command(name="check-security")(check_security_command)
 
 
 def _check_same(

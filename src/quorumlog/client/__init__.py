@@ -42,7 +42,14 @@ from quorumlog.client.results import (
     Queried,
 )
 from quorumlog.client.security import Security
-from quorumlog.client.security_admin import Access, Quotas, SecurityAdmin, User
+from quorumlog.client.security_admin import (
+    Access,
+    NodeSecurity,
+    Quotas,
+    SecurityAdmin,
+    UnsecuredClient,
+    User,
+)
 from quorumlog.client.sync import SyncClient
 from quorumlog.client.sync_admin import SyncGroupAdmin
 from quorumlog.client.sync_consumer import SyncConsumer
@@ -84,6 +91,7 @@ __all__ = [
     "LeaderChange",
     "Level",
     "MachineCalls",
+    "NodeSecurity",
     "Operation",
     "PatternType",
     "Permission",
@@ -111,6 +119,7 @@ __all__ = [
     "TransactionOutcome",
     "TransactionPart",
     "Transactions",
+    "UnsecuredClient",
     "User",
     "find_context",
 ]

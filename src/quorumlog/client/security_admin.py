@@ -43,6 +43,8 @@ from quorumlog.model.messages.security import (
     AlterUsersRequest,
     CheckAclRequest,
     CheckAclResponse,
+    CheckSecurityRequest,
+    CheckSecurityResponse,
     ListRequest,
     ListResponse,
     QuotaAlteration,
@@ -105,6 +107,55 @@ class Access:
     is_allowed: bool
     acl: Acl | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnsecuredClient:
+    """Who was served over a plain connection, or without having said who it is.
+
+    Attributes:
+        principal: who it is, such as User:ANONYMOUS.
+        host: the address that it came from.
+        port: native or kafka.
+        name: what it calls itself, which may be anything: a client id, or `node n1` of a peer.
+        is_plain: whether its connection is not encrypted.
+        ago_s: seconds since it was there last; 0: it is.
+    """
+
+    principal: str
+    host: str
+    port: str
+    name: str
+    is_plain: bool
+    ago_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSecurity:
+    """What stands open at one node.
+
+    Attributes:
+        address: where the node was asked.
+        node_id: its id; "" if that is not known.
+        findings: what its configuration lacks: a word for each, such as tls-optional, and a
+            sentence.
+        clients: who comes plain or anonymous, since the node was started: of each port the last
+            1,000.
+        left_out: clients that are not told, as there are too many.
+        error: why the node did not answer; "" if it did.
+    """
+
+    address: str
+    node_id: str = ""
+    findings: Sequence[tuple[str, str]] = ()
+    clients: Sequence[UnsecuredClient] = ()
+    left_out: int = 0
+    error: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to be done, or it is not known."""
+        return bool(self.findings or self.clients or self.error)
 
 
 class _Pages(Protocol):
@@ -266,6 +317,39 @@ class SecurityAdmin:
         for first in range(0, len(changes), CHANGES_MAX):
             some = changes[first : first + CHANGES_MAX]
             await self._alter(AlterQuotasRequest(group=CLUSTER_GROUP, changes=some))
+
+    # -- what stands open ---------------------------------------------------------------------
+
+    async def check_nodes(self) -> list[NodeSecurity]:
+        """Return what stands open at each node of the cluster that is known, by address."""
+        view = self._requester.metadata
+        view.check_open()
+        addresses = dict.fromkeys(view.addresses())
+        for group in ("", CLUSTER_GROUP):
+            for server in view.addresses():
+                try:
+                    found = await view.ask(server, group)
+                except RequestError:
+                    continue
+                for one in found.groups:
+                    addresses |= dict.fromkeys(one.peers.values())
+                break
+        return list(await asyncio.gather(*map(self._check_node, addresses)))
+
+    async def _check_node(self, address: str) -> NodeSecurity:
+        view = self._requester.metadata
+        try:
+            connection = await view.connection(address)
+            future = connection.request(CheckSecurityRequest(group=CLUSTER_GROUP))
+            answer = await view.wait(connection, future)
+            found = self._requester.expect(connection, answer, CheckSecurityResponse)
+        except RequestError as error:
+            return NodeSecurity(address, error=str(error))
+        clients = [
+            UnsecuredClient(one.principal, one.host, one.port, one.name, one.is_plain, one.ago_s)
+            for one in found.clients
+        ]
+        return NodeSecurity(address, found.node_id, found.findings, clients, found.left_out)
 
     # -- asking -------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from quorumlog.auth.acls import ALL_ACLS, Acl, AclFilter, Operation, Resource
 from quorumlog.auth.verifiers import ITERATIONS, MECHANISMS
 from quorumlog.client.loop_thread import LoopThread
-from quorumlog.client.security_admin import Access, Quotas, SecurityAdmin, User
+from quorumlog.client.security_admin import Access, NodeSecurity, Quotas, SecurityAdmin, User
 
 
 class SyncSecurityAdmin:
@@ -81,3 +81,7 @@ class SyncSecurityAdmin:
     ) -> None:
         """See `SecurityAdmin.alter_quotas`."""
         self._thread.wait(self._security.alter_quotas(entity, values))
+
+    def check_nodes(self) -> list[NodeSecurity]:
+        """See `SecurityAdmin.check_nodes`."""
+        return self._thread.wait(self._security.check_nodes())

@@ -56,6 +56,11 @@ class KafkaConnection(StreamConnection):
         return self._is_introduced
 
     @property
+    def called(self) -> str:
+        """See `StreamConnection`: the client id."""
+        return self._queue.client_id
+
+    @property
     def is_idle(self) -> bool:
         """Whether the client waits for nothing."""
         return self._queue.is_empty

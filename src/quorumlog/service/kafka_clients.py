@@ -19,6 +19,7 @@ from quorumlog.node.node import Node, wall_ms
 from quorumlog.service.authorization import authorizer_of
 from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.security import SecurityService
+from quorumlog.service.security_check import SecurityCheck
 
 if TYPE_CHECKING:
     from quorumlog.kafka.counters import KafkaCounters
@@ -161,6 +162,7 @@ class KafkaService:
         Raises `ConfigError` when the address for Kafka clients cannot be used: `stop` all the same.
         """
         if self._broker is None:
+            self.security.check = SecurityCheck(node, None)
             return
         self._broker.start(node)
         self._broker.when_security_changed(self._note_security)
@@ -168,11 +170,13 @@ class KafkaService:
         if node.config.kafka_listen:
             self._listener = kafka_listener(node, self._broker, logins, self.authorizer)
             self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
+        self.security.check = SecurityCheck(node, self._listener)
+        if self._listener is not None:
             await serve_kafka(node, self._broker, self._listener)
 
     async def stop(self) -> None:
         """Serve no more and take part no more; the node, which has to run, may be stopped then."""
-        self.consumers.coordinator = self.security.broker = None
+        self.consumers.coordinator = self.security.broker = self.security.check = None
         if self._listener is not None:
             await self._listener.stop()
         if self._broker is not None:

@@ -42,6 +42,8 @@ from quorumlog.model.messages.security import (
     AlterUsersRequest,
     CheckAclRequest,
     CheckAclResponse,
+    CheckSecurityRequest,
+    CheckSecurityResponse,
     ListRequest,
     QuotaAlteration,
     QuotasRequest,
@@ -95,10 +97,14 @@ class Asker(NamedTuple):
 
 @dataclass(slots=True)
 class SecurityService:
-    """Answers these requests; `broker` is that of the node while it runs, if it has one."""
+    """Answers these requests; `broker` is that of the node while it runs, if it has one.
+
+    `check` says what stands open at the node, while it runs.
+    """
 
     config: NodeConfig
     broker: SecurityBroker | None = None
+    check: Callable[[], CheckSecurityResponse] | None = None
 
     @property
     def keeps_secrets(self) -> bool:
@@ -109,6 +115,9 @@ class SecurityService:
 
     def answer(self, request: SecurityRequest, asker: Asker, answer: Answer) -> None:
         """Answer one of `SECURITY_REQUESTS` once, now or later. Raises `RequestError`."""
+        if isinstance(request, CheckSecurityRequest) and self.check is not None:
+            answer(self.check())
+            return
         if self.config.cluster_group is None:
             text = _NO_CLUSTER_GROUP.format(self.config.self_id)
             raise error_for(ResponseCode.UNSUPPORTED, text)
@@ -245,4 +254,4 @@ _COMMANDS: Final[dict[type[Any], Callable[[Any, Asker], AnyCommand]]] = {
     AlterAclsRequest: _alter_acls,
     AlterQuotasRequest: _alter_quotas,
 }
-SECURITY_REQUESTS: Final = (*_TOLD, *_COMMANDS)
+SECURITY_REQUESTS: Final[tuple[type[Any], ...]] = (*_TOLD, *_COMMANDS, CheckSecurityRequest)

@@ -105,6 +105,14 @@ class Connection(StreamConnection):
         """See `StreamConnection`."""
         return self.hello is not None
 
+    @property
+    def called(self) -> str:
+        """See `StreamConnection`."""
+        hello = self.hello
+        if hello is None:
+            return ""
+        return f"node {hello.node_id}" if hello.role in PEER_ROLES else hello.client
+
     def _begun(self) -> None:
         refusal = self.identity.refusal
         if refusal:  # before our Hello, after which the other side would think that it is in

@@ -12,6 +12,7 @@ from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets, RequestMemory
 from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.scheduler import Scheduler
+from quorumlog.transport.unsecured import UnsecuredClients
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class SharedResources:
         self.lines = ClientLines(logger, self.now)
         self.audit: Audit = NO_AUDIT
         """Where it is recorded that a connection was refused."""
+        self.unsecured = UnsecuredClients()
         self.scheduler = Scheduler(asyncio.get_running_loop(), self.now, is_crowded)
 
     def check(self) -> int:

@@ -140,6 +140,11 @@ class StreamConnection(asyncio.BufferedProtocol):
     def is_introduced(self) -> bool:
         """Whether the other side has said who it is."""
 
+    @property
+    @abstractmethod
+    def called(self) -> str:
+        """What the other side calls itself; it may be anything."""
+
     # -- asyncio.BufferedProtocol -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -270,6 +275,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self._shared is not None and self._slices is None
 
     @property
+    def is_served(self) -> bool:
+        """Whether the other side has got something here: it is a member, or was answered."""
+        return bool(self.answered) or self.is_member
+
+    @property
     def traffic_class(self) -> TrafficClass:
         """See `Schedulable`."""
         if not self.answered:
@@ -334,6 +344,8 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
+        if self._shared is not None:
+            self._shared.unsecured.note_end(self, self._shared.now())
         self._transport = None
         self._end_deadline()
         self._forget_unfinished()

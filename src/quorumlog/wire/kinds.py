@@ -96,6 +96,8 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     99: security.QuotasResponse,
     100: security.AlterQuotasRequest,
     101: security.AlteredResponse,
+    102: security.CheckSecurityRequest,
+    103: security.CheckSecurityResponse,
 }
 """48 was a consumer's report of its position."""
 KIND_OF_MESSAGE: dict[type[base.Message], int] = {

@@ -57,6 +57,7 @@ _SECURED: Final[tuple[type[Message], ...]] = (
     security.CheckAclRequest,
     security.QuotasRequest,
     security.AlterQuotasRequest,
+    security.CheckSecurityRequest,
 )
 NEEDS: Final[dict[int, Need]] = {KIND_OF_MESSAGE[one]: _SECURITY for one in _SECURED}
 """By number of the kind. A kind that is not here has been taken by every release since the first

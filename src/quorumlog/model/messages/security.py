@@ -147,6 +147,35 @@ class CheckAclResponse(Response, frozen=True, kw_only=True):
     reason: Text = ""
 
 
+# -- what stands open -----------------------------------------------------------------------------
+
+
+class CheckSecurityRequest(SecurityRequest, frozen=True, kw_only=True):
+    """What stands open at this node, and who has come plain or anonymous?"""
+
+
+class ClientFields(msgspec.Struct, frozen=True, array_like=True):
+    """Connections of one client. `port`: native or kafka; `name`: what it calls itself;
+    `ago_s`: seconds since the last one was there, 0: one is."""
+
+    principal: Principal
+    host: Word
+    port: Word
+    name: Label
+    is_plain: bool
+    ago_s: Count
+
+
+class CheckSecurityResponse(Response, frozen=True, kw_only=True):
+    """`findings`: a word for each thing that is open, and a sentence. `clients`: those that were
+    seen last come first, and `left_out` are not told, as an answer has its limit."""
+
+    node_id: Name = ""
+    findings: list[tuple[Word, Text]] = []
+    clients: list[ClientFields] = []
+    left_out: Count = 0
+
+
 # -- quotas ---------------------------------------------------------------------------------------
 
 EntityFields: TypeAlias = Annotated[list[tuple[Word, Label | None]], Meta(max_length=4)]
