@@ -23,6 +23,7 @@ from quorumlog.auth.roles import Pattern, acls_of_role
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
 from quorumlog.model.block import encode_block
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.limits import Limits
 from quorumlog.model.messages.admin import ChangeMembersRequest, MemberAction
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.client import AppendRequest
@@ -155,6 +156,7 @@ def node(tmp_path_factory, authority):
             tmp_path_factory.mktemp("table"),
             tls,
             groups=["g"],
+            limits=Limits(handshake_ms=60_000),
             has_admin=True,
             authorization="on",
             super_users=["User:root"],

@@ -75,7 +75,37 @@ class _Times:
     introduced_by: float = 0.0
 
 
-class StreamConnection(asyncio.BufferedProtocol):
+class _Spoken(asyncio.BufferedProtocol):
+    """What subclasses of `StreamConnection` say: what their frames mean."""
+
+    @abstractmethod
+    def _begun(self) -> None:
+        """The connection is there: say who this is, if the protocol begins so."""
+
+    @abstractmethod
+    def _first_frame(self, connection: "StreamConnection", frame: Any) -> None:
+        """Take a frame before anybody knows who the other side is."""
+
+    @abstractmethod
+    def _answer_refused(self, frame: RefusedFrame) -> None:
+        """Answer a frame that can be told apart, and not be used."""
+
+    @abstractmethod
+    def _ended(self, reason: str) -> None:
+        """The connection has ended; called once."""
+
+    @property
+    @abstractmethod
+    def is_introduced(self) -> bool:
+        """Whether the other side has said who it is."""
+
+    @property
+    @abstractmethod
+    def called(self) -> str:
+        """What the other side calls itself; it may be anything."""
+
+
+class StreamConnection(_Spoken):
     """Either side of a connection. `decoder` makes frames of its bytes, and `_on_frame` takes each.
 
     `shared`: what all connections that a node accepted share, which bounds the memory and time of
@@ -116,34 +146,6 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.login_mechanism = ""
         """By which mechanism of SASL it has logged in here; empty: it has not."""
         self._on_frame: Callable[[Any, Any], None] = self._first_frame
-
-    # -- what subclasses say ----------------------------------------------------------------
-
-    @abstractmethod
-    def _begun(self) -> None:
-        """The connection is there: say who this is, if the protocol begins so."""
-
-    @abstractmethod
-    def _first_frame(self, connection: "StreamConnection", frame: Any) -> None:
-        """Take a frame before anybody knows who the other side is."""
-
-    @abstractmethod
-    def _answer_refused(self, frame: RefusedFrame) -> None:
-        """Answer a frame that can be told apart, and not be used."""
-
-    @abstractmethod
-    def _ended(self, reason: str) -> None:
-        """The connection has ended; called once."""
-
-    @property
-    @abstractmethod
-    def is_introduced(self) -> bool:
-        """Whether the other side has said who it is."""
-
-    @property
-    @abstractmethod
-    def called(self) -> str:
-        """What the other side calls itself; it may be anything."""
 
     # -- asyncio.BufferedProtocol -----------------------------------------------------------
 
