@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.auth.throttles import Throttles
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.request_queue import RequestQueue
 from quorumlog.kafka.requests import ApiKey
@@ -18,7 +19,10 @@ class World:
         self.remote_address = "h:1"
         self.started, self.is_needed = [], True
         services = SimpleNamespace(
-            authorizer=None, now=lambda: 0.0, broker=SimpleNamespace(is_complete=True)
+            throttles=Throttles(),
+            authorizer=None,
+            now=lambda: 0.0,
+            broker=SimpleNamespace(is_complete=True),
         )
         self.queue = RequestQueue(services, self, self)
         self.queue.login = self

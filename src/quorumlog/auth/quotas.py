@@ -13,7 +13,11 @@ from quorumlog.model.errors import UnexpectedArgumentError
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
+PRODUCED: Final = "producer_byte_rate"
+CONSUMED: Final = "consumer_byte_rate"
+REQUEST_RATE: Final = "request_rate"
 CONNECTION_RATE: Final = "connection_creation_rate"
+CONNECTIONS: Final = "connections"
 CLIENT_ID_MAX: Final = 1_024
 """Characters of what a client calls itself."""
 
@@ -23,13 +27,23 @@ QuotaEntity: TypeAlias = tuple[tuple[EntityName, EntityName | None], ...]
 their own."""
 
 KEYS: Final[Mapping[str, str]] = {
-    "producer_byte_rate": "bytes a second that clients may send",
-    "consumer_byte_rate": "bytes a second that clients may read",
+    PRODUCED: "bytes a second that clients may send",
+    CONSUMED: "bytes a second that clients may read",
+    REQUEST_RATE: "requests a second that clients may send",
     "request_percentage": "share of a thread's time that requests may take, in percent",
     "controller_mutation_rate": "partitions a second that clients may make or delete",
     CONNECTION_RATE: "connections a second that may be made from an address",
+    CONNECTIONS: "connections that a user, or an address, may have open at a time",
 }
-"""The keys there are, and what each bounds."""
+"""The keys there are, and what each bounds. Those that Kafka does not have are ours."""
+THROTTLED: Final = (PRODUCED, CONSUMED, REQUEST_RATE)
+"""Those by which requests are delayed."""
+NOT_ENFORCED: Final = ("request_percentage", "controller_mutation_rate")
+"""Those that are kept and shown for Kafka's tools, and bound nothing."""
+
+
+_ENTITIES: Final = {CONNECTION_RATE: (IP,), CONNECTIONS: (IP, USER)}
+"""The first part of whom a key can be for, where that is not a user, a client id or both."""
 
 
 def checked_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
@@ -74,10 +88,10 @@ def check_quota(entity: QuotaEntity, key: str, value: float | None) -> None:
     if key not in KEYS:
         text = f"there is no quota {key!a}; there are {', '.join(KEYS)}"
         raise UnexpectedArgumentError(text)
-    is_address = entity[0][0] == IP
-    if is_address != (key == CONNECTION_RATE):
+    if entity[0][0] not in _ENTITIES.get(key, (USER, CLIENT_ID)):
         raise UnexpectedArgumentError(
-            f"{CONNECTION_RATE} is for an {IP}, all other quotas are for users and client ids"
+            f"{CONNECTION_RATE} is for an {IP}, {CONNECTIONS} for an {IP} or a {USER}, all other "
+            "quotas are for users and client ids"
         )
     if value is not None and not (math.isfinite(value) and value > 0):
         raise UnexpectedArgumentError(f"{key} is a number above 0, not {value:g}")

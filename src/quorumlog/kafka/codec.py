@@ -8,7 +8,7 @@ each struct with tagged fields.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -21,6 +21,7 @@ from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import ReceivedFrame
 from quorumlog.kafka.primitives import ELEMENTS_MAX, FIXED, Cursor
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, answer_head, read_body
+from quorumlog.model.block import Buffer
 from quorumlog.model.wording import shortened
 
 Message: TypeAlias = Any
@@ -33,6 +34,8 @@ Produce (KAFKA-18659), which they do not use then."""
 _MESSAGE: Final = "error_message"
 _UUID: Final = struct.Struct("16s")
 _NO_UUID: Final = bytes(16)
+_I32: Final = struct.Struct(">i")
+_THROTTLE_TIME: Final = "throttle_time_ms"
 _Read: TypeAlias = Callable[[Cursor], Any]
 
 
@@ -111,6 +114,40 @@ def error_response(
     fields = _MESSAGES[header.api_key, False]._struct
     values = _error_values(fields, header.version, error_code) or {}
     return encode_response(header, {**values, **more})
+
+
+@cache
+def _throttle_place(api_key: int, version: int) -> int:
+    """Return where answers have their throttle time, from their end if below 0; 0: nowhere."""
+    fields = _MESSAGES[api_key, False]._struct.untagged_fields(version)
+    is_flexible = version >= SPOKEN[api_key].first_flexible
+    head = len(answer_head(RequestHeader(api_key, version, 0), 0))
+    if fields[0].name == _THROTTLE_TIME:
+        return head
+    if fields[-1].name == _THROTTLE_TIME:  # no tagged fields are sent
+        return -_I32.size - is_flexible
+    if len(fields) > 1 and fields[1].name == _THROTTLE_TIME:  # after an error code
+        return head + FIXED[fields[0].type_str].size
+    return 0
+
+
+def with_throttle_time(
+    header: RequestHeader, answer: Sequence[Buffer], throttle_ms: int
+) -> Sequence[Buffer]:
+    """Return the answer to a request with the time that its client has to wait, in milliseconds.
+
+    It stays as it is if it has no room for that: the version is too early or not spoken, or the
+    client wants no answer.
+    """
+    place = _throttle_place(header.api_key, header.version) if header.is_spoken and answer else 0
+    if not place:
+        return answer
+    number = 0 if place > 0 else -1
+    changed = bytearray(answer[number])
+    _I32.pack_into(changed, place % len(changed), throttle_ms)
+    found = list(answer)
+    found[number] = changed
+    return found
 
 
 def _error_values(fields: Any, version: int, error_code: int) -> dict[str, Any] | None:

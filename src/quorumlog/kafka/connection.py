@@ -102,7 +102,7 @@ class KafkaConnection(StreamConnection):
 
     def _close_if_idle(self) -> None:
         loop, left = asyncio.get_running_loop(), IDLE_S
-        if self._queue.is_empty:
+        if self._queue.is_empty and not self._queue.is_muted:
             left -= self._services.now() - self.last_received_at
         if left > 0:
             self._deadline = loop.call_later(left, self._close_if_idle)

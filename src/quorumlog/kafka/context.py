@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.permits import Authorizer
+from quorumlog.auth.throttles import Throttles
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.counters import KafkaCounters
@@ -89,6 +90,7 @@ class Services:
     """Returns how many bytes an answer may have now, as others are not read yet."""
     authorizer: Authorizer | None = None
     """By whom it is judged what clients may do; None: everything."""
+    throttles: Throttles = field(default_factory=Throttles)
     refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
     refused_fetches: RefusedFetches = field(default_factory=RefusedFetches)
     held: set[HeldRequests] = field(default_factory=set)

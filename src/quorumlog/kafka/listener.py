@@ -12,6 +12,7 @@ import msgspec
 
 from quorumlog.auth.login import Logins
 from quorumlog.auth.permits import Authorizer
+from quorumlog.auth.throttles import Throttles
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.connection import KafkaConnection
 from quorumlog.kafka.counters import KafkaCounters
@@ -51,7 +52,8 @@ class KafkaListener:
     `tls`: what is spoken before anything else; None: nothing is encrypted.
     `logins`: how clients log in; None: they do not.
     `audit` takes what is recorded of clients.
-    `authorizer`: by whom it is judged what clients may do; None: everything.
+    `authorizer`: by whom it is judged what clients may do; None: everything. `throttles`: what they
+    have used of their quotas; None: they have none.
     """
 
     def __init__(  # noqa: PLR0913
@@ -68,6 +70,7 @@ class KafkaListener:
         logins: Logins | None = None,
         audit: Audit = NO_AUDIT,
         authorizer: Authorizer | None = None,
+        throttles: Throttles | None = None,
     ) -> None:
         bytes_max = config.limits.kafka_request_bytes_max
         self._limits = msgspec.structs.replace(
@@ -92,6 +95,7 @@ class KafkaListener:
                 lambda: str(uuid4()),
                 audit,
                 authorizer,
+                throttles,
             ),
             logger,
             self._answer_bytes_max,

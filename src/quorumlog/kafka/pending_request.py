@@ -31,6 +31,10 @@ class Owner(Protocol):
         """Start what may be started now."""
         ...
 
+    def bytes_left(self) -> float | None:
+        """Return how many bytes of records the client may read now, by its quotas."""
+        ...
+
     def close_connection(self, reason: str) -> None:
         """End the connection."""
         ...
@@ -43,12 +47,13 @@ class PendingRequest:
     ends before. `received_s`: when it came, in seconds. `is_in_log`: its memory is also that of
     entries that wait for a majority. `is_awaited`: the client waits for an answer, as far as is
     known: a Produce that was not read yet may want none. `size`: bytes that it holds until it is
-    answered.
+    answered. `bytes_read`: of the records in its answer.
     """
 
     __slots__ = (
         "_owner",
         "answer",
+        "bytes_read",
         "cancel",
         "context",
         "frame",
@@ -72,6 +77,7 @@ class PendingRequest:
         self.is_produce = context.header.api_key == ApiKey.PRODUCE
         self.is_alone = not self.is_produce
         self.size = frame.size + REQUEST_BYTES
+        self.bytes_read = 0
         self.is_awaited = not self.is_produce
         self.is_in_log = self.is_released = False
         self.cancel: Callable[[], object] | None = None
@@ -84,6 +90,13 @@ class PendingRequest:
     def failed(self, error: Exception) -> None:
         """Say that handling it has raised an exception."""
         self._owner.failed(self, error)
+
+    def bytes_left(self) -> float | None:
+        """Return how many bytes of records the client may read now, by its quotas.
+
+        Below 0: none, as it has to wait. None: any number, as it has no quota.
+        """
+        return self._owner.bytes_left()
 
     def wait_alone(self, *, is_alone: bool) -> None:
         """Have all later requests wait for this one, or let them go on."""

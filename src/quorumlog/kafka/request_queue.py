@@ -26,6 +26,7 @@ from quorumlog.kafka.needs import refusal_of, refusal_of_key
 from quorumlog.kafka.pending_request import PendingRequest
 from quorumlog.kafka.requests import ApiKey, read_header
 from quorumlog.kafka.rights import Rights
+from quorumlog.kafka.throttling import Throttling
 from quorumlog.log_events import describe_error
 from quorumlog.model.audit_events import ADMINISTRATION_REFUSED, AuditedEvent
 from quorumlog.model.block import Buffer
@@ -144,6 +145,7 @@ class RequestQueue:
         self._rights = EVERYTHING if authorizer is None else Rights(authorizer.permit(connection))
         self._waiting: deque[PendingRequest] = deque()
         self._under_way: deque[PendingRequest] = deque()
+        self._throttling = Throttling(services.throttles, services.now, self.changed)
         self._bytes = 0
         self._is_starting = self._has_many = False
         self.is_closed = False
@@ -159,9 +161,14 @@ class RequestQueue:
         return not (self._waiting or self._under_way)
 
     @property
+    def is_muted(self) -> bool:
+        """Whether the client has to wait, as it has used up a quota."""
+        return self._throttling.is_muted
+
+    @property
     def is_full(self) -> bool:
         """Whether no more requests are to be read now; once so, until half of them are answered."""
-        if self._has_many:
+        if self._has_many or self._throttling.is_muted:
             return True
         under_way = self._under_way
         if self.login is not None and self.login.is_needed:
@@ -216,7 +223,7 @@ class RequestQueue:
         under_way = self._under_way
         if under_way and (request.is_alone or under_way[-1].is_alone):
             return False
-        if not self._connection.is_read_by_client:
+        if self._throttling.is_muted or not self._connection.is_read_by_client:
             return False
         if request.header.api_key in _ALWAYS_STARTED or self._services.broker.is_complete:
             return True
@@ -240,6 +247,8 @@ class RequestQueue:
         if self.login is not None and (reason := self.login.why_not(header.api_key)):
             self._turn_away(request, reason)
             return
+        if self._throttling.throttles.is_active:
+            self._throttling.begins(request)
         try:
             if not header.is_spoken:
                 self._refuse_version(request)
@@ -320,6 +329,8 @@ class RequestQueue:
             done = under_way.popleft()
             self._release(done)
             self._count(done)
+            if self._throttling.throttles.is_active:
+                answer = self._throttling.told(done, answer)
             if answer:
                 self._connection.send(answer)
             if done.context.last_answer:
@@ -376,6 +387,10 @@ class RequestQueue:
             self._connection.close(f"a Produce failed: {code.name}")
             request.answered(())
 
+    def bytes_left(self) -> float | None:
+        """See `pending_request.Owner`."""
+        return self._throttling.bytes_left()
+
     def close_connection(self, reason: str) -> None:
         """End the connection."""
         self._connection.close(reason)
@@ -386,6 +401,7 @@ class RequestQueue:
         What was proposed holds its memory until it is answered.
         """
         self.is_closed = True
+        self._throttling.end()
         self._services.held.discard(self)
         requests = (*self._waiting, *self._under_way)
         self._waiting.clear()

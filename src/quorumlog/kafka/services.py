@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quorumlog.auth.permits import Authorizer
+from quorumlog.auth.throttles import Throttles
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.context import RequestExecutor, Services
 from quorumlog.kafka.counters import KafkaCounters
@@ -29,7 +30,8 @@ class ServiceEnvironment(NamedTuple):
     `executor` runs work on threads. `defer` calls a function at the end of the present turn of the
     loop. `now` reads a clock that never goes back, in seconds, `wall_ms` Unix time in milliseconds.
     `unique` returns a text that it has not returned before, nor on any other node. `authorizer`: by
-    whom it is judged what clients may do; None: everything.
+    whom it is judged what clients may do; None: everything. `throttles`: what clients have used of
+    their quotas; None: they have none.
     """
 
     executor: RequestExecutor
@@ -39,6 +41,7 @@ class ServiceEnvironment(NamedTuple):
     unique: Callable[[], str]
     audit: Audit = NO_AUDIT
     authorizer: Authorizer | None = None
+    throttles: Throttles | None = None
 
 
 def make_services(
@@ -80,6 +83,7 @@ def make_services(
         gate=TransactionGate(broker),
         answer_bytes_max=answer_bytes_max,
         authorizer=environment.authorizer,
+        throttles=environment.throttles or Throttles(),
     )
 
 

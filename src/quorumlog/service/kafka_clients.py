@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from quorumlog.auth.login import Logins
 from quorumlog.auth.permits import Authorizer, Refused
+from quorumlog.auth.throttles import Throttles
 from quorumlog.broker.broker import Broker
 from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
@@ -58,10 +59,12 @@ def kafka_listener(
     broker: Broker,
     logins: Logins | None = None,
     authorizer: Authorizer | None = None,
+    throttles: Throttles | None = None,
 ) -> "KafkaListener":
     """Return what serves Kafka clients at the address that the configuration names.
 
-    `authorizer`: by whom it is judged what they may do; None: everything.
+    `authorizer`: by whom it is judged what they may do; None: everything. `throttles`: what they
+    have used of their quotas; None: they have none.
     """
     config = node.config
     # it imports kafka-python, which takes 16 MiB: only such nodes pay for it
@@ -80,6 +83,7 @@ def kafka_listener(
         logins=logins,
         audit=node.instruments.audit,
         authorizer=authorizer,
+        throttles=throttles,
     )
     listener.limit_connections(lambda: node.descriptors.kafka_connections)
     return listener
@@ -136,6 +140,8 @@ class KafkaService:
             config, lambda: self.view().security, refused, self.is_ready
         )
         """By whom it is judged what clients may do, on all ports; None: everything."""
+        self.throttles = Throttles()
+        """What clients have used of their quotas, on all ports."""
 
     @property
     def attachments(self) -> Mapping[str, Attachments]:
@@ -166,9 +172,12 @@ class KafkaService:
             return
         self._broker.start(node)
         self._broker.when_security_changed(self._note_security)
+        self.throttles.use(self.view().security.quotas)
         self.security.broker = self._broker
         if node.config.kafka_listen:
-            self._listener = kafka_listener(node, self._broker, logins, self.authorizer)
+            self._listener = kafka_listener(
+                node, self._broker, logins, self.authorizer, self.throttles
+            )
             self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
         self.security.check = SecurityCheck(node, self._listener)
         if self._listener is not None:
@@ -185,6 +194,7 @@ class KafkaService:
     def _note_security(self) -> None:
         """Say that users, ACLs or quotas have changed: on each node, once they count there."""
         view = self.view().security
+        self.throttles.use(view.quotas)
         log_event(
             logger,
             logging.INFO,

@@ -241,6 +241,10 @@ class _ProduceOwner:
     def changed(self) -> None:
         """See `Owner`: there is no other request."""
 
+    @staticmethod
+    def bytes_left() -> None:
+        """See `Owner`: there are no quotas."""
+
     def close_connection(self, reason: str) -> None:
         """See `Owner`."""
         self._answer(None)

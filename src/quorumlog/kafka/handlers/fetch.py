@@ -261,10 +261,18 @@ class _Fetching:
     # -- reading ----------------------------------------------------------------------------
 
     def _bytes_max(self) -> int:
-        """Return the most bytes of the answer: 1 and more, so that its first batch is given."""
-        return max(
-            1, min(self._parsed.bytes_max, self._request.context.services.answer_bytes_max())
-        )
+        """Return the most bytes of the answer: 1 and more, so that its first batch is given.
+
+        0: none, as the client has used up its quota, and is told so at once.
+        """
+        services, most = self._request.context.services, self._parsed.bytes_max
+        if services.throttles.is_active:
+            left = self._request.bytes_left()
+            if left is not None:
+                if left < 0:
+                    return 0
+                most = min(most, int(left))
+        return max(1, min(most, services.answer_bytes_max()))
 
     def _read(self) -> None:
         """Read from one group after the other, and answer."""
@@ -295,7 +303,7 @@ class _Fetching:
             self._guard(take)
 
         owner = self._request.context.owner
-        reads, at_least_one = [one.read for one in asked], not self._has_records
+        reads, at_least_one = [one.read for one in asked], not self._has_records and self._room > 0
         replica.partition_reads.read(reads, self._room, answer, owner, at_least_one=at_least_one)
 
     def _take(self, asked: _Asked, result: ReadBatches) -> None:
@@ -315,7 +323,9 @@ class _Fetching:
             )
             return
         records = gathered(result.batches) if len(result.batches) > 1 else result.batches
-        self._room -= sum(map(len, records))
+        size = sum(map(len, records))
+        self._room -= size
+        self._request.bytes_read += size
         self._has_records = self._has_records or bool(records)
         asked.slot[asked.number] = FetchedPartition(
             asked.partition,
