@@ -19,6 +19,9 @@ BUCKETS_MAX: Final = 10_000
 """Buckets of a node. Beyond, the one goes that was used the longest ago. That changes nothing
 unless it was in debt or not full again, which takes a second after small debts: only if more
 entities than these are served at the same time, one of them may have what was not yet paid."""
+READ_S: Final = 0.1
+"""Who need not wait may read what the rate brings in this time, though less be left: to read by
+single bytes would be slower than the quota."""
 STEP_S: Final = 1.0
 """A connection that has to wait is looked at again after this time at the latest: quotas change,
 and others may have used the same bucket meanwhile."""
@@ -164,14 +167,15 @@ class Meter:
             self._owed[key] = None
 
     def left(self, key: str, now: float) -> float | None:
-        """Return how much the client may use now; below 0: it has to wait. None: any amount."""
+        """Return how much the client may read now; below 0: it has to wait. None: any amount."""
         rate = self._rates.get(key)
         if rate is None:
             return None
         left = self._throttles.buckets.left(*rate, now)
         if left < 0:
             self._owed[key] = None
-        return left
+            return left
+        return max(left, rate.rate * READ_S)
 
     def wait_s(self, now: float) -> float:
         """Return how long the client has to wait by the quotas that count now; 0: it need not."""

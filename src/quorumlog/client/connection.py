@@ -25,7 +25,12 @@ from quorumlog.model.errors import (
 )
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Request, Response, Responses
-from quorumlog.model.messages.client import FetchRequest, GroupIdentity, MetadataRequest
+from quorumlog.model.messages.client import (
+    FetchRequest,
+    GroupIdentity,
+    MetadataRequest,
+    Throttled,
+)
 from quorumlog.model.messages.login import Authenticate, Authenticated
 from quorumlog.model.messages.machine import QueryRequest
 from quorumlog.transport.connection import Connection
@@ -233,6 +238,11 @@ class ServerConnection:
     # -- is the server there? (see `SilenceWatch`) ------------------------------------------
 
     @property
+    def throttled_until(self) -> float:
+        """Until when the server has told this client to wait, by the loop's clock."""
+        return self._watch.throttled_until
+
+    @property
     def is_silent(self) -> bool:
         """Whether the last check found the server silent, and nothing has come since."""
         return self._watch.is_silent
@@ -273,6 +283,9 @@ class ServerConnection:
         """See `ConnectionHandler`."""
         message = frame.message
         if self._answers_login(message):
+            return
+        if isinstance(message, Throttled):
+            self._watch.throttled(message.ms)
             return
         if isinstance(message, Responses):
             for part in split(message, frame.attachment):

@@ -30,6 +30,8 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Request, Response
 from quorumlog.model.messages.client import MetadataResponse
 
+THROTTLE_CHECK_S = 1.0
+"""A client that has to wait looks again after this time: it may be told another one meanwhile."""
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 
@@ -126,6 +128,8 @@ class Requester:
             try:
                 async with asyncio.timeout_at(deadline):
                     found = await locate()
+                await _unthrottled(found, deadline)
+                async with asyncio.timeout_at(deadline):
                     if loop.time() >= deadline:
                         raise _not_sent_in_time(self.group, limit_ms)
                     connection = found
@@ -213,6 +217,16 @@ class Requester:
                 f"found no leader of {self.group} among {servers} within {limit_ms:g} ms{said}"
             )
         return DeadlineExceededError(f"no answer from {self.group} within {limit_ms:g} ms{said}")
+
+
+async def _unthrottled(connection: ServerConnection, deadline: float) -> None:
+    """Wait while the server has told this client to, but not beyond a time."""
+    loop = asyncio.get_running_loop()
+    while connection.is_open:
+        pause = min(connection.throttled_until, deadline) - loop.time()
+        if pause <= 0:
+            return
+        await asyncio.sleep(min(pause, THROTTLE_CHECK_S))
 
 
 def _not_sent_in_time(group: str, limit_ms: float) -> RequestError:

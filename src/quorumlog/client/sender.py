@@ -172,7 +172,7 @@ class Sender:
         backoff = Backoff(self._generator)
         while True:
             accepts_more = True  # until the connection has more unsent than it may
-            while accepts_more and self._can_send_more():
+            while accepts_more and self._can_send_more() and not self._throttled_s(connection):
                 accepts_more = self._transmit(connection, sequence)
                 sequence += accepts_more
             while self._sent and self._sent[0].answer.done():
@@ -186,19 +186,27 @@ class Sender:
                 await asyncio.sleep(backoff.next_pause_s())
             if self.error is not None or self._expire() or self._is_silent(connection):
                 raise SessionClosed
-            room = accepts_more and self._can_send_more()
+            room, throttled_s = (
+                accepts_more and self._can_send_more(),
+                self._throttled_s(connection),
+            )
             ready = self._sent and self._sent[0].answer.done()
-            if not room and not ready:
-                await self._pause()
+            if (not room or throttled_s) and not ready:
+                await self._pause(min(throttled_s or EXPIRY_CHECK_S, EXPIRY_CHECK_S))
 
     def _can_send_more(self) -> bool:
         has_slot = len(self._sent) < self._settings.in_flight_blocks
         return has_slot and self._accumulator.is_block_ready()
 
-    async def _pause(self) -> None:
+    @staticmethod
+    def _throttled_s(connection: ServerConnection) -> float:
+        """Return how long the leader has told this client to wait, in seconds."""
+        return max(0.0, connection.throttled_until - asyncio.get_running_loop().time())
+
+    async def _pause(self, most_s: float) -> None:
         self._accumulator.wake.clear()
         try:
-            async with asyncio.timeout(EXPIRY_CHECK_S):
+            async with asyncio.timeout(most_s):
                 await self._accumulator.wake.wait()
         except TimeoutError:
             return
@@ -243,7 +251,10 @@ class Sender:
     def _is_silent(self, connection: ServerConnection) -> bool:
         """Whether the leader has not answered for too long and must be found again."""
         now = asyncio.get_running_loop().time()
-        if not self._sent or now - self._sent[0].sent_at < self._settings.request_timeout_s:
+        if not self._sent:
+            return False
+        since = max(self._sent[0].sent_at, connection.throttled_until)
+        if now - since < self._settings.request_timeout_s:
             return False
         self._metadata.forget_leader(connection.address)
         return True

@@ -1,6 +1,7 @@
 """Notices that a server has fallen silent while somebody waits for it."""
 
 import asyncio
+import math
 from typing import Protocol
 
 from quorumlog.transport.connection import Connection
@@ -11,6 +12,9 @@ RECHECK_S = 0.1
 """How often once the server was pinged and has not answered."""
 POLL_CHECK_S = 1.0
 """How often while only long polls wait, which the server may keep on purpose."""
+TOLD_S = 3.0
+"""A server that has told a client to wait is not asked for this long whether it is there: it tells
+so each second."""
 GONE_S = 4.0
 """A server silent for this long counts as gone: a process that is frozen keeps its connections."""
 
@@ -72,6 +76,19 @@ class SilenceWatch:
         self._was_unsent = False
         self._silent_s = 0.0
         self._is_pinged = False
+        self._told_at = self.throttled_until = -math.inf
+        """When the server last said that this client has to wait, and until when."""
+
+    def throttled(self, ms: int) -> None:
+        """The server has told this client to wait."""
+        self._told_at = asyncio.get_running_loop().time()
+        self.throttled_until = self._told_at + ms / 1000
+
+    @property
+    def _may_be_mute(self) -> bool:
+        """Whether the server need not answer now, as this client has to wait."""
+        now = asyncio.get_running_loop().time()
+        return now < min(self.throttled_until, self._told_at + TOLD_S)
 
     @property
     def is_running(self) -> bool:
@@ -124,7 +141,7 @@ class SilenceWatch:
             if not self._is_pinged:  # else it owes an answer: the silence goes on
                 self._silent_s = 0.0
             return
-        if self._silent_s:
+        if self._silent_s and not self._may_be_mute:
             self._act_on_silence()
         if watched.is_opening or watched.is_open:
             self.start(is_slow=watched.waits_for_polls_only)

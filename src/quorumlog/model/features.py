@@ -8,8 +8,10 @@ from typing import Final
 
 SECURITY: Final = 1 << 0
 """Logins of clients, and requests about users, ACLs and quotas."""
-FEATURES: Final[dict[int, str]] = {SECURITY: "security"}
-"""The name of each bit that this release takes; the next one is 1 << 1."""
+THROTTLING: Final = 1 << 1
+"""Clients can be told to wait, as they have used up a quota."""
+FEATURES: Final[dict[int, str]] = {SECURITY: "security", THROTTLING: "throttling"}
+"""The name of each bit that this release takes; the next one is 1 << 2."""
 OWN_FEATURES: Final = sum(FEATURES)
 """What this release states."""
 

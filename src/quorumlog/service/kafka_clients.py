@@ -149,6 +149,11 @@ class KafkaService:
         return {} if self._broker is None else self._broker.attachments
 
     @property
+    def has_quotas(self) -> bool:
+        """Whether there may be quotas: these are in `__cluster`."""
+        return self._broker is not None
+
+    @property
     def counters(self) -> "KafkaCounters | None":
         """What is counted of Kafka clients; None: they are not served."""
         return None if self._listener is None else self._listener.counters

@@ -129,6 +129,8 @@ class ClientRequests:
         self._group, self._identity = "", b""
         self._identity_sent = False
         self._recorded = RecordedRequests(node.instruments.audit)
+        self.gave: Callable[[int], None] = _uncounted
+        """Is told how many bytes of entries or results an answer has."""
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -242,6 +244,8 @@ class ClientRequests:
             self._send_identity(connection)
         attached = attachments or ()
         answer = Outgoing(response, attached, sum(map(len, attached)), frame.correlation_id)
+        if attached:
+            self.gave(answer.size)
         self._out.send(connection, answer, is_last=self._unanswered.is_empty)
 
     def _replica(self, group: str) -> Replica:
@@ -497,6 +501,10 @@ class ClientRequests:
     def _history(self, connection: Connection, frame: Frame, request: HistoryRequest) -> None:
         lines = self._replica(request.group).history()
         self._answer(connection, frame, HistoryResponse(lines=lines))
+
+
+def _uncounted(size: int) -> None:
+    """Where there are no quotas, nobody is told of what clients read."""
 
 
 def _of_groups(

@@ -15,6 +15,7 @@ from quorumlog.service.kafka_clients import KafkaService
 from quorumlog.service.login_gate import LoginGate
 from quorumlog.service.logins import make_logins, token_rules
 from quorumlog.service.outlets import MetricOutlets
+from quorumlog.service.quota_gate import QuotaGate
 from quorumlog.service.traced_requests import requests_of
 from quorumlog.transport.connection import ConnectionHandler
 
@@ -53,7 +54,10 @@ class ServedNode:
         """Return the handler of a client's connection."""
         kafka = self._kafka
         requests = requests_of(node, kafka.consumers, kafka.security, kafka.authorizer)
-        return requests if self._logins is None else LoginGate(self._logins, requests)
+        handler: ConnectionHandler = requests
+        if kafka.has_quotas:
+            handler = QuotaGate(kafka.throttles, requests, time.monotonic)
+        return handler if self._logins is None else LoginGate(self._logins, handler)
 
     async def start(self) -> None:
         """Open the data, listen, take part, serve Kafka clients, show metrics.

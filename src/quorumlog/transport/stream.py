@@ -41,9 +41,9 @@ vanished has its connection ended after another 30: nothing that is sent would n
 TLS_ALERT = bytes.fromhex("15 03 03 00 02 02 46")
 """A fatal alert protocol_version (RFC 8446, section 6), for a TLS client of a plain port."""
 
-HANDLER, TURN, MEMORY, UNREAD = "handler", "turn", "memory", "unread"
+HANDLER, TURN, MEMORY, UNREAD, QUOTA = "handler", "turn", "memory", "unread", "quota"
 """Why nothing is read: the handler asked for it, others have their turn, an unfinished frame waits
-for memory, or answers are not read."""
+for memory, answers are not read, or the client has used up a quota."""
 
 
 @dataclass(slots=True)
@@ -322,7 +322,7 @@ class StreamConnection(_Spoken):
     @property
     def is_kept_waiting(self) -> bool:
         """See `MemoryHolder`: nothing is read from it, for reasons that are not its own."""
-        return HANDLER in self._pauses.reasons or TURN in self._pauses.reasons
+        return not self._pauses.reasons.isdisjoint((HANDLER, TURN, QUOTA))
 
     def go_on(self) -> None:
         """See `MemoryHolder`: there is memory again."""
@@ -428,6 +428,14 @@ class StreamConnection(_Spoken):
     def resume_reading(self) -> None:
         """Take bytes again."""
         self._resume(HANDLER)
+
+    def mute(self) -> None:
+        """Take no more bytes until `unmute`, as the client has used up a quota."""
+        self._pause(QUOTA)
+
+    def unmute(self) -> None:
+        """Take bytes again, as far as quotas are concerned."""
+        self._resume(QUOTA)
 
     def run_slice(self) -> bool:
         """See `Schedulable`: it is this connection's turn again; nothing else is being handled."""

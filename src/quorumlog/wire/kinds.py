@@ -20,6 +20,7 @@ MESSAGE_OF_KIND: dict[int, type[base.Message]] = {
     3: peer.Introduction,
     4: login.Authenticate,
     5: login.Authenticated,
+    6: client.Throttled,
     10: peer.VoteRequest,
     11: peer.VoteResponse,
     12: peer.HeartBeatRequest,

@@ -12,8 +12,8 @@ import msgspec
 
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError, UnsupportedError
-from quorumlog.model.features import OWN_FEATURES, SECURITY
-from quorumlog.model.messages import login, security
+from quorumlog.model.features import OWN_FEATURES, SECURITY, THROTTLING
+from quorumlog.model.messages import client, login, security
 from quorumlog.model.messages.base import Hello, Message, Responses
 from quorumlog.model.messages.peer import PeerTurn
 from quorumlog.model.release import RELEASE
@@ -59,7 +59,10 @@ _SECURED: Final[tuple[type[Message], ...]] = (
     security.AlterQuotasRequest,
     security.CheckSecurityRequest,
 )
-NEEDS: Final[dict[int, Need]] = {KIND_OF_MESSAGE[one]: _SECURITY for one in _SECURED}
+NEEDS: Final[dict[int, Need]] = {
+    **{KIND_OF_MESSAGE[one]: _SECURITY for one in _SECURED},
+    KIND_OF_MESSAGE[client.Throttled]: Need("0.1.0", feature=THROTTLING),
+}
 """By number of the kind. A kind that is not here has been taken by every release since the first
 one that states versions. An answer goes only to who has sent its request, and needs no row."""
 

@@ -123,6 +123,16 @@ class MetadataRequest(Request, frozen=True, kw_only=True):
     """Who leads this group? An empty group asks for all groups of the node."""
 
 
+class Throttled(Message, frozen=True, kw_only=True):
+    """To a client, unasked: it has used up a quota, and is to send no more requests for `ms`.
+
+    It comes again each second while that lasts, with what is left by then. What the client has sent
+    already is served. Requests about who leads a group may be sent all the same.
+    """
+
+    ms: Milliseconds
+
+
 class WatchLeaderRequest(Request, frozen=True, kw_only=True):
     """Answer once a leader of a term above `above_term` is known, or after `wait_ms`.
 

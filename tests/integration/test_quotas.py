@@ -1,0 +1,172 @@
+"""Quotas of a node that runs: clients above theirs become slow, and lose nothing."""
+
+import asyncio
+
+import confluent_kafka
+import pytest
+
+from login_cluster import SECONDS, login_node
+from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE, checked_entity
+from quorumlog.client import connection as connections
+from quorumlog.client.client import Client
+from quorumlog.client.producer import Producer
+from quorumlog.machine.cluster.commands import AlterQuotas, QuotaChange
+from quorumlog.model.features import SECURITY
+
+LOG = "log"
+RATE = 200_000
+BODY = b"x" * 10_000
+ENTRIES = 60
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    with login_node(tmp_path_factory.mktemp("quotas"), groups=[LOG], login="none") as node:
+        yield node
+
+
+@pytest.fixture
+def limit(node):
+    """Set quotas, which count until the test is over."""
+    given = []
+
+    def alter(entity, key, value):
+        change = QuotaChange(checked_entity(entity.items()), key, value)
+        node.run(node.broker.execute(AlterQuotas("User:admin", "", [change]), SECONDS * 1000))
+
+    def limit(key, value, **entity):
+        parts = {name.replace("_", "-"): one for name, one in entity.items()}
+        alter(parts, key, value)
+        given.append((parts, key))
+
+    yield limit
+    for parts, key in given:
+        alter(parts, key, None)
+
+
+def waits(node, key):
+    return node.served._kafka.throttles.counters.waits[key]
+
+
+def producer(node, **settings):
+    return confluent_kafka.Producer({"bootstrap.servers": node.kafka, "linger.ms": 5, **settings})
+
+
+def produce(node, topic, **settings):
+    """Produce records; return the errors of their delivery."""
+    errors = []
+    one = producer(node, **settings)
+    for number in range(ENTRIES):
+        one.produce(
+            topic,
+            BODY,
+            str(number),
+            partition=0,
+            on_delivery=lambda error, _: errors.append(error),
+        )
+    assert one.flush(SECONDS) == 0
+    return errors
+
+
+def test_a_producer_of_kafka_above_its_quota_is_told_so_and_delivers_all(node, limit):
+    limit(PRODUCED, RATE, client_id="slow")
+    told = []
+    errors = produce(
+        node,
+        "produced",
+        **{"client.id": "slow", "batch.size": 50_000, "throttle_cb": told.append},
+    )
+    assert errors == [None] * ENTRIES
+    assert max(one.throttle_time for one in told) > 0
+    before = waits(node, PRODUCED)
+    assert before > 0
+    assert produce(node, "produced", **{"client.id": "other"}) == [None] * ENTRIES
+    assert waits(node, PRODUCED) == before, "a quota is of whom it was given to"
+
+
+def test_a_consumer_of_kafka_above_its_quota_is_told_so_and_reads_all(node, limit):
+    assert produce(node, "consumed") == [None] * ENTRIES
+    limit(CONSUMED, RATE, client_id="slow reader")
+    told = []
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": node.kafka,
+            "group.id": "g",
+            "client.id": "slow reader",
+            "auto.offset.reset": "earliest",
+            "throttle_cb": told.append,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("consumed", 0, 0)])
+    keys = []
+    while len(keys) < ENTRIES:
+        found = consumer.poll(SECONDS)
+        assert found is not None, f"nothing came after {keys}"
+        assert found.error() is None
+        keys.append(int(found.key()))
+    assert keys == list(range(ENTRIES))
+    assert waits(node, CONSUMED) > 0
+    while not told:
+        consumer.poll(0.1)
+    consumer.close()
+
+
+async def append_and_read(node, count, **settings):
+    """Append entries by a producer and read them; return the number of connections made."""
+    counters = node.served.node.listener.counters
+    before = counters.accepted
+    async with Client([node.address], LOG, timeout_ms=SECONDS * 1000) as client:
+        first = (await client.append(b"first")).index
+        async with Producer(client, **{"batch_bytes": 50_000, **settings}) as producer:
+            for number in range(count):
+                await producer.send(BODY + b"%d" % number)
+            await producer.flush()
+            stats = producer.stats
+        bodies = [one.body async for one in client.read(first + 1, follow=False)]
+    assert bodies == [BODY + b"%d" % number for number in range(count)]
+    assert stats.blocks_resent_after_unknown == stats.blocks_resent_after_refusal == 0
+    return counters.accepted - before
+
+
+def test_our_own_clients_wait_for_their_quotas_and_keep_their_connections(node, limit):
+    unlimited = asyncio.run(append_and_read(node, ENTRIES))
+    limit(PRODUCED, RATE, user="ANONYMOUS")
+    limit(CONSUMED, RATE, user="ANONYMOUS")
+    assert asyncio.run(append_and_read(node, ENTRIES)) == unlimited
+    assert waits(node, PRODUCED) > 0
+    assert waits(node, CONSUMED) > 0
+
+
+def test_a_client_of_the_last_release_is_not_read_and_does_not_take_the_node_for_dead(
+    node, limit, monkeypatch
+):
+    """It waits longer than it would for a node that says nothing (`GONE_S`)."""
+    stated = connections.stating_versions
+    monkeypatch.setattr(
+        connections,
+        "stating_versions",
+        lambda hello: type(hello)(
+            **{
+                **{name: getattr(stated(hello), name) for name in hello.__struct_fields__},
+                "features": SECURITY,
+            }
+        ),
+    )
+    half = ENTRIES * len(BODY) // 2
+    settings = {"batch_bytes": half, "request_timeout_ms": SECONDS * 1000}
+    unlimited = asyncio.run(append_and_read(node, ENTRIES, **settings))
+    limit(PRODUCED, half / 6, user=None)
+    assert asyncio.run(append_and_read(node, ENTRIES, **settings)) == unlimited
+
+
+def test_requests_a_second_are_bounded_on_the_own_port(node, limit):
+    limit(REQUEST_RATE, 20, user="ANONYMOUS")
+
+    async def ask():
+        async with Client([node.address], LOG, timeout_ms=SECONDS * 1000) as client:
+            for number in range(25):
+                await client.append(b"%d" % number)
+
+    before = waits(node, REQUEST_RATE)
+    asyncio.run(ask())
+    assert waits(node, REQUEST_RATE) > before
