@@ -170,3 +170,58 @@ def test_requests_a_second_are_bounded_on_the_own_port(node, limit):
     before = waits(node, REQUEST_RATE)
     asyncio.run(ask())
     assert waits(node, REQUEST_RATE) > before
+
+
+# -- connections --------------------------------------------------------------------------------
+
+
+def refused(node):
+    return node.served._kafka.admissions.refused
+
+
+async def connected(node, count):
+    """Have clients ask something by the own port, all at once; return the errors."""
+    clients = [Client([node.address], LOG, timeout_ms=1_500) for _ in range(count)]
+    asked = [client.append(b"one of many") for client in clients]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for client in clients:
+        await client.close()
+    return [one for one in found if isinstance(one, Exception)]
+
+
+def test_an_address_has_so_many_connections_to_both_ports(node, limit):
+    limit("connections", 3, ip="127.0.0.1")
+    errors = asyncio.run(connected(node, 5))
+    assert len(errors) >= 2
+    assert refused(node)["address_connections"] >= 2
+    assert asyncio.run(connected(node, 1)) == [], "they have ended"
+
+
+async def kafka_connections(node, count):
+    """Connect to the port for Kafka's clients; return how many were closed at once."""
+    host, port = node.kafka.split(":")
+    opened = [await asyncio.open_connection(host, port) for _ in range(count)]
+    ask = (18).to_bytes(2, "big") + bytes(6) + b"\xff\xff"
+    answers = []
+    for _, writer in opened:
+        writer.write(len(ask).to_bytes(4, "big") + ask)
+    for reader, _ in opened:
+        try:
+            answers.append(await reader.read(4))
+        except ConnectionError:
+            answers.append(b"")
+    for _, writer in opened:
+        writer.close()
+    return answers.count(b"")
+
+
+def test_a_user_has_so_many_connections(node, limit):
+    limit("connections", 2, user="ANONYMOUS")
+    assert asyncio.run(kafka_connections(node, 5)) == 3
+    assert refused(node)["user_connections"] >= 3
+
+
+def test_an_address_makes_so_many_connections_a_second(node, limit):
+    limit("connection_creation_rate", 0.001, ip=None)
+    assert asyncio.run(kafka_connections(node, 5)) == 4
+    assert refused(node)["address_rate"] == 4

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from quorumlog.auth.admissions import Admissions
 from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE, checked_entity
 from quorumlog.auth.throttles import Throttles
 from quorumlog.model.features import OWN_FEATURES, SECURITY
@@ -55,7 +56,7 @@ class World:
         self.principal, self.agreed = "User:alice", SimpleNamespace(features=features)
         self.sent, self.served, self.is_muted = [], [], False
         self.throttles = Throttles()
-        self.gate = QuotaGate(self.throttles, self, loop.time)
+        self.gate = QuotaGate(self.throttles, Admissions(self.throttles), self, loop.time)
         self.gate.opened(self, Hello(cluster="c", node_id="", role="client", client="job"))
 
     def limit(self, key, value, **entity):

@@ -61,23 +61,56 @@ class KafkaConnection(StreamConnection):
         return self._queue.client_id
 
     @property
+    def is_stranger(self) -> bool:
+        """See `StreamConnection`."""
+        return not self._is_introduced or (self._login is not None and self._login.is_needed)
+
+    @property
     def is_idle(self) -> bool:
         """Whether the client waits for nothing."""
         return self._queue.is_empty
 
     def _begun(self) -> None:
         """See `StreamConnection`: the client speaks first."""
+        if self._comes_too_often():
+            return
         if self._logins is None:
+            self._has_too_many()
             return
         login = ConnectionLogin(self._logins, self.origin, self.principal)
         self._login = self._queue.login = ClientLogin(login, self._admit)
         if login.is_needed:
             self._decoder.await_login()
             self._expect_login(lambda: login.is_decided)
+        else:
+            self._has_too_many()
+
+    def _comes_too_often(self) -> bool:
+        """End the connection if its address has too many, or makes them too fast."""
+        shared = self._shared
+        if shared is None:
+            return False
+        host = self.remote_address.rpartition(":")[0]
+        reason = shared.admissions.refusal_of_address(self, host, shared.now())
+        if reason:
+            self.refused(reason)
+        return bool(reason)
+
+    def _has_too_many(self) -> bool:
+        """End the connection if its user has too many."""
+        shared = self._shared
+        if shared is None:
+            return False
+        reason = shared.admissions.refusal_of_user(self, self.principal)
+        if reason:
+            self.refused(reason)
+        return bool(reason)
 
     def _admit(self, principal: str, mechanism: str) -> None:
         """The client has logged in."""
         self.principal, self.login_mechanism = principal, mechanism
+        if self._has_too_many():
+            return
         self._decoder.end_login()
         self._watch_idle()
 

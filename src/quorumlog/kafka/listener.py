@@ -111,7 +111,14 @@ class KafkaListener:
         if tls is not None:
             self._tls_port = TlsPort(tls, lambda: tls.current.kafka)
             tls.when_revoked.append(self._end_revoked)
-        self._acceptor = Acceptor(host, port, self._has_room, self._make, self.transport_counters)
+        self._acceptor = Acceptor(
+            host,
+            port,
+            self._has_room,
+            self._make,
+            self.transport_counters,
+            lambda: self.shared.strangers,
+        )
 
     @property
     def port(self) -> int:

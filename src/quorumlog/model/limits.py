@@ -52,6 +52,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     """Connections of Kafka clients one node accepts at a time."""
     connections_max: int = 4_096
     """Client and peer connections one node accepts at a time."""
+    strangers_per_address_max: int = 64
+    """Connections of one address that have not said who they are; more wait, or are closed."""
+    strangers_max: int = 512
+    """The same of all addresses together."""
     requests_in_flight_max: int = 1_024
     """Unanswered requests on one connection; reading pauses above."""
     outbox_bytes_max: int = 64 * MIB

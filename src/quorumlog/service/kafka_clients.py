@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from quorumlog.auth.admissions import Admissions
 from quorumlog.auth.login import Logins
 from quorumlog.auth.permits import Authorizer, Refused
 from quorumlog.auth.throttles import Throttles
@@ -142,6 +143,8 @@ class KafkaService:
         """By whom it is judged what clients may do, on all ports; None: everything."""
         self.throttles = Throttles()
         """What clients have used of their quotas, on all ports."""
+        self.admissions = Admissions(self.throttles)
+        """Which connections they have, on all ports."""
 
     @property
     def attachments(self) -> Mapping[str, Attachments]:
@@ -183,6 +186,8 @@ class KafkaService:
             self._listener = kafka_listener(
                 node, self._broker, logins, self.authorizer, self.throttles
             )
+            self._listener.shared.strangers = node.listener.shared.strangers
+            self._listener.shared.admissions = self.admissions
             self.consumers.coordinator = _log_consumers(node, self._broker, self._listener)
         self.security.check = SecurityCheck(node, self._listener)
         if self._listener is not None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from quorumlog.auth.admissions import Admissions
 from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE
 from quorumlog.auth.throttles import STEP_S, Meter, Throttles, wait_ms
 from quorumlog.model.features import THROTTLING
@@ -39,9 +40,14 @@ class QuotaGate:
     """
 
     def __init__(
-        self, throttles: Throttles, requests: ClientRequests, now: Callable[[], float]
+        self,
+        throttles: Throttles,
+        admissions: Admissions,
+        requests: ClientRequests,
+        now: Callable[[], float],
     ) -> None:
         self._throttles = throttles
+        self._admissions = admissions
         self._requests = requests
         self._now = now
         self._meter = Meter(throttles)
@@ -54,6 +60,9 @@ class QuotaGate:
         self._client_id = hello.client
         self._requests.gave = lambda size: self._gave(connection, size)
         self._requests.opened(connection, hello)
+        reason = self._admissions.refusal_of_user(connection, connection.principal)
+        if reason:
+            connection.refuse(reason)
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""

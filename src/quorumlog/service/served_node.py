@@ -43,6 +43,7 @@ class ServedNode:
         self.node = Node(config, self._handler_of, attachments, audit)
         self.node.listener.shared.audit = audit
         kafka = self._kafka
+        self.node.listener.shared.admissions = kafka.admissions
         self._logins = make_logins(self.node, kafka.view, kafka.is_ready, tokens)
         self._ended = ended
         self._starting: asyncio.Task[None] | None = None
@@ -56,7 +57,7 @@ class ServedNode:
         requests = requests_of(node, kafka.consumers, kafka.security, kafka.authorizer)
         handler: ConnectionHandler = requests
         if kafka.has_quotas:
-            handler = QuotaGate(kafka.throttles, requests, time.monotonic)
+            handler = QuotaGate(kafka.throttles, kafka.admissions, requests, time.monotonic)
         return handler if self._logins is None else LoginGate(self._logins, handler)
 
     async def start(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.errors import ConfigError
 from quorumlog.transport.resolver import Resolver
+from quorumlog.transport.strangers import Strangers
 from quorumlog.transport.stream import TransportCounters
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,8 @@ class Acceptor:
     """Listens at an address; `make` makes the protocol of each connection that is accepted.
 
     `has_room` says whether there is room for one more, besides those that are being `set_up`; if
-    there is none, it is closed. `counters` count both.
+    there is none, it is closed. `counters` count both. `strangers`: how many of a host may not have
+    said who they are; more wait.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class Acceptor:
         has_room: Callable[[], bool],
         make: Callable[[], asyncio.BaseProtocol],
         counters: TransportCounters,
+        strangers: Callable[[], Strangers],
     ) -> None:
         self._host = host
         self.port = port
         self._has_room = has_room
         self._make = make
         self._counters = counters
+        self._strangers = strangers
         self._sockets: list[socket.socket] = []
         self._is_stopped = False
         self._setting_up: set[asyncio.Task[None]] = set()
@@ -103,7 +107,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                accepted, _ = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -111,11 +115,12 @@ class Acceptor:
                 return
             self._pause_s = ACCEPT_PAUSE_MIN_S
             self._counters.accepted += 1
-            if self._has_room():
-                self._set_up(accepted)
-            else:
+            place = self._has_room() and self._strangers().place(address[0])
+            if place is False:
                 self._counters.refused_places += 1
                 accepted.close()
+            else:
+                self._set_up(accepted, address[0], None if place is True else place)
 
     def _accept_later(self, error: OSError) -> None:
         """Stop accepting for a while, as descriptors or memory are short; the backlog waits."""
@@ -130,18 +135,27 @@ class Acceptor:
         loop.call_later(self._pause_s, self._listen)
         self._pause_s = min(ACCEPT_PAUSE_MAX_S, 2 * self._pause_s)
 
-    def _set_up(self, accepted: socket.socket) -> None:
+    def _set_up(
+        self, accepted: socket.socket, address: str, turn: asyncio.Future[None] | None
+    ) -> None:
         accepted.setblocking(False)
         with suppress(OSError):  # closed already: connection_lost follows
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = asyncio.get_running_loop().create_task(self._connect(accepted))
+        task = asyncio.get_running_loop().create_task(self._connect(accepted, address, turn))
         self._setting_up.add(task)
         task.add_done_callback(self._setting_up.discard)
 
-    async def _connect(self, accepted: socket.socket) -> None:
+    async def _connect(
+        self, accepted: socket.socket, address: str, turn: asyncio.Future[None] | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(self._make, accepted)
+            if turn is not None:
+                await turn
+            try:
+                await loop.connect_accepted_socket(self._make, accepted)
+            finally:
+                self._strangers().done(address)
         except BaseException as error:
             accepted.close()
             if not isinstance(error, OSError):

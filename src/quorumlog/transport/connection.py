@@ -113,6 +113,11 @@ class Connection(StreamConnection):
             return ""
         return f"node {hello.node_id}" if hello.role in PEER_ROLES else hello.client
 
+    @property
+    def is_stranger(self) -> bool:
+        """See `StreamConnection`: whether there is a time by which it has to be over."""
+        return self._deadline is not None
+
     def _begun(self) -> None:
         refusal = self.identity.refusal
         if refusal:  # before our Hello, after which the other side would think that it is in
@@ -187,6 +192,11 @@ class Connection(StreamConnection):
         self.refused_with = code
         self._tell_refused("refusing a connection", reason)
         self._write(self._greeting.refusal(reason, code), 0, ())
+        self.close(reason)
+
+    def refuse(self, reason: str) -> None:
+        """End the connection, with a line in the log: the client is not served here."""
+        self._tell_refused("refusing a connection", reason)
         self.close(reason)
 
     def await_login(self, is_over: Callable[[], bool]) -> None:

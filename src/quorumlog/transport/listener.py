@@ -84,7 +84,9 @@ class Listener:
         if tls is not None:
             self._tls_port = TlsPort(tls, lambda: tls.current.native, self._answer_plain)
             tls.when_revoked.append(self._end_revoked)
-        self._acceptor = Acceptor(host, port, self._has_room, self._make, self.counters)
+        self._acceptor = Acceptor(
+            host, port, self._has_room, self._make, self.counters, lambda: self.shared.strangers
+        )
 
     @property
     def port(self) -> int:
@@ -169,7 +171,7 @@ class Listener:
             self.counters,
             on_lost=self._lost,
             shared=self.shared,
-            check_identity=self._check_identity,
+            check_identity=self._check_other,
         )
         self.connections.add(connection)
         self._unproven[connection] = None
@@ -216,6 +218,21 @@ class Listener:
             check_member(certified, hello.node_id, self._tls.current.own.cluster_id)
         elif certified is not None and certified.kind == "node":
             raise RemoteProtocolError(refused_node(certified))
+
+    def _check_other(self, connection: Connection, hello: Hello) -> None:
+        """Raise `RemoteProtocolError` if the other side is not who it says, or has too much.
+
+        Members have no bounds.
+        """
+        self._check_identity(connection, hello)
+        shared, host = self.shared, connection.remote_address.rpartition(":")[0]
+        if hello.role in PEER_ROLES:
+            if self._accepts(hello):
+                shared.strangers.note_member(host)
+            return
+        reason = shared.admissions.refusal_of_address(connection, host, shared.now())
+        if reason:
+            raise RemoteProtocolError(reason)
 
     def _end_revoked(self, is_revoked: IsRevoked) -> None:
         """End connections of whoever shows a certificate that is revoked now."""

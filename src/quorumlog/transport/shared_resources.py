@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from quorumlog.auth.admissions import Admissions
+from quorumlog.auth.throttles import Throttles
 from quorumlog.model.audit_events import NO_AUDIT, Audit
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets, RequestMemory
 from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.scheduler import Scheduler
+from quorumlog.transport.strangers import Strangers
 from quorumlog.transport.unsecured import UnsecuredClients
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,11 @@ class SharedResources:
         self.audit: Audit = NO_AUDIT
         """Where it is recorded that a connection was refused."""
         self.unsecured = UnsecuredClients()
+        self.strangers = Strangers(
+            limits.strangers_per_address_max, limits.strangers_max, limits.connections_max, self.now
+        )
+        self.admissions = Admissions(Throttles())
+        """Both are those of all ports of a node, once it serves."""
         self.scheduler = Scheduler(asyncio.get_running_loop(), self.now, is_crowded)
 
     def check(self) -> int:

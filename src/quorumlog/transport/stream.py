@@ -101,6 +101,11 @@ class _Spoken(asyncio.BufferedProtocol):
 
     @property
     @abstractmethod
+    def is_stranger(self) -> bool:
+        """Whether the other side has still to say who it is, or to log in."""
+
+    @property
+    @abstractmethod
     def called(self) -> str:
         """What the other side calls itself; it may be anything."""
 
@@ -161,6 +166,8 @@ class StreamConnection(_Spoken):
         _keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        if self._shared is not None:
+            self._shared.strangers.came(self)
         loop = asyncio.get_running_loop()
         self._times.introduced_by = loop.time() + self._limits.handshake_ms / 1000
         self._deadline = loop.call_at(self._times.introduced_by, self.close, "no handshake in time")
@@ -355,6 +362,8 @@ class StreamConnection(_Spoken):
         if self._shared is not None:
             self._shared.unfinished.discard(self)
             self._shared.budgets.answers.forget(self)
+            self._shared.strangers.left(self)
+            self._shared.admissions.left(self)
         if isinstance(exc, TlsError):
             self.reason = self.reason or str(exc)
             if not self.is_introduced:  # who refuses it has written a line about it

@@ -1,0 +1,111 @@
+"""How many connections addresses and users have on a node, and who may have one more.
+
+Of IPv6, the quota of all addresses is one of each network of 64 bits, whose addresses a host has to
+itself; one that names an address is that of the address.
+"""
+
+from typing import Final, NamedTuple
+
+from quorumlog.auth.addresses import address_at
+from quorumlog.auth.hosts import host_of
+from quorumlog.auth.principals import USER as USER_PREFIX
+from quorumlog.auth.quotas import CONNECTION_RATE, CONNECTIONS, IP, USER
+from quorumlog.auth.throttles import Throttles
+
+ADDRESS_RATE, ADDRESS_CONNECTIONS, USER_CONNECTIONS = (
+    "address_rate",
+    "address_connections",
+    "user_connections",
+)
+REASONS: Final = (ADDRESS_RATE, ADDRESS_CONNECTIONS, USER_CONNECTIONS)
+"""Why connections are refused, as metrics have it."""
+
+
+class _Bound(NamedTuple):
+    """A quota that counts for somebody, and under which name it is counted."""
+
+    value: float
+    name: str
+
+
+class Admissions:
+    """The connections of clients to all ports of a node.
+
+    `refused` counts those that a quota had no room for, by reason.
+    """
+
+    def __init__(self, throttles: Throttles) -> None:
+        self._throttles = throttles
+        self._open: dict[tuple[str, str], int] = {}
+        """Connections by kind and name of whom they are of."""
+        self._counted: dict[object, set[tuple[str, str]]] = {}
+        self.refused = dict.fromkeys(REASONS, 0)
+
+    def refusal_of_address(self, connection: object, address: str, now: float) -> str:
+        """Count a client's connection from an address (without a port); return why it may not be.
+
+        Empty: it may be. `now`: seconds of a clock that never goes back.
+        """
+        exact, host = _names_of(address)
+        bound = self._of_address(CONNECTION_RATE, exact, host)
+        if bound is not None:
+            owner = (CONNECTION_RATE, bound.name, None)
+            if self._throttles.buckets.left(owner, bound.value, now) <= 0:
+                self.refused[ADDRESS_RATE] += 1
+                return f"{bound.name} makes more than {bound.value:g} connections a second (quota)"
+            self._throttles.buckets.take(owner, bound.value, 1, now)
+        bound = self._of_address(CONNECTIONS, exact, host)
+        if bound is not None and self._open.get((IP, bound.name), 0) + 1 > bound.value:
+            self.refused[ADDRESS_CONNECTIONS] += 1
+            return f"{bound.name} has {bound.value:g} connections already (quota)"
+        for name in {exact, host}:
+            self._count(connection, (IP, name))
+        return ""
+
+    def refusal_of_user(self, connection: object, principal: str) -> str:
+        """Count a connection as one of a principal, once; return why it may not be; empty: it may.
+
+        It is to be closed then.
+        """
+        name = principal.removeprefix(USER_PREFIX)
+        key = (USER, name)
+        if key in self._counted.get(connection, ()):
+            return ""
+        quotas = self._throttles.quotas
+        for entity in (((USER, name),), ((USER, None),)):
+            most = quotas.get(entity, {}).get(CONNECTIONS)
+            if most is not None:
+                if self._open.get(key, 0) + 1 > most:
+                    self.refused[USER_CONNECTIONS] += 1
+                    return f"{name} has {most:g} connections already (quota)"
+                break
+        self._count(connection, key)
+        return ""
+
+    def left(self, connection: object) -> None:
+        """A connection has ended."""
+        for key in self._counted.pop(connection, ()):
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+
+    def _count(self, connection: object, key: tuple[str, str]) -> None:
+        self._counted.setdefault(connection, set()).add(key)
+        self._open[key] = self._open.get(key, 0) + 1
+
+    def _of_address(self, key: str, exact: str, host: str) -> _Bound | None:
+        quotas = self._throttles.quotas
+        for entity, name in ((((IP, exact),), exact), (((IP, None),), host)):
+            value = quotas.get(entity, {}).get(key)
+            if value is not None:
+                return _Bound(value, name)
+        return None
+
+
+def _names_of(address: str) -> tuple[str, str]:
+    """Return an address as quotas name it, and what stands for its host."""
+    try:
+        exact = str(address_at(address.partition("%")[0]))
+    except ValueError:
+        return address, address
+    return exact, host_of(exact)
