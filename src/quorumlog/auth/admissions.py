@@ -31,11 +31,12 @@ class _Bound(NamedTuple):
 class Admissions:
     """The connections of clients to all ports of a node.
 
-    `refused` counts those that a quota had no room for, by reason.
+    `refused` counts those that a quota had no room for, by reason. `throttles`: what else clients
+    have used of their quotas.
     """
 
     def __init__(self, throttles: Throttles) -> None:
-        self._throttles = throttles
+        self.throttles = throttles
         self._open: dict[tuple[str, str], int] = {}
         """Connections by kind and name of whom they are of."""
         self._counted: dict[object, set[tuple[str, str]]] = {}
@@ -50,10 +51,10 @@ class Admissions:
         bound = self._of_address(CONNECTION_RATE, exact, host)
         if bound is not None:
             owner = (CONNECTION_RATE, bound.name, None)
-            if self._throttles.buckets.left(owner, bound.value, now) <= 0:
+            if self.throttles.buckets.left(owner, bound.value, now) <= 0:
                 self.refused[ADDRESS_RATE] += 1
                 return f"{bound.name} makes more than {bound.value:g} connections a second (quota)"
-            self._throttles.buckets.take(owner, bound.value, 1, now)
+            self.throttles.buckets.take(owner, bound.value, 1, now)
         bound = self._of_address(CONNECTIONS, exact, host)
         if bound is not None and self._open.get((IP, bound.name), 0) + 1 > bound.value:
             self.refused[ADDRESS_CONNECTIONS] += 1
@@ -71,7 +72,7 @@ class Admissions:
         key = (USER, name)
         if key in self._counted.get(connection, ()):
             return ""
-        quotas = self._throttles.quotas
+        quotas = self.throttles.quotas
         for entity in (((USER, name),), ((USER, None),)):
             most = quotas.get(entity, {}).get(CONNECTIONS)
             if most is not None:
@@ -94,7 +95,7 @@ class Admissions:
         self._open[key] = self._open.get(key, 0) + 1
 
     def _of_address(self, key: str, exact: str, host: str) -> _Bound | None:
-        quotas = self._throttles.quotas
+        quotas = self.throttles.quotas
         for entity, name in ((((IP, exact),), exact), (((IP, None),), host)):
             value = quotas.get(entity, {}).get(key)
             if value is not None:

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.auth.quotas import CLIENT_ID, IP, KEYS, USER, QuotaEntity, checked_entity
+from quorumlog.auth.quotas import (
+    CLIENT_ID,
+    IP,
+    KEYS,
+    NOT_ENFORCED,
+    USER,
+    QuotaEntity,
+    checked_entity,
+)
 from quorumlog.cli.options import (
     TIMEOUT_SECONDS,
     AsJson,
@@ -83,7 +91,8 @@ def set_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 ) -> None:
     """Set quotas; others of the same user, client id or address stay.
 
-    Quotas are kept and shown, and not enforced yet.
+    Each node lets a client have this much, and delays what is more: nothing is lost. Kafka's
+    request_percentage and controller_mutation_rate are kept and shown only.
     """
     entity = _entity(user, client_id, address)
     given: dict[str, float | None] = {}
@@ -95,6 +104,8 @@ def set_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     with cluster_client(directory, servers, context, timeout) as client:
         client.security.alter_quotas(entity, given)
     print_line(f"set for {_text(entity)}: {', '.join(given)}")
+    if ignored := [key for key in given if key in NOT_ENFORCED]:
+        print_line(f"kept and shown, but not enforced: {', '.join(ignored)}")
 
 
 @app.command(name="remove")

@@ -277,6 +277,13 @@ FAMILIES: Final = (
         },
     ),
     *_counters(
+        ("quota",),
+        {
+            "throttled_waits": "Times a connection was told to wait, by the key of the quota.",
+            "throttled_seconds": "How long connections were told to wait, by the same.",
+        },
+    ),
+    *_counters(
         NODE,
         {
             "login_accepted": "Logins of clients on either port.",

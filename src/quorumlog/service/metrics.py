@@ -22,6 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from quorumlog.auth.quotas import THROTTLED
 from quorumlog.auth.sasl import Reason
 from quorumlog.broker.running import IN_SYNC_ENTRIES
 from quorumlog.kafka.counters import KafkaCounters
@@ -322,7 +323,8 @@ def _add_transport(page: _Page, node: Node) -> None:
         features = ",".join(names_of(spoken.features))
         labels = (node.config.self_id, peer_id, spoken.release, str(spoken.wire_version), features)
         page.add("peer_link_info", labels, 1)
-    counters, budgets = node.listener.counters, node.listener.shared.budgets
+    counters, shared = node.listener.counters, node.listener.shared
+    budgets, throttled = shared.budgets, shared.admissions.throttles.counters
     receiving = budgets.unproven.used + budgets.clients.used
     page.add("transport_connections", (), len(node.listener.connections))
     page.add("transport_connections_max", (), node.descriptors.connections)
@@ -338,8 +340,13 @@ def _add_transport(page: _Page, node: Node) -> None:
         "unread": budgets.answers.ended,
         "idle_place": counters.ended_for_places,
         "no_place": counters.refused_places,
+        "stranger": shared.strangers.ended + shared.strangers.refused,
+        **shared.admissions.refused,
     }.items():
         page.add("transport_ended_total", (reason,), count)
+    for key in THROTTLED:
+        page.add("throttled_waits_total", (key,), throttled.waits[key])
+        page.add("throttled_seconds_total", (key,), throttled.seconds[key])
     strange = node.inbox_counters
     for reason, count in {
         "unknown_group": strange.unknown_group,

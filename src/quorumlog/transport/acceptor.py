@@ -115,9 +115,12 @@ class Acceptor:
                 return
             self._pause_s = ACCEPT_PAUSE_MIN_S
             self._counters.accepted += 1
-            place = self._has_room() and self._strangers().place(address[0])
-            if place is False:
+            if not self._has_room():
                 self._counters.refused_places += 1
+                accepted.close()
+                continue
+            place = self._strangers().place(address[0])
+            if place is False:
                 accepted.close()
             else:
                 self._set_up(accepted, address[0], None if place is True else place)

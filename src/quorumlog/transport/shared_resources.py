@@ -66,11 +66,18 @@ class SharedResources:
         """Where it is recorded that a connection was refused."""
         self.unsecured = UnsecuredClients()
         self.strangers = Strangers(
-            limits.strangers_per_address_max, limits.strangers_max, limits.connections_max, self.now
+            limits.strangers_per_address_max,
+            limits.strangers_max,
+            limits.connections_max,
+            self.now,
+            self._tell_of_stranger,
         )
         self.admissions = Admissions(Throttles())
         """Both are those of all ports of a node, once it serves."""
         self.scheduler = Scheduler(asyncio.get_running_loop(), self.now, is_crowded)
+
+    def _tell_of_stranger(self, address: str, reason: str) -> None:
+        self.lines.warn("closing the connection of a stranger", "", f"{address}:", reason=reason)
 
     def check(self) -> int:
         """End connections of which a frame is late, or whose answers nobody reads.

@@ -25,6 +25,9 @@ MEMBER_HOSTS_MAX: Final = 256
 met the longest ago is forgotten."""
 
 
+_TOO_MANY: Final = "too many connections have not said who they are"
+
+
 class Stranger(Protocol):
     """A connection, as it is seen here."""
 
@@ -43,17 +46,24 @@ class Stranger(Protocol):
 class Strangers:
     """The strangers of all ports of a node: at most `of_host_max` of a host, `most` in all.
 
-    `now`: seconds. `ended` counts those that made room, `refused` those for which there was not
-    even room to wait.
+    `now`: seconds. `tell` is called with an address, and with why a connection of it is ended: it
+    must be quick, and bound what it writes. `ended` counts those that made room, `refused` those
+    for which there was not even room to wait.
     """
 
     def __init__(
-        self, of_host_max: int, most: int, connections_max: int, now: Callable[[], float]
+        self,
+        of_host_max: int,
+        most: int,
+        connections_max: int,
+        now: Callable[[], float],
+        tell: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
         self._of_host_max = of_host_max
         self._most = most
         self._waiting_max = max(1, connections_max // WAITING_SHARE)
         self._now = now
+        self._tell = tell
         self._known: dict[str, dict[Stranger, float]] = {}
         """By host, the oldest first, since when. Some may not be strangers any more."""
         self._begun: dict[str, int] = {}
@@ -91,6 +101,7 @@ class Strangers:
             1, self._waiting_max // WAITING_SHARE
         ):
             self.refused += 1
+            self._tell(address, f"{_TOO_MANY}, and {len(of_host)} wait")
             return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(host, deque()).append(turn)
@@ -146,7 +157,8 @@ class Strangers:
             return False
         self._forget(full, oldest)
         self.ended += 1
-        oldest.abort("it has not said who it is, and others of its host wait")
+        self._tell(oldest.remote_address.rpartition(":")[0], _TOO_MANY)
+        oldest.abort(_TOO_MANY)
         return True
 
     def _is_within(self, host: str) -> bool:
