@@ -35,9 +35,9 @@ def came(found, number, address, now=0.0):
 def test_an_address_has_so_many_connections_and_room_again_when_some_have_ended():
     found = admissions(({"ip": None}, "connections", 2), ({"ip": "10.0.0.9"}, "connections", 1))
     assert (came(found, 1, "10.0.0.1"), came(found, 2, "10.0.0.1")) == ("", "")
-    assert came(found, 3, "10.0.0.1") == "10.0.0.1 has 2 connections already (quota)"
+    assert came(found, 3, "10.0.0.1") == "10.0.0.1 has used up its quota: connections 2"
     assert came(found, 4, "10.0.0.2") == came(found, 5, "10.0.0.9") == ""
-    assert "has 1 connections" in came(found, 6, "10.0.0.9")
+    assert "connections 1" in came(found, 6, "10.0.0.9")
     found.left(3)
     found.left(1)
     found.left(1)
@@ -70,7 +70,7 @@ def test_a_rate_below_one_lets_some_in():
 def test_a_user_has_so_many_connections_whatever_the_address():
     found = admissions(({"user": "alice"}, "connections", 1), ({"user": None}, "connections", 2))
     assert found.refusal_of_user(1, "User:alice") == found.refusal_of_user(1, "User:alice") == ""
-    assert found.refusal_of_user(2, "User:alice") == "alice has 1 connections already (quota)"
+    assert found.refusal_of_user(2, "User:alice") == "alice has used up its quota: connections 1"
     assert found.refusal_of_user(3, "User:bob") == found.refusal_of_user(4, "User:bob") == ""
     assert found.refusal_of_user(5, "User:bob")
     found.left(1)

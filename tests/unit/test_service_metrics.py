@@ -18,7 +18,7 @@ BASE_UNITS = re.compile(r"_(ms|millis|milliseconds|us|micros|minutes|hours|kib|m
 LABELS = {
     *("group", "self_id", "remote_id", "read_mode", "code", "state", "reader", "reason"),
     *("directory", "version", "python", "request", "error", "topic", "partition"),
-    *("consumer_group", "file", "release", "wire_version", "features"),
+    *("consumer_group", "file", "quota", "release", "wire_version", "features"),
 }
 """Each has few values; docs/reference/metrics.md says which."""
 

@@ -53,12 +53,12 @@ class Admissions:
             owner = (CONNECTION_RATE, bound.name, None)
             if self.throttles.buckets.left(owner, bound.value, now) <= 0:
                 self.refused[ADDRESS_RATE] += 1
-                return f"{bound.name} makes more than {bound.value:g} connections a second (quota)"
+                return _text(bound.name, CONNECTION_RATE, bound.value)
             self.throttles.buckets.take(owner, bound.value, 1, now)
         bound = self._of_address(CONNECTIONS, exact, host)
         if bound is not None and self._open.get((IP, bound.name), 0) + 1 > bound.value:
             self.refused[ADDRESS_CONNECTIONS] += 1
-            return f"{bound.name} has {bound.value:g} connections already (quota)"
+            return _text(bound.name, CONNECTIONS, bound.value)
         for name in {exact, host}:
             self._count(connection, (IP, name))
         return ""
@@ -78,7 +78,7 @@ class Admissions:
             if most is not None:
                 if self._open.get(key, 0) + 1 > most:
                     self.refused[USER_CONNECTIONS] += 1
-                    return f"{name} has {most:g} connections already (quota)"
+                    return _text(name, CONNECTIONS, most)
                 break
         self._count(connection, key)
         return ""
@@ -101,6 +101,10 @@ class Admissions:
             if value is not None:
                 return _Bound(value, name)
         return None
+
+
+def _text(name: str, key: str, value: float) -> str:
+    return f"{name} has used up its quota: {key} {value:g}"
 
 
 def _names_of(address: str) -> tuple[str, str]:

@@ -11,8 +11,9 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello, Message, Response
+from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
-from quorumlog.transport.stream import StreamConnection, TransportCounters
+from quorumlog.transport.stream import QUOTA, StreamConnection, TransportCounters
 from quorumlog.transport.tls_words import TlsError
 from quorumlog.wire.decoder import HANDSHAKE_BYTES_MAX, LOGIN_BYTES_MAX, FrameDecoder
 from quorumlog.wire.frame import Frame, RefusedFrame, encode_frame
@@ -193,6 +194,27 @@ class Connection(StreamConnection):
         self._tell_refused("refusing a connection", reason)
         self._write(self._greeting.refusal(reason, code), 0, ())
         self.close(reason)
+
+    @property
+    def yields_to_interactive(self) -> bool:
+        """Whether this client is not interactive, and there are clients that are."""
+        shared = self._shared
+        if shared is None or not shared.scheduler.has_interactive:
+            return False
+        return self.traffic_class is not TrafficClass.INTERACTIVE
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether this client is known to wait for its answers."""
+        return self._slices is not None and self._slices.is_closed_loop
+
+    def mute(self) -> None:
+        """Take no more bytes until `unmute`, as the client has used up a quota."""
+        self._pause(QUOTA)
+
+    def unmute(self) -> None:
+        """Take bytes again, as far as quotas are concerned."""
+        self._resume(QUOTA)
 
     def refuse(self, reason: str) -> None:
         """End the connection, with a line in the log: the client is not served here."""

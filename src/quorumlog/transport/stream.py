@@ -296,19 +296,6 @@ class StreamConnection(_Spoken):
         slices = self._slices
         return TrafficClass.INTERACTIVE if slices is None else slices.classifier.traffic_class
 
-    @property
-    def yields_to_interactive(self) -> bool:
-        """Whether this client is not interactive, and there are clients that are."""
-        shared = self._shared
-        if shared is None or not shared.scheduler.has_interactive:
-            return False
-        return self.traffic_class is not TrafficClass.INTERACTIVE
-
-    @property
-    def is_closed_loop(self) -> bool:
-        """Whether this client is known to wait for its answers."""
-        return self._slices is not None and self._slices.is_closed_loop
-
     def _await_turn(self) -> None:
         if self._shared is not None:
             self._pause(TURN)
@@ -437,14 +424,6 @@ class StreamConnection(_Spoken):
     def resume_reading(self) -> None:
         """Take bytes again."""
         self._resume(HANDLER)
-
-    def mute(self) -> None:
-        """Take no more bytes until `unmute`, as the client has used up a quota."""
-        self._pause(QUOTA)
-
-    def unmute(self) -> None:
-        """Take bytes again, as far as quotas are concerned."""
-        self._resume(QUOTA)
 
     def run_slice(self) -> bool:
         """See `Schedulable`: it is this connection's turn again; nothing else is being handled."""
