@@ -1,6 +1,8 @@
 """Appends to a group and reads it until standard input ends: a client of whichever release runs it.
 
-Usage: rolling_load.py NAME SERVERS GROUP
+Usage: rolling_load.py NAME SERVERS GROUP [CONTEXT]
+
+With the name of a context it is used in place of SERVERS.
 
 Prints a line with the number of each entry that was acknowledged, then all that it knows as JSON.
 """
@@ -68,8 +70,12 @@ class Load:
         print(json.dumps(report), flush=True)
 
 
-async def main(name, servers, group):
+async def main(name, servers, group, context=""):
     load = Load(name)
+    if context:
+        from quorumlog.client import find_context  # noqa: PLC0415  (earlier releases have none)
+
+        servers = find_context(context)
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), load.end)  # it ends, or anything comes
     await load.run(servers, group)

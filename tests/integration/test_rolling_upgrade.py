@@ -1,24 +1,29 @@
 """Nodes of the last release are replaced by this one's under load, one by one, back and forth."""
 
 import io
-import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
-import threading
-import time
 import urllib.request
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
+from integration.rolling_clients import (
+    STEP,
+    STEP_S,
+    KafkaClient,
+    LogClient,
+    check_log,
+    check_replicas,
+    check_topic,
+    go_on,
+)
 from quorumlog import SyncClient
 from quorumlog.errors import RequestError
 from quorumlog.local import LocalCluster
@@ -31,14 +36,8 @@ LAST_RELEASE = "a293495a"
 """The commit that nodes are upgraded from: the last release before this one."""
 ROOT = Path(__file__).parents[2]
 OWN = str(ROOT / "src")
-LOAD = ROOT / "tests" / "rolling_load.py"
-STEP = 10
-"""Entries of each client, and records, that are acknowledged in each step, at least."""
-STEP_S = 60.0
 OFTEN = 20
 """Entries of `__cluster` after which it saves a snapshot, and its members compare their states."""
-SLOWEST_S = 10.0
-"""The time-out of a client's calls: no append takes longer."""
 CREATE = """
 import sys
 from quorumlog.local import LocalCluster
@@ -76,88 +75,23 @@ class Clients:
     """Two clients of a log, each of another release, and a producer of a topic."""
 
     def __init__(self, cluster, sources):
-        self._processes = {
-            name: subprocess.Popen(
-                [sys.executable, "-P", str(LOAD), name, cluster.servers, "g"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=running(source),
-            )
-            for name, source in sources.items()
-        }
-        self._lines = {name: [] for name in sources}
-        self._threads = [
-            threading.Thread(target=self._listen, args=(name,), daemon=True) for name in sources
-        ]
-        self._is_over = threading.Event()
-        self.records = {}
-        self.refused = []
-        options = {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
-        self._producer = Producer(options)
-        self._threads.append(threading.Thread(target=self._produce, daemon=True))
-        self._commits = 0
-        options |= {"group.id": "load", "enable.auto.commit": False}
-        del options["enable.idempotence"]
-        self._consumer = Consumer(options | {"on_commit": self._committed})
-        self._threads.append(threading.Thread(target=self._commit, daemon=True))
-        for thread in self._threads:
-            thread.start()
-
-    def _listen(self, name):
-        for line in self._processes[name].stdout:
-            self._lines[name].append(line)
-
-    def _produce(self):
-        number = 0
-        while not self._is_over.wait(0.05):
-            self._producer.produce("t", b"%d" % number, partition=number % 2, callback=self._done)
-            self._producer.poll(0)
-            number += 1
-        self._producer.flush(STEP_S)
-
-    def _done(self, error, message):
-        if error is not None:
-            self.refused.append(str(error))
-        else:
-            self.records[int(message.value())] = message.partition(), message.offset()
-
-    def _commit(self):
-        """Give `__cluster` commands all the time."""
-        while not self._is_over.wait(0.05):
-            self._consumer.commit(offsets=[TopicPartition("t", 0, self._commits)])
-            self._consumer.poll(0)
-        self._consumer.close()
-
-    def _committed(self, error, partitions):
-        self._commits += error is None  # a commit is not sent again while its coordinator moves
-
-    def progress(self):
-        return {"t": len(self.records), "commits": self._commits} | {
-            name: len(has) for name, has in self._lines.items()
-        }
+        where = cluster.servers, "g"
+        self.of_log = [LogClient(name, where, running(source)) for name, source in sources.items()]
+        self.of_topic = KafkaClient("k", {"bootstrap.servers": cluster.bootstrap_servers})
+        self._all = [*self.of_log, self.of_topic]
 
     def go_on(self):
         """Wait until all have got further answers."""
-        begun, deadline = self.progress(), time.monotonic() + STEP_S
-        while any(now < begun[name] + STEP for name, now in self.progress().items()):
-            assert time.monotonic() < deadline, f"from {begun} to {self.progress()} only"
-            time.sleep(0.02)
+        go_on(self._all)
 
     def end(self):
         """Let all end; return what each client of the log knows."""
-        self._is_over.set()
-        for process in self._processes.values():
-            process.stdin.close()
-        for thread in self._threads:
-            thread.join(2 * STEP_S)
-        return {name: json.loads(lines[-1]) for name, lines in self._lines.items()}
+        self.of_topic.end()
+        return {one.name: one.end() for one in self.of_log}
 
     def kill(self):
-        self._is_over.set()
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
+        for one in self._all:
+            one.kill()
 
 
 @contextmanager
@@ -225,8 +159,9 @@ def test_nodes_are_upgraded_one_by_one_under_load(tmp_path, last, monkeypatch):
             reports = clients.end()
         finally:
             clients.kill()
-        check_log(cluster, reports)
-        check_topic(cluster, clients)
+        check_log(cluster, reports, 6 * STEP)
+        kafka = {"bootstrap.servers": cluster.bootstrap_servers}
+        check_topic(kafka, [clients.of_topic])
         check_replicas(cluster)
 
 
@@ -256,53 +191,6 @@ def check_states(cluster):
         log = (cluster.directory / f"{node_id}.log").read_text()
         assert "states differ" not in log
         assert "another state than was saved" not in log
-
-
-def check_log(cluster, reports):
-    with SyncClient(cluster.servers, "g") as client:
-        entries = {entry.index: entry.body.decode() for entry in client.read(follow=False)}
-    assert max(Counter(entries.values()).values()) == 1, "an entry was appended twice"
-    for name, report in reports.items():
-        numbers = {int(number): index for number, index in report["indexes"].items()}
-        assert len(numbers) >= 6 * STEP
-        assert sorted(numbers) == list(range(len(numbers))), "all were acknowledged"
-        assert all(entries.get(at) == f"{name} {number}" for number, at in numbers.items())
-        assert report["read"] == [list(one) for one in sorted(numbers.items())]
-        assert report["slowest_s"] < SLOWEST_S
-
-
-def check_topic(cluster, clients):
-    assert clients.refused == []
-    assert sorted(clients.records) == list(range(len(clients.records)))
-    options = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "check"}
-    consumer = Consumer(options | {"enable.auto.commit": False})
-    try:
-        consumer.assign([TopicPartition("t", number, 0) for number in (0, 1)])
-        read, deadline = [], time.monotonic() + STEP_S
-        while len(read) < len(clients.records) and time.monotonic() < deadline:
-            read += consumer.consume(1_000, timeout=0.2)
-        assert consumer.poll(0.2) is None
-    finally:
-        consumer.close()
-    found = [(int(one.value()), (one.partition(), one.offset())) for one in read]
-    assert sorted(found) == sorted(clients.records.items())
-
-
-def check_replicas(cluster):
-    """All replicas of all groups come to be the same."""
-    deadline = time.monotonic() + STEP_S
-    for group in cluster.hosted_groups():
-        with SyncClient(cluster.servers, group) as client:
-            while True:
-                found = client.status()
-                ends = {(one.end_index, one.end_chain_crc, one.committed_index) for one in found}
-                is_same = len(ends) == 1 and all(
-                    one.committed_index == one.end_index for one in found
-                )
-                if is_same and all(one.code == ResponseCode.SUCCESS for one in found):
-                    break
-                assert time.monotonic() < deadline, f"{group}: {ends}"
-                time.sleep(0.05)
 
 
 def test_the_last_release_reads_every_message_of_this_one(last):
