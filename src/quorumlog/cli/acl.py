@@ -342,7 +342,7 @@ def check_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     with cluster_client(directory, servers, context, timeout) as client:
         found = client.security.check(principal_of(user), asked, resource, host=host or "")
     if as_json:
-        acl = None if found.acl is None else _object(found.acl)
+        acl = None if found.acl is None else object_of(found.acl)
         print_json({"allowed": found.is_allowed, "reason": found.reason, "acl": acl})
     else:
         print_line(f"{'allowed' if found.is_allowed else 'not allowed'}: {_reason(found.reason)}")
@@ -363,7 +363,7 @@ _COLUMNS: Final = ["USER", "MAY", "OPERATION", "RESOURCE", "NAME", "HOST"]
 def _print(acls: Sequence[Acl], *, as_json: bool) -> None:
     if as_json:
         for one in acls:
-            print_json(_object(one))
+            print_json(object_of(one))
         return
     print_table(
         _COLUMNS,
@@ -381,7 +381,8 @@ def _print(acls: Sequence[Acl], *, as_json: bool) -> None:
     )
 
 
-def _object(acl: Acl) -> dict[str, object]:
+def object_of(acl: Acl) -> dict[str, object]:
+    """Return an ACL as `--json` shows it."""
     return {
         "principal": acl.principal,
         "permission": word_of(acl.permission),

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from quorumlog.cli.acl import app as acl_app
+from quorumlog.cli.acl_suggest import suggest_command
 from quorumlog.cli.append import append_command
 from quorumlog.cli.audit_log import audit_log_command
 from quorumlog.cli.bench import bench_command
@@ -72,6 +73,7 @@ app.add_typer(consumer_group_app, name="consumer-group")
 app.add_typer(transaction_app, name="transaction")
 app.add_typer(broker_config_app, name="broker-config")
 app.add_typer(user_app, name="user")
+acl_app.command(name="suggest")(suggest_command)
 app.add_typer(acl_app, name="acl")
 app.add_typer(quota_app, name="quota")
 app.add_typer(members_app, name="members")

@@ -138,13 +138,8 @@ def audit_log_command(
     This is the record of what people and programs did. Whether an archive holds what a group or
     topic does is what `quorumlog pipeline audit` finds out.
     """
-    if (directory is None) == (not files):
-        raise typer.BadParameter("give either --dir DIR or --file FILE")
     flush_every_line()
-    if directory is not None:
-        old, readers = _opened_in(directory, is_followed=follow)
-    else:
-        old, readers = [], [AuditReader(path, is_followed=follow) for path in files or ()]
+    old, readers = _opened(directory, files, is_followed=follow)
     shown = _Shown(principal, event, is_refused=refused, as_json=as_json)
     # each file is in order, and so are those of one node together
     for line in heapq.merge(*(one.lines() for one in (*old, *readers)), key=_at):
@@ -155,9 +150,37 @@ def audit_log_command(
         for line in heapq.merge(*(one.lines() for one in readers), key=_at):
             shown.show(line)
         time.sleep(POLL_S)
-    unreadable = sum(one.unreadable for one in (*old, *readers))
+    _note_unreadable((*old, *readers))
+
+
+def lines_of(directory: Path | None, files: list[Path] | None) -> Iterator[dict[str, Any]]:
+    """Yield what audit logs have, in the order of its times, and say what was left out.
+
+    Raises `typer.BadParameter`, and `CommandError` if there is none.
+    """
+    old, newest = _opened(directory, files, is_followed=False)
+    readers = (*old, *newest)
+    yield from heapq.merge(*(one.lines() for one in readers), key=_at)
+    for one in readers:
+        one.close()
+    _note_unreadable(readers)
+
+
+def _note_unreadable(readers: Iterable[AuditReader]) -> None:
+    unreadable = sum(one.unreadable for one in readers)
     if unreadable:
         print_note(f"{counted(unreadable, 'line')} left out: cut off by a crash, or no JSON")
+
+
+def _opened(
+    directory: Path | None, files: list[Path] | None, *, is_followed: bool
+) -> tuple[list[AuditReader], list[AuditReader]]:
+    """Open the audit logs that options name: the earlier files, and the newest ones."""
+    if (directory is None) == (not files):
+        raise typer.BadParameter("give either --dir DIR or --file FILE")
+    if directory is not None:
+        return _opened_in(directory, is_followed=is_followed)
+    return [], [AuditReader(path, is_followed=is_followed) for path in files or ()]
 
 
 def _opened_in(

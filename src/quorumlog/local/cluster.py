@@ -16,7 +16,7 @@ from quorumlog.local.health import NodeHealth, ask_health
 from quorumlog.local.layout import POLL_SECONDS, Layout, node_configs, plan_cluster
 from quorumlog.local.ports import unusable, unusable_text
 from quorumlog.local.process import NodeProcess
-from quorumlog.local.tls import client_files
+from quorumlog.local.tls import AdminPortTls, client_files
 from quorumlog.model.codes import FAILED, Role
 from quorumlog.model.config import parse_address
 from quorumlog.model.limits import DEFAULT_LIMITS, MIB, Limits
@@ -43,7 +43,7 @@ class LocalCluster:
         self._content = self._layout.read()
         self._places = {place.id: place for place in self._content.nodes}
         self._processes = {node_id: NodeProcess(self._layout, node_id) for node_id in self._places}
-        self._made_tls: ssl.SSLContext | None = None
+        self._admin_tls: AdminPortTls | None = None
 
     @classmethod
     def create(  # noqa: PLR0913  (named options of a public entry point)
@@ -196,10 +196,10 @@ class LocalCluster:
         )
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return what connects to admin ports; made once, as it is asked for many times."""
-        if self._made_tls is None and self.tls_directory is not None:
-            self._made_tls = client_files(self.tls_directory).context()
-        return self._made_tls
+        """Return what connects to admin ports; None: nothing is encrypted."""
+        if self._admin_tls is None and self.tls_directory is not None:
+            self._admin_tls = AdminPortTls(self.tls_directory)
+        return None if self._admin_tls is None else self._admin_tls.newest()
 
     def admin_address(self, node_id: str) -> str:
         """Return where a node serves /metrics and /health, `host:port`."""

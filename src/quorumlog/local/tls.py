@@ -7,8 +7,10 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from quorumlog.client.outgoing_tls import TlsOfClient
+from quorumlog.client.security import Security
 from quorumlog.local.errors import LocalClusterError
-from quorumlog.log_events import reason_of
+from quorumlog.model.errors import ConfigError
 from quorumlog.model.security_config import USER_PREFIX, SecurityConfig
 from quorumlog.model.tls_config import TlsConfig
 
@@ -24,19 +26,27 @@ class ClientFiles(NamedTuple):
     certificate: Path
     key: Path
 
-    def context(self) -> ssl.SSLContext:
-        """Return what connects to admin ports. Raises `LocalClusterError`."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        made.minimum_version = ssl.TLSVersion.TLSv1_3
+
+class AdminPortTls:
+    """What connects to the admin ports of a cluster, made of its newest files."""
+
+    def __init__(self, tls_directory: Path) -> None:
+        self._directory = tls_directory
+        files = client_files(tls_directory)
+        security = Security(
+            ca=str(files.ca), certificate=str(files.certificate), key=str(files.key)
+        )
+        self._tls = TlsOfClient(security)
+
+    def newest(self) -> ssl.SSLContext:
+        """Return what the next connection needs. Raises `LocalClusterError`."""
         try:
-            made.load_verify_locations(self.ca)
-            made.load_cert_chain(self.certificate, self.key)
-        except OSError as error:  # as an error of OpenSSL is, too
+            return self._tls.newest().context
+        except ConfigError as error:
             raise LocalClusterError(
-                f"the certificates in {self.ca.parent} cannot be used ({reason_of(error)}); "
-                f"'quorumlog cluster up --dir {self.ca.parent.parent}' makes those that are missing"
+                f"the certificates in {self._directory} cannot be used ({error}); 'quorumlog "
+                f"cluster up --dir {self._directory.parent}' makes those that are missing"
             ) from error
-        return made
 
 
 def client_files(tls_directory: Path) -> ClientFiles:

@@ -26,13 +26,14 @@ PAUSE_S: Final = 60.0
 """Time between two lines about the same principal and resource, in seconds."""
 ONLY_REPORTED: Final = "served nevertheless: authorization is log"
 """Of a refusal in the audit log: nothing was refused."""
-_AUDITED_KINDS: Final = {
+AUDITED_KINDS: Final = {
     ResourceType.TOPIC: "topic",
     ResourceType.CONSUMER_GROUP: "consumer-group",
     ResourceType.CLUSTER: "cluster",
     ResourceType.TRANSACTIONAL_ID: "transactional-id",
     ResourceType.GROUP: "group",
 }
+"""Words of types of resources in the audit log."""
 _LEADERS: Final = (MetadataRequest, WatchLeaderRequest)
 """Requests that everybody may have about `__cluster` (`auth.needs`)."""
 _UNKNOWN: Final = "{} is not allowed to anybody, as it is not known which rights it needs"
@@ -62,7 +63,7 @@ def refusal_of(permit: Permit, message: Message) -> str:
     needs = NEEDS.get(type(message)) if isinstance(message, Request) else None
     if needs is None or not isinstance(message, Request):
         return _UNKNOWN.format(type(message).__name__)
-    if isinstance(message, DATA_REQUESTS) and _is_of_brokers(message.group):
+    if isinstance(message, DATA_REQUESTS) and is_of_brokers(message.group):
         is_writing = isinstance(message, AppendRequest)
         operation = Operation.WRITE if is_writing else Operation.READ
         right = Right(operation, ResourceType.GROUP, message.group)
@@ -90,8 +91,14 @@ def check_right(permit: Permit, rights: tuple[Right, ...]) -> None:
         raise error_for(ResponseCode.NOT_AUTHORIZED, refusal_text(permit.principal, right))
 
 
-def _is_of_brokers(group: str) -> bool:
+def is_of_brokers(group: str) -> bool:
+    """Whether a group is one that brokers keep topics in, or `__cluster`."""
     return group == CLUSTER_GROUP or PARTITION_GROUP.fullmatch(group) is not None
+
+
+def audited_operation(operation: Operation) -> str:
+    """Return the word of an operation in the audit log, such as `DescribeConfigs`."""
+    return operation.name.title().replace("_", "")
 
 
 class RefusalLines:
@@ -115,8 +122,8 @@ class RefusalLines:
                 event=AuditedEvent.REQUEST_REFUSED,
                 principal=refused.principal,
                 address=refused.address,
-                resource=f"{_AUDITED_KINDS[kind]}:{name}",
-                operation=operation.name.title().replace("_", ""),
+                resource=f"{AUDITED_KINDS[kind]}:{name}",
+                operation=audited_operation(operation),
                 allowed=False,
                 reason="" if refused.is_enforced else ONLY_REPORTED,
             )
