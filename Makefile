@@ -1,5 +1,6 @@
 # make setup   prepare .venv (the other targets do it by themselves)
 # make demo    the whole system at work on real data; ARGS="--records 20000 --keep" for a short one
+#              (--secure: with TLS, certificates and rights)
 # make test    all tests; ARGS="tests/unit -k batch" for some
 # make test-clients  Kafka's clients that are programs of their own (kcat, kafkajs, librdkafka's tests)
 # make soak   the simulator until stopped; ARGS="--first-seed 100000 --nodes 5"

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.errors import CommandError
+from quorumlog.cli.local_certificates import make_missing
 
 
 def demo_command(
@@ -13,6 +14,9 @@ def demo_command(
         int | None,
         typer.Option("--records", min=1, help="Number of flights.", show_default="all"),
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With TLS, certificates and rights.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster's files.")] = False,
     directory: Annotated[
         Path | None,
@@ -28,4 +32,4 @@ def demo_command(
             f"the demo needs {error.name}, which is not installed; "
             "pip install 'quorumlog[demo]', or 'make setup' in a checkout"
         ) from error
-    raise typer.Exit(run_demo(records, keep, directory))
+    raise typer.Exit(run_demo(records, keep, directory, make_missing if secure else None))

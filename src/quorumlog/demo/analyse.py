@@ -12,7 +12,10 @@ from pyspark.sql import functions as f
 from rich.console import Console
 from rich.table import Table
 
+from quorumlog.client import Context
+from quorumlog.client.contexts import Access
 from quorumlog.spark import session
+from quorumlog.spark.access import options_of
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # the backend has to be chosen first
@@ -59,11 +62,12 @@ def started(output: Path, console: Console) -> Iterator[tuple[SparkSession, floa
         spark.stop()
 
 
-def analyse(spark: SparkSession, servers: str, group: str, output: Path) -> Analysis:
+def analyse(spark: SparkSession, cluster: Context, group: str, output: Path) -> Analysis:
     """Run the job against the live cluster; write under `output`."""
     ready = time.monotonic()
     parquet = output / "flights.parquet"
-    log = spark.read.format("quorumlog").option("servers", servers).option("group", group).load()
+    where = options_of(Access(given=cluster), "servers")
+    log = spark.read.format("quorumlog").options(**where).option("group", group).load()
     flights = log.select(
         "index", "body", f.from_json(f.col("body").cast("string"), FLIGHT_SCHEMA).alias("v")
     ).select("index", "body", "v.*")

@@ -35,7 +35,7 @@ def kill_leader_and_restart(cluster: LocalCluster, group: str, console: Console)
     killed_at = time.monotonic()
     cluster.kill(killed)
     console.print(f"  [red]killed[/red] the leader, {killed}, with SIGKILL")
-    with SyncClient(cluster.servers, group) as client:
+    with SyncClient(cluster.context, group) as client:
         new_leader, term = _wait_for_leader(client, killed)
         to_leader = time.monotonic() - killed_at
         console.print(f"  {new_leader} leads in term {term}, {to_leader:.2f} s after the kill")

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from quorumlog.client import Client, Delivery, Producer, ProducerStats
+from quorumlog.client import Client, Context, Delivery, Producer, ProducerStats
 
 CHUNK = 500
 """Records whose acknowledgements are awaited together."""
@@ -106,7 +106,7 @@ class _Acknowledgements:
 
 
 async def _load(
-    servers: str,
+    cluster: Context,
     group: str,
     bodies: Iterable[bytes],
     total: int,
@@ -120,7 +120,7 @@ async def _load(
     with progress_bar(console) as progress:
         acknowledgements = _Acknowledgements(loaded, progress, total)
         async with (
-            Client(servers, group) as client,
+            Client(cluster, group) as client,
             Producer(client, delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer,
             asyncio.TaskGroup() as tasks,
         ):
@@ -144,7 +144,7 @@ async def _load(
 
 
 def load(
-    servers: str,
+    cluster: Context,
     group: str,
     bodies: Iterable[bytes],
     total: int,
@@ -155,4 +155,4 @@ def load(
 
     Raises `RequestError` when records cannot be delivered, and what the work of `half_way` raises.
     """
-    return asyncio.run(_load(servers, group, bodies, total, half_way, console))
+    return asyncio.run(_load(cluster, group, bodies, total, half_way, console))

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from quorumlog.client import Context
+from quorumlog.client.contexts import Access
+from quorumlog.client.kafka_security import librdkafka_settings
+from quorumlog.client.outgoing_tls import outgoing_tls
+from quorumlog.spark.access import options_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -63,18 +69,25 @@ def partition_read(records: Iterable[tuple[int, bytes]]) -> PartitionRead:
 # -- aiokafka -----------------------------------------------------------------------------------
 
 
-def read_with_aiokafka(servers: str, topic: str, partitions: int) -> dict[int, PartitionRead]:
+def read_with_aiokafka(cluster: Context, topic: str, partitions: int) -> dict[int, PartitionRead]:
     """Return what every partition holds up to its end. Raises `TimeoutError`."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    return asyncio.run(_read_with_aiokafka(servers, topic, partitions))
+    return asyncio.run(_read_with_aiokafka(cluster, topic, partitions))
 
 
 async def _read_with_aiokafka(
-    servers: str, topic: str, partitions: int
+    cluster: Context, topic: str, partitions: int
 ) -> dict[int, PartitionRead]:
     wanted = [TopicPartition(topic, number) for number in range(partitions)]
     digests = {one: _Digest() for one in wanted}
-    consumer = AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
+    security = cluster.open().security
+    tls = None if security is None else outgoing_tls(security).context
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=cluster.kafka,
+        enable_auto_commit=False,
+        security_protocol="PLAINTEXT" if tls is None else "SSL",
+        ssl_context=tls,
+    )
     await consumer.start()
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -98,14 +111,16 @@ def has_kcat() -> bool:
     return shutil.which("kcat") is not None
 
 
-def read_with_kcat(servers: str, topic: str, partitions: int) -> dict[int, PartitionRead]:
+def read_with_kcat(cluster: Context, topic: str, partitions: int) -> dict[int, PartitionRead]:
     """Return what every partition holds up to its end; values have no line feeds.
 
     Raises `subprocess.SubprocessError` if kcat fails or does not end.
     """
     found = {}
+    settings = librdkafka_settings(cluster.open().security)
+    options = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
     for number in range(partitions):
-        where = ["-b", servers, "-t", topic, "-p", str(number), "-o", "beginning"]
+        where = ["-b", cluster.kafka, *options, "-t", topic, "-p", str(number), "-o", "beginning"]
         shown = subprocess.run(  # noqa: S603  (fixed arguments, no shell)
             [shutil.which("kcat") or "kcat", "-C", *where, "-e", "-q", "-f", "%o %s\n"],
             check=True,
@@ -126,10 +141,11 @@ def _of_kcat(shown: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def read_with_spark(
-    spark: "SparkSession", servers: str, topic: str, partitions: int
+    spark: "SparkSession", cluster: Context, topic: str, partitions: int
 ) -> dict[int, PartitionRead]:
     """Return what every partition holds up to its end."""
-    reader = spark.read.format("quorumlog").option("kafka.bootstrap.servers", servers)
+    where = options_of(Access(given=cluster), "kafka.bootstrap.servers")
+    reader = spark.read.format("quorumlog").options(**where)
     frame = reader.option("subscribe", topic).load()
     rows = frame.selectExpr("partition", "offset", "unhex(sha2(value, 256)) as digest").toArrow()
     digests = {number: _Digest() for number in range(partitions)}

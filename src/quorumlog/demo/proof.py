@@ -84,7 +84,7 @@ def compare_replicas(proof: Proof, cluster: LocalCluster, group: str) -> None:
     """Wait until all replicas have committed the same, then compare their chain CRCs."""
     deadline = time.monotonic() + AGREE_SECONDS
     states: set[tuple[int, int, int]] = set()
-    with SyncClient(cluster.servers, group) as client:
+    with SyncClient(cluster.context, group) as client:
         while time.monotonic() < deadline:
             answers = client.status()
             reached = [status for status in answers if status.code == ResponseCode.SUCCESS]

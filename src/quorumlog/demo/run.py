@@ -2,16 +2,18 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
+from quorumlog.client import Context
 from quorumlog.demo.analyse import Analysis, analyse, delay_table, started
 from quorumlog.demo.failover import FailOver, kill_leader_and_restart
 from quorumlog.demo.flights import RECORDS_IN_ALL, flight_bodies
@@ -47,6 +49,7 @@ GROUP = "flights"
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+Certify: TypeAlias = Callable[[Path, Sequence[str]], None]
 
 
 class StepFailed(Exception):  # noqa: N818  (says which step, in a person's words)
@@ -71,14 +74,16 @@ def _step(console: Console, number: int, title: str) -> Iterator[None]:
 class _TopicReads:
     """What each reader found in the partitions of the topic."""
 
-    servers: str
+    cluster: Context
     console: Console
     found: dict[str, dict[int, PartitionRead]] = field(default_factory=dict)
 
-    def add(self, reader: str, read: Callable[[str, str, int], dict[int, PartitionRead]]) -> None:
+    def add(
+        self, reader: str, read: Callable[[Context, str, int], dict[int, PartitionRead]]
+    ) -> None:
         """Have a reader read all partitions, and say what it read."""
         before = time.monotonic()
-        found = read(self.servers, TOPIC, PARTITIONS)
+        found = read(self.cluster, TOPIC, PARTITIONS)
         seconds = time.monotonic() - before
         self.found[reader] = found
         records = sum(one.records for one in found.values())
@@ -101,12 +106,15 @@ class _HalfWay:
         self.result = kill_leader_and_restart(self._cluster, GROUP, self._console)
 
 
-def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
+def run_demo(
+    records: int | None, keep: bool, directory: Path | None, certify: Certify | None = None
+) -> int:
     """Run all steps; return 0 if everything was proved, 1 otherwise.
 
     `records`: how many flights (None: all). `keep` leaves the cluster's files, `directory` is
-    where they go (None: a new temporary directory). Output files always stay. Raises `ConfigError`
-    if there is a cluster already.
+    where they go (None: a new temporary directory). Output files always stay. `certify` makes the
+    certificates of nodes and of the user admin in a directory; None: the cluster has no TLS, and
+    everybody may do everything. Raises `ConfigError` if there is a cluster already.
     """
     console = Console()
     base = directory or Path(tempfile.mkdtemp(prefix="quorumlog-demo-"))
@@ -118,7 +126,7 @@ def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
     stop: list[Callable[[], object]] = []
     with ending_in_order(), guarded(cluster_directory, remove=not keep):
         try:
-            status = _steps(console, records, cluster_directory, output, stop)
+            status = _steps(console, records, cluster_directory, output, stop, certify)
         except KeyboardInterrupt:
             console.print("\ninterrupted; stopping the cluster")
             status = EXIT_INTERRUPTED
@@ -134,6 +142,12 @@ def run_demo(records: int | None, keep: bool, directory: Path | None) -> int:
             f"'quorumlog cluster up --dir {cluster_directory}'",
             soft_wrap=True,
         )
+        if certify is not None:
+            console.print(
+                f"'quorumlog status --dir {cluster_directory}' and other commands with --dir show "
+                "the certificate of admin",
+                soft_wrap=True,
+            )
     written = ", ".join(sorted(path.name for path in output.iterdir()))
     console.print(f"output: {output} ({written or 'nothing yet'})", soft_wrap=True)
     return status
@@ -145,11 +159,20 @@ def _steps(
     cluster_directory: Path,
     output: Path,
     stop: list[Callable[[], object]],
+    certify: Certify | None,
 ) -> int:
     total = min(records or RECORDS_IN_ALL, RECORDS_IN_ALL)
     with _step(console, 1, "A cluster of three node processes"):
-        cluster = LocalCluster.create(cluster_directory, groups=(GROUP,), topics=True, kafka_port=0)
+        cluster = LocalCluster.create(
+            cluster_directory,
+            groups=(GROUP,),
+            topics=True,
+            kafka_port=0,
+            secure=certify is not None,
+        )
         stop.append(cluster.down)
+        if certify is not None and cluster.tls_directory is not None:
+            certify(cluster.tls_directory, cluster.node_ids)
         console.print(f"  directory {cluster_directory}", soft_wrap=True)
         for node_id in cluster.node_ids:
             console.print(
@@ -159,13 +182,14 @@ def _steps(
             )
         cluster.up()
         console.print(f"  servers {cluster.servers}", soft_wrap=True)
+        _show_security(cluster.context, console)
         console.print(f"  {cluster.leader(GROUP)} leads group {GROUP}")
     half_way = _HalfWay(cluster, console)
     with _step(console, 2, f"{total:,} flights through the Producer; half-way the leader dies"):
-        loaded = load(cluster.servers, GROUP, flight_bodies(total), total, half_way, console)
+        loaded = load(cluster.context, GROUP, flight_bodies(total), total, half_way, console)
         fail_over = _checked(loaded, half_way, total)
     in_topic = min(total, RECORDS_MAX)
-    reads = _TopicReads(cluster.bootstrap_servers, console)
+    reads = _TopicReads(cluster.context, console)
     with _step(console, 3, f"{in_topic:,} flights through Kafka's clients; again a leader dies"):
         create_topic(cluster)
         produced = produce(cluster, flight_bodies(in_topic), in_topic, console)
@@ -179,7 +203,7 @@ def _steps(
     with _step(console, 4, "A Spark job on the committed log, and one on the topic"):
         console.print(f"  {java_home().text}")
         with started(output, console) as (spark, start_seconds):
-            analysis = analyse(spark, cluster.servers, GROUP, output)
+            analysis = analyse(spark, cluster.context, GROUP, output)
             reads.add("Spark", partial(read_with_spark, spark))
         _show(analysis, console)
     with _step(console, 5, "The proof"):
@@ -198,6 +222,18 @@ def _steps(
     )
     _report(figures, proof, console)
     return EXIT_FAILED if proof.failures else EXIT_OK
+
+
+def _show_security(context: Context, console: Console) -> None:
+    """Say how clients reach a cluster that has TLS."""
+    if not context.is_secure:
+        return
+    console.print(
+        "  all ports speak TLS 1.3; nobody has a right that was not given\n"
+        "  clients and Spark show the certificate of the super user admin:"
+    )
+    for name in ("ca", "certificate", "key"):
+        console.print(f"  {name} {getattr(context, name)}", soft_wrap=True)
 
 
 def _checked(loaded: Loaded, half_way: _HalfWay, total: int) -> FailOver:

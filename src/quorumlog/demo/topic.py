@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 
+from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.demo.partition_reads import PartitionRead, partition_read, value_digest
 from quorumlog.local import LocalCluster
 from quorumlog.model.wording import counted
@@ -24,7 +25,7 @@ SECONDS: Final = 60.0
 ASK_SECONDS: Final = 5.0
 """How long one request for metadata waits."""
 POLL_SECONDS: Final = 0.02
-_LIBRDKAFKA: Final = {"log_level": 0}
+_QUIET: Final = {"log_level": 0}
 """librdkafka says on standard error what is expected here: that a broker is gone."""
 
 
@@ -70,12 +71,19 @@ class Produced:
             self.without_offset += offset is None
 
 
+def _librdkafka(cluster: LocalCluster, servers: str = "") -> dict[str, Any]:
+    """Return the settings by which librdkafka reaches brokers: these, or all of a cluster."""
+    security = cluster.context.open().security
+    found = {"bootstrap.servers": servers or cluster.bootstrap_servers, **_QUIET}
+    return found | librdkafka_settings(security)
+
+
 def create_topic(cluster: LocalCluster) -> None:
     """Wait until all nodes are brokers that the cluster knows, then create the topic.
 
     Raises `TimeoutError`, and `KafkaException` if the topic is refused.
     """
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **_LIBRDKAFKA})
+    admin = AdminClient(_librdkafka(cluster))
     _until(lambda: len(admin.list_topics(timeout=ASK_SECONDS).brokers) == len(cluster.node_ids))
     (made,) = admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values()
     made.result(SECONDS)
@@ -90,11 +98,10 @@ def produce(
     `TopicFailed` if a record is refused, and `TimeoutError`.
     """
     settings: dict[str, Any] = {
-        "bootstrap.servers": cluster.bootstrap_servers,
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 5,
-        **_LIBRDKAFKA,
+        **_librdkafka(cluster),
     }
     producer = Producer(settings)
     produced = Produced()
@@ -162,7 +169,7 @@ def _fail_over(
     rest = ",".join(
         cluster.kafka_address(node_id) for node_id in cluster.node_ids if node_id != produced.killed
     )
-    admin = AdminClient({"bootstrap.servers": rest, **_LIBRDKAFKA})
+    admin = AdminClient(_librdkafka(cluster, rest))
 
     def other_leads() -> bool:
         produced.new_leader = _leader(cluster, admin.list_topics(TOPIC, ASK_SECONDS))
