@@ -55,6 +55,18 @@ def test_how_cost_grows_is_measured_when_it_is_asked_for():
     assert 20 < figures["memory of a node over 1 s"]["value"] < 400
 
 
+def test_its_clusters_have_tls_if_that_is_wanted(tmp_path):
+    status, figures, error = bench("append", "groups", "--secure", "--sizes", 256)
+    assert (status, error) == (0, "")
+    assert figures["append, 1 in flight"]["value"] > 0
+    assert figures["append, 64 in flight over 5 groups"]["value"] > 0
+    status, _, error = bench("append", "--secure", "--dir", tmp_path)
+    assert status == 2
+    assert "--secure is for a cluster that is started for it" in " ".join(
+        error.replace("│", " ").split()
+    )
+
+
 def test_a_body_too_large_for_an_entry_is_refused_before_anything_is_measured():
     status, figures, error = bench("append", "--sizes", f"256,{4 << 20}")
     assert (status, figures) == (2, {})

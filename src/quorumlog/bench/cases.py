@@ -1,8 +1,9 @@
 """The cases of the bench: every load is run in rounds, one after the other."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -78,13 +79,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Target:
     """The group that is measured; `cluster` if its nodes run here and may be stopped and killed.
 
-    `pids` by node, of nodes on this machine: their processor time and memory are known.
+    `pids` by node, of nodes on this machine: their processor time and memory are known. `certify`
+    makes the certificates of nodes and of the user admin in a directory: further clusters that are
+    made speak TLS, too; None: they do not.
     """
 
     servers: Servers
     group: str
     pids: Callable[[], dict[str, int]]
     cluster: LocalCluster | None = None
+    certify: Callable[[Path, Sequence[str]], None] | None = None
 
 
 class Bench:

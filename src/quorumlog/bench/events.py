@@ -49,7 +49,7 @@ async def leader_lost(cluster: LocalCluster, group: str, *, silent: bool) -> flo
     It is killed, or with `silent` frozen: its connections stay open and say nothing. Afterwards it
     is back.
     """
-    async with Client(cluster.servers, group) as log:
+    async with Client(cluster.context, group) as log:
         await appended(log, STEADY_S)
         leader = await asyncio.to_thread(cluster.leader, group)
         take, give_back = (
@@ -79,7 +79,7 @@ async def leader_stopped(cluster: LocalCluster, group: str) -> CleanStop:
     """
     unknown = 0
     answered: list[float] = []
-    async with Client(cluster.servers, group) as log:
+    async with Client(cluster.context, group) as log:
 
         async def work() -> None:
             nonlocal unknown
@@ -122,7 +122,7 @@ async def _ends(log: Client) -> dict[str, int]:
 
 async def _in_step(cluster: LocalCluster, group: str) -> None:
     """Wait until all replicas have what was committed when this was called."""
-    async with Client(cluster.servers, group) as log:
+    async with Client(cluster.context, group) as log:
         _, committed = await log.bounds()
         deadline = time.perf_counter() + CATCH_UP_SECONDS
         while time.perf_counter() < deadline:
@@ -149,7 +149,7 @@ async def caught_up(
 
     With live_s above 0, 64 appends are in flight for this long before, and until it has caught up.
     """
-    async with Client(cluster.servers, group) as log:
+    async with Client(cluster.context, group) as log:
         leader = await asyncio.to_thread(cluster.leader, group)
         follower = next(node for node in cluster.node_ids if node != leader)
         await asyncio.to_thread(cluster.stop, follower)
@@ -198,7 +198,7 @@ async def restarted(cluster: LocalCluster, group: str) -> float:
     await asyncio.to_thread(cluster.down)
     started = time.perf_counter()
     starting = asyncio.ensure_future(asyncio.to_thread(cluster.up))
-    async with Client(cluster.servers, group) as log:
+    async with Client(cluster.context, group) as log:
         await appended(log, 0.0)
         taken = time.perf_counter() - started
     await starting

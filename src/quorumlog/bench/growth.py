@@ -53,7 +53,10 @@ async def _cluster(bench: Bench, name: str, **layout: object) -> AsyncIterator[L
     If a case fails, its files are removed by the caller, who made the directory (`guarded`).
     """
     directory = bench.own_cluster().directory.parent / name
-    cluster = LocalCluster.create(directory, **layout)  # type: ignore[arg-type]
+    certify = bench.target.certify
+    cluster = LocalCluster.create(directory, secure=certify is not None, **layout)  # type: ignore[arg-type]
+    if certify is not None and cluster.tls_directory is not None:
+        certify(cluster.tls_directory, cluster.node_ids)
     await asyncio.to_thread(cluster.up, START_S)
     yield cluster
     await asyncio.to_thread(cluster.down)
@@ -111,7 +114,7 @@ async def _over_groups(
     """Append from `in_flight` tasks to one group after the other."""
     async with AsyncExitStack() as opened:
         logs = [
-            await opened.enter_async_context(Client(cluster.servers, name, timeout_ms=60_000))
+            await opened.enter_async_context(Client(cluster.context, name, timeout_ms=60_000))
             for name in names
         ]
         for begin in range(0, len(logs), IN_FLIGHT):
@@ -135,7 +138,7 @@ async def length(bench: Bench) -> AsyncIterator[Figure]:
             )
         filled = 0
         for gib in lengths:
-            async with Client(cluster.servers, group, timeout_ms=60_000) as log:
+            async with Client(cluster.context, group, timeout_ms=60_000) as log:
                 wanted = int(gib * GIB) // FILLED_BODY_BYTES
                 await loads.fill(log, FILLED_BODY_BYTES, wanted - filled)
                 filled = wanted
@@ -164,8 +167,8 @@ async def steady(bench: Bench) -> AsyncIterator[Figure]:
         resident: list[list[float]] = []
         rates: list[float] = []
         async with (
-            Client(cluster.servers, group, timeout_ms=60_000) as log,
-            Client(cluster.servers, group, timeout_ms=60_000) as reading,
+            Client(cluster.context, group, timeout_ms=60_000) as log,
+            Client(cluster.context, group, timeout_ms=60_000) as reading,
         ):
             follower = asyncio.ensure_future(loads.follow(reading))
             try:

@@ -12,6 +12,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from quorumlog.cli.local_certificates import make_missing
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.cli.target import find_target
 from quorumlog.local import LocalCluster, ending_in_order, guarded_directory
@@ -57,6 +58,10 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
     quick: Annotated[
         bool, typer.Option("--quick", help="Little of everything: whether it works.")
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="The cluster that is started has TLS, logins and rights."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One object a line and figure.")] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the figures, too.")
@@ -74,10 +79,17 @@ def bench_command(  # noqa: PLR0913, PLR0917  (one argument an option)
 
     plan = _plan(seconds, rounds, sizes, gib, plot, quick=quick)
     of_others = directory or servers or context
+    if secure and of_others is not None:
+        raise typer.BadParameter(
+            "--secure is for a cluster that is started for it; one that is there has TLS or not"
+        )
     chosen = _chosen(cases, own=of_others is None)
     figures: list[Figure] = []
     try:
-        with ending_in_order(), _target(directory, servers, group, context) as (target, disk):
+        with (
+            ending_in_order(),
+            _target(directory, servers, group, context, secure=secure) as (target, disk),
+        ):
             uvloop.run(_collect(target, plan, chosen, disk, figures, as_json=as_json))
     finally:  # if a case fails, the figures of those before it are printed all the same
         if figures and not as_json:
@@ -137,7 +149,12 @@ def _chosen(cases: list[str] | None, *, own: bool) -> list[str]:
 
 @contextmanager
 def _target(
-    directory: Path | None, servers: str | None, group: str | None, context: str | None
+    directory: Path | None,
+    servers: str | None,
+    group: str | None,
+    context: str | None,
+    *,
+    secure: bool,
 ) -> Iterator[tuple["Target", Path | None]]:
     """Yield the group to measure, and the directory whose disk its nodes use, if that is here."""
     from quorumlog.bench.cases import Target  # noqa: PLC0415
@@ -152,10 +169,16 @@ def _target(
         root, wanted = guard.directory, group or GROUP
         try:
             own = LocalCluster.create(
-                root / "cluster", groups=(wanted,), data_file_bytes=DATA_FILE_BYTES
+                root / "cluster",
+                groups=(wanted,),
+                data_file_bytes=DATA_FILE_BYTES,
+                secure=secure,
             )
+            certify = make_missing if secure else None
+            if own.tls_directory is not None:
+                make_missing(own.tls_directory, own.node_ids)
             own.up()
-            yield Target(own.servers, wanted, own.running, own), root
+            yield Target(own.context, wanted, own.running, own, certify), root
         except UnexpectedArgumentError:  # there was nothing to be measured
             raise
         except Exception:
