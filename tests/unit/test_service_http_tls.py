@@ -13,8 +13,9 @@ from quorumlog.model.audit_events import NO_AUDIT
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.service import admin_server
+from quorumlog.service.admin_access import Access, AdminRequest, access_of
 from quorumlog.service.admin_server import CONNECTIONS_MAX
-from quorumlog.service.http import Access, AdminPort, AdminRequest, access_of
+from quorumlog.service.http import AdminPort
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls_contexts import client_context
 
@@ -215,4 +216,4 @@ def test_loopback_and_plain_ports_show_all_as_ever(own, authority):
         ("0.0.0.0:0", tls, Access.HEALTH),
     ):
         config = NodeConfig(**given, admin_listen=admin, tls=with_tls)
-        assert access_of(config)(stranger) is expected
+        assert access_of(config)(stranger).access is expected

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from quorumlog.bench import events, loads
 from quorumlog.bench.cases import Bench
@@ -54,7 +55,8 @@ async def _cluster(bench: Bench, name: str, **layout: object) -> AsyncIterator[L
     """
     directory = bench.own_cluster().directory.parent / name
     certify = bench.target.certify
-    cluster = LocalCluster.create(directory, secure=certify is not None, **layout)  # type: ignore[arg-type]
+    given: dict[str, Any] = {**layout, "secure": certify is not None}
+    cluster = LocalCluster.create(directory, **given)
     if certify is not None and cluster.tls_directory is not None:
         certify(cluster.tls_directory, cluster.node_ids)
     await asyncio.to_thread(cluster.up, START_S)

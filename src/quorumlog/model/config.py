@@ -356,7 +356,7 @@ class NodeConfig(
     admin_listen: str = ""
     """`host:port` of /metrics and /health; empty: none."""
     admin_anonymous: Literal["none", "health", "all"] = "health"
-    """With TLS, what those see at an `admin_listen` beyond loopback who show no certificate:
+    """With TLS, what those see at an `admin_listen` beyond loopback who do not say who they are:
     nothing, whether the node is healthy, or all."""
     metrics_grpc_exporter_target: str = ""
     """`host:port`, or an http or https address, that metrics are sent to by OTLP over gRPC; empty:

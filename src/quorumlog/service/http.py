@@ -3,8 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from wsgiref.simple_server import make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -19,52 +18,17 @@ from quorumlog.model.audit_events import (
     AuditEvent,
 )
 from quorumlog.model.codes import FAILED, Role
-from quorumlog.model.config import NodeConfig, is_loopback, parse_address
+from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.wording import foreign
 from quorumlog.node.node import Node
 from quorumlog.node.replica.status import status_of
+from quorumlog.service.admin_access import Access, AdminRequest, Verdict, see_all
 from quorumlog.service.admin_server import IDENTITY, REMOTE_PORT, AdminServer, QuietHandler
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
 
 NOT_TLS: Final = "this port speaks TLS: ask with https://"
-NO_CERTIFICATE: Final = "show a client certificate of this cluster"
-
-
-class Access(Enum):
-    """How much of the pages somebody may see."""
-
-    ALL = "all"
-    HEALTH = "health"
-    """Whether the node is healthy, and no more."""
-    NONE = "none"
-
-
-class AdminRequest(NamedTuple):
-    """What somebody asks of the admin port. `principal`: who that is, as a certificate says."""
-
-    method: str
-    path: str
-    address: str
-    principal: str
-
-
-def see_all(request: AdminRequest) -> Access:
-    """Let everybody see all."""
-    return Access.ALL
-
-
-def access_of(config: NodeConfig) -> Callable[[AdminRequest], Access]:
-    """Return what says how much somebody may see.
-
-    Without TLS, or at a loopback address, everybody who can reach the port sees all.
-    """
-    host, _ = parse_address(config.admin_listen)
-    if config.tls is None or is_loopback(host):
-        return see_all
-    anonymous = Access(config.admin_anonymous)
-    return lambda request: anonymous if request.principal == ANONYMOUS else Access.ALL
 
 
 def health_of(node: Node) -> tuple[bool, dict[str, object]]:
@@ -100,7 +64,8 @@ class AdminPort:
     """Serves the two pages from threads of its own; reads the node, never changes it.
 
     `tls`: what is spoken; None: nothing is encrypted. `access` says how much of the pages whoever
-    asks may see. `audit` is told of those who may not see what they ask for.
+    asks may see, and `stop_access` has it answer at once. `audit` is told of those who may not see
+    what they ask for.
     Raises `ConfigError` if the address cannot be used.
     """
 
@@ -111,11 +76,12 @@ class AdminPort:
         registry: CollectorRegistry,
         *,
         tls: NodeTls | None = None,
-        access: Callable[[AdminRequest], Access] = see_all,
+        access: Callable[[AdminRequest], Verdict] = see_all,
+        stop_access: Callable[[], None] = lambda: None,
         audit: Audit = NO_AUDIT,
     ) -> None:
         self._node = node
-        self._access = access
+        self._access, self._stop_access = access, stop_access
         self._audit = audit
         self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
         host, port = parse_address(address)
@@ -139,6 +105,7 @@ class AdminPort:
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
+        self._stop_access()
         self._server.server_close()
 
     def _page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -146,21 +113,27 @@ class AdminPort:
         tls = self._server.tls
         if tls is not None and identity is None and not tls.is_optional:
             return _answer(start_response, "400 Bad Request", "text/plain", NOT_TLS)
-        refusal, principal = NO_CERTIFICATE, ANONYMOUS
-        if isinstance(identity, Identity):
-            refusal, principal = identity.refusal or NO_CERTIFICATE, identity.principal
-        address = f"{environ['REMOTE_ADDR']}:{environ[REMOTE_PORT]}"
-        request = AdminRequest(environ["REQUEST_METHOD"], path, address, principal)
-        access = self._access(request)
-        if path == "/health" and access is not Access.NONE:
+        request = AdminRequest(
+            environ["REQUEST_METHOD"],
+            path,
+            f"{environ['REMOTE_ADDR']}:{environ[REMOTE_PORT]}",
+            identity.principal if isinstance(identity, Identity) else ANONYMOUS,
+            environ.get("HTTP_AUTHORIZATION", ""),
+            identity is not None,
+        )
+        verdict = self._access(request)
+        if path == "/health" and verdict.access is not Access.NONE:
             is_healthy, body = health_of(self._node)
             status = "200 OK" if is_healthy else "503 Service Unavailable"
-            if access is not Access.ALL:
+            if verdict.access is not Access.ALL:
                 body = {"healthy": is_healthy}
             return _answer(start_response, status, "application/json", json.dumps(body))
-        if access is not Access.ALL:
-            self._record_refusal(request, refusal)
-            return _answer(start_response, "403 Forbidden", "text/plain", refusal)
+        if verdict.access is not Access.ALL:
+            refusal = identity.refusal if isinstance(identity, Identity) else ""
+            text = refusal or verdict.text
+            if not verdict.is_recorded:
+                self._record_refusal(request, text)
+            return _answer(start_response, verdict.status, "text/plain", text, verdict.challenges)
         if path == "/metrics":
             return self._metrics(environ, start_response)
         return _answer(start_response, "404 Not Found", "text/plain", "try /metrics or /health")
@@ -187,7 +160,15 @@ class AdminPort:
         )
 
 
-def _answer(start_response: Any, status: str, content_type: str, body: str) -> list[bytes]:
+def _answer(
+    start_response: Any,
+    status: str,
+    content_type: str,
+    body: str,
+    challenges: Iterable[str] = (),
+) -> list[bytes]:
     raw = (body + "\n").encode()
-    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(raw)))])
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(raw)))]
+    headers += [("WWW-Authenticate", challenge) for challenge in challenges]
+    start_response(status, headers)
     return [raw]

@@ -6,7 +6,8 @@ from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.config import NodeConfig
 from quorumlog.node.node import Node
-from quorumlog.service.http import AdminPort, access_of
+from quorumlog.service.admin_access import AdminMembers, access_of
+from quorumlog.service.http import AdminPort
 from quorumlog.service.metrics import NodeMetrics
 from quorumlog.service.otlp import OtlpExporter, require_extra
 
@@ -25,12 +26,16 @@ class MetricOutlets:
             require_extra()
 
     def start(
-        self, node: Node, kafka: KafkaCounters | None, view: Callable[[], ClusterView]
+        self,
+        node: Node,
+        kafka: KafkaCounters | None,
+        view: Callable[[], ClusterView],
+        members: AdminMembers,
     ) -> None:
         """Show and send the metrics of a node that has been started.
 
         `kafka`: what is counted of Kafka clients, if the node serves them. `view` returns what
-        `__cluster` holds.
+        `__cluster` holds, `members` who somebody at the admin port is, and may do.
         Raises `ConfigError` if the admin port is taken; then, as after any error, `stop` it.
         """
         config, metrics = self._config, NodeMetrics(node, kafka, view)
@@ -40,7 +45,8 @@ class MetricOutlets:
                 node,
                 metrics.registry,
                 tls=node.tls,
-                access=access_of(config),
+                access=access_of(config, members),
+                stop_access=members.stop,
                 audit=node.instruments.audit,
             )
             self._admin.start()

@@ -8,6 +8,7 @@ from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import QuorumlogError
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node, wall_ms
+from quorumlog.service.admin_access import AdminMembers
 from quorumlog.service.audit import audit_of
 from quorumlog.service.authorization import RefusalLines
 from quorumlog.service.file_rights import warn_of_open_files
@@ -85,8 +86,11 @@ class ServedNode:
         await asyncio.to_thread(warn_of_open_files, self.node.config)
         await self._kafka.start(self.node, self._logins)
         # in a thread: the name of a host may have to be looked up
-        kafka = self._kafka
-        show = asyncio.to_thread(self._outlets.start, self.node, kafka.counters, kafka.view)
+        kafka, loop = self._kafka, asyncio.get_running_loop()
+        members = AdminMembers(loop, self._logins, kafka.authorizer)
+        show = asyncio.to_thread(
+            self._outlets.start, self.node, kafka.counters, kafka.view, members
+        )
         self._showing = asyncio.ensure_future(show)
         await asyncio.shield(self._showing)
 
