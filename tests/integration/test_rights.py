@@ -188,6 +188,22 @@ async def test_a_request_of_several_topics_is_answered_for_those_that_are_allowe
     assert errors == {"t": 0, "hidden": 29}
 
 
+async def test_a_member_is_assigned_what_it_may_describe_of_what_its_expression_matches(node):
+    give(node, acl("User:erin", "read consumers erins"), acl("User:erin", "describe topic t"))
+    values = {
+        "group_id": "erins", "member_id": "m", "member_epoch": 0, "instance_id": None,
+        "rack_id": None, "rebalance_timeout_ms": 1_000, "subscribed_topic_names": None,
+        "subscribed_topic_regex": "t|hidden", "server_assignor": None, "topic_partitions": [],
+    }  # fmt: skip
+    async with kafka_client(node, "User:erin") as client:
+        found = await client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **values)
+        assert found.error_code == 0
+        assert [one.topic_id for one in found.assignment.topic_partitions] == [uuid_of(TOPIC_ID)]
+        values |= {"member_epoch": -1, "subscribed_topic_regex": None, "topic_partitions": None}
+        found = await client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **values)
+        assert found.error_code == 0
+
+
 async def waits(node, principal):
     """Wait until the node has a request of somebody's under way."""
     connections = node.served._kafka._listener.connections

@@ -103,6 +103,15 @@ class Authorizer:
         self._was_ready = self._was_ready or self._is_ready()
         return self._was_ready
 
+    def shows(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
+        """Whether somebody may do something, who did not ask for it now: nothing is told.
+
+        Nothing is remembered, either. `host`: the address of the client.
+        """
+        if self.only_reports or principal in self.super_users:
+            return True
+        return self.is_ready and judge(self.view(), principal, operation, resource, host)
+
     def permit(self, client: Client) -> "Permit":
         """Return what the client of a connection may do."""
         return Permit(self, client)

@@ -63,6 +63,15 @@ def make_services(
     def later(seconds: float, call: Callable[[], None]) -> object:
         return asyncio.get_running_loop().call_later(seconds, call)
 
+    coordinator = GroupCoordinator(
+        broker,
+        now_ms,
+        wall_ms,
+        environment.unique,
+        later,
+        counters,
+        environment.authorizer,
+    )
     return Services(
         broker=broker,
         config=config,
@@ -76,7 +85,7 @@ def make_services(
         defer=environment.defer,
         rooms=Rooms(environment.defer),
         policies=TopicPolicies(),
-        coordinator=GroupCoordinator(broker, now_ms, wall_ms, environment.unique, later, counters),
+        coordinator=coordinator,
         commits=OffsetCommits(broker, now_ms),
         transactions=TransactionCoordinator(broker, producer_ids, now_ms, wall_ms, later, counters),
         sinks=SinkCoordinator(broker, counters),

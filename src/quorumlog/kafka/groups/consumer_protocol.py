@@ -208,8 +208,11 @@ class ProtocolGroup:
         """Have a member come nearer to its target, and answer it."""
         before = member.held
         is_new = not before.epoch
-        depends_on = member.subscription, member.assignor
-        if self.members.update(member, asked):
+        depends_on, viewer = (member.subscription, member.assignor), member.viewer
+        is_changed = self.members.update(member, asked)
+        if viewer != member.viewer and member.subscription.pattern:
+            self.target.viewer_changed()
+        if is_changed:
             if self.members.said_bytes > SAID_MAX:
                 self._remove(member)
                 self.saves.save()
@@ -362,11 +365,7 @@ class ProtocolGroup:
     @property
     def subscribed(self) -> frozenset[str]:
         """The names of the topics that members are subscribed to."""
-        names: set[str] = set()
-        for one in {member.subscription for member in self.members}:
-            names.update(one.topics)
-            names.update(self._store.patterns.matched(one.pattern) if one.pattern else ())
-        return frozenset(names)
+        return frozenset[str]().union(*map(self.target.names_of, self.members))
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.assignors import Partitions
 from quorumlog.kafka.groups.reconciliation import NO_EPOCH, Held
+from quorumlog.kafka.groups.visible_topics import Viewer
 from quorumlog.machine.cluster.commands import SavedConsumer
 from quorumlog.machine.cluster.consumer_groups import Partition, size_of_said
 
@@ -35,6 +36,7 @@ class ConsumerHeartbeat(NamedTuple):
 
     `owned`: the partitions that it uses. `number`: rises from one heartbeat of the member to the
     next, copies have the same one; None: the protocol has none (Kafka's), so no copy is known.
+    `principal`: who it has proved to be.
     """
 
     member_id: str
@@ -49,6 +51,7 @@ class ConsumerHeartbeat(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     number: int | None = None
+    principal: str = ""
 
     @property
     def says_all(self) -> bool:
@@ -83,6 +86,7 @@ class Consumer:
     uses what it was told, all of it and nothing else. `session_ends_ms`: when it is removed unless
     it says something. At its last heartbeat that was after `session_ms`, which is to be saved.
     `number`: that of its newest heartbeat; None: an earlier coordinator had that.
+    `principal`: who it has proved to be; None: an earlier coordinator knew.
     """
 
     member_id: str
@@ -101,6 +105,7 @@ class Consumer:
     change: int = 0
     has_confirmed: bool = False
     number: int | None = -1
+    principal: str | None = ""
 
     @property
     def is_away(self) -> bool:
@@ -108,12 +113,21 @@ class Consumer:
         return self.held.epoch == AWAY
 
     @property
+    def viewer(self) -> Viewer:
+        """Who it is, for whoever judges which topics it may see."""
+        return Viewer(self.principal, self.client_host.strip("[]"))
+
+    @property
     def said_bytes(self) -> int:
         """About how many bytes its subscription takes."""
         return size_of_said(self.subscription.topics, self.subscription.pattern, self.assignor)
 
     def update(self, asked: ConsumerHeartbeat) -> bool:
-        """Take what the member says of itself; return whether anything is different."""
+        """Take what the member says of itself; return whether anything is different.
+
+        Its principal is none of that: it is not saved.
+        """
+        self.principal = asked.principal
         topics, pattern = self.subscription
         topics = topics if asked.topics is None else asked.topics
         pattern = pattern if asked.pattern is None else asked.pattern
@@ -201,6 +215,7 @@ class Consumer:
             saved.session_ms,
             now_ms + saved.rebalance_timeout_ms if revoking else None,
             number=None,
+            principal=None,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from quorumlog.auth.permits import Authorizer
 from quorumlog.kafka.broker_view import BrokerView
 from quorumlog.kafka.counters import KafkaCounters
 from quorumlog.kafka.errors import ErrorCode
@@ -72,7 +73,8 @@ class GroupCoordinator:
 
     Times are in milliseconds: `now_ms` of a clock that never goes back, `wall_ms` in Unix time.
     `later` calls a function after some seconds, on the event loop's thread. `counters` gets the
-    number of rebalances.
+    number of rebalances. `authorizer`: by whom it is judged which topics members may see that
+    subscribe by regular expression; None: all.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class GroupCoordinator:
         unique: Callable[[], str],
         later: Callable[[float, Callable[[], None]], object],
         counters: KafkaCounters,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.term = -1
         self._broker = broker
@@ -92,7 +95,7 @@ class GroupCoordinator:
         """Returns an id for a member by the consumer protocol that has none."""
         self._later = later
         self._counters = counters
-        self.patterns = TopicPatterns(broker)
+        self.patterns = TopicPatterns(broker, authorizer)
         self._protocol_settings = -1, ProtocolSettings()  # of a version of the metadata
         self._groups: dict[str, AnyGroup] = {}
         self._due: list[tuple[int, str]] = []

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from quorumlog.kafka.groups.assignors import ASSIGNORS, NOTHING, Partitions, Subscriber, Targets
-from quorumlog.kafka.groups.consumers import Consumers, Subscription
+from quorumlog.kafka.groups.consumers import Consumer, Consumers, Subscription
 from quorumlog.kafka.groups.topic_patterns import TopicPatterns
+from quorumlog.kafka.groups.visible_topics import Viewer
 
 SMALL: Final = 2_000
 """Members, topics and partitions of a group whose target is made again at once. Larger ones wait a
@@ -42,11 +43,13 @@ class TargetAssignment:
         self._targets: Targets = {one.member_id: one.held.assigned for one in members}
         self._members = members
         self._store = store
-        self._topics: dict[Subscription, frozenset[bytes]] = {}
-        """The topics of each subscription, as they were when they were looked at."""
+        self._topics: dict[str, frozenset[bytes]] = {}
+        """The topics of each member by its id, as they were when they were looked at."""
         self._counts: dict[bytes, int] = {}
         self._topics_version: int | None = None
         """None: members or subscriptions have changed since."""
+        self._visible_version: int | None = None
+        """None: a member may see others of the topics since."""
         self._next_ms = 0
 
     def of(self, member_id: str) -> Partitions:
@@ -56,28 +59,58 @@ class TargetAssignment:
     def rename(self, before: str, after: str) -> None:
         """A static member has another id."""
         self._targets[after] = self._targets.pop(before, NOTHING)
+        self._topics[after] = self._topics.pop(before, frozenset())
 
     def members_changed(self) -> None:
         """Members or subscriptions have changed: look which topics these are before the next."""
         self._topics_version = None
 
+    def viewer_changed(self) -> None:
+        """A member may see others of the topics: look which before the next."""
+        self._visible_version = None
+
     def look_at_topics(self) -> bool:
         """Look which topics there are; return whether they are others, for the same members."""
-        have_members_changed = self._topics_version is None
-        if self._topics_version == self._store.topics_version:
+        before = self._topics_version, self._visible_version
+        now = self._store.topics_version, self._store.patterns.visible.version
+        if before == now:
             return False
-        self._topics_version = self._store.topics_version
-        known, patterns = self._store.topics, self._store.patterns
-        topics: dict[Subscription, frozenset[bytes]] = {}
+        self._topics_version, self._visible_version = now
+        known = self._store.topics
+        topics: dict[str, frozenset[bytes]] = {}
         counts: dict[bytes, int] = {}
-        for one in {member.subscription for member in self._members}:
-            names = patterns.matched(one.pattern) if one.pattern else frozenset()
-            found = [known[name] for name in {*one.topics, *names} if name in known]
-            topics[one] = frozenset(topic.topic_id for topic in found)
-            counts.update((topic.topic_id, len(topic.partitions)) for topic in found)
+        of_same: dict[tuple[Subscription, Viewer | None], frozenset[bytes]] = {}
+        for member in self._members:
+            key = member.subscription, member.viewer if member.subscription.pattern else None
+            ids = of_same.get(key) if member.principal is not None else None
+            if ids is None:
+                found = [known[name] for name in self.names_of(member) if name in known]
+                ids = of_same[key] = frozenset(topic.topic_id for topic in found)
+                counts.update((topic.topic_id, len(topic.partitions)) for topic in found)
+            topics[member.member_id] = ids
         is_other = (topics, counts) != (self._topics, self._counts)
         self._topics, self._counts = topics, counts
-        return is_other and not have_members_changed
+        if is_other and before[1] != now[1]:
+            self.hurry()  # until then a member would be told partitions of what it may not see
+        return is_other and before[0] is not None
+
+    def names_of(self, member: Consumer) -> frozenset[str]:
+        """Return the names of the topics that a member is subscribed to and may know of.
+
+        Of whom nothing has been heard yet it is not known what it may see: it has the same topics
+        as an earlier coordinator gave it.
+        """
+        names, pattern = member.subscription
+        if not pattern:
+            return frozenset(names)
+        patterns, known = self._store.patterns, self._store.topics
+        matched = patterns.matched(pattern)
+        if member.principal is None and patterns.visible.are_judged:
+            held = {topic_id for topic_id, _ in member.held.assigned}
+            return matched.intersection(
+                name for name, one in known.items() if one.topic_id in held
+            ).union(names)
+        return patterns.visible.of(member.viewer, matched).union(names)
 
     def is_due(self, epoch: int, now_ms: int) -> bool:
         """Whether another target is to be made for a group epoch, and not too soon."""
@@ -106,7 +139,7 @@ class TargetAssignment:
         self.assignor = max(allowed, key=lambda one: (votes[one], one), default=assignors[0])
         subscribers = {
             member.member_id: Subscriber(
-                self._topics[member.subscription],
+                self._topics[member.member_id],
                 self._targets.get(member.member_id, member.held.assigned),
                 member.instance_id,
             )

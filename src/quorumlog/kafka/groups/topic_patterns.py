@@ -10,6 +10,9 @@ from typing import Any, Final, Protocol
 
 import re2
 
+from quorumlog.auth.permits import Authorizer
+from quorumlog.kafka.groups.visible_topics import VisibleTopics
+
 PATTERN_MAX: Final = 1_024
 """Characters of a regular expression."""
 _PATTERN_BYTES: Final = 1 << 20
@@ -47,9 +50,13 @@ class _Matches:
 
 
 class TopicPatterns:
-    """Which topics regular expressions match; each is tried once on each name."""
+    """Which topics regular expressions match; each is tried once on each name.
 
-    def __init__(self, named: Named) -> None:
+    `visible`: which of them a member may see, as `authorizer` judges; None: all of them.
+    """
+
+    def __init__(self, named: Named, authorizer: Authorizer | None = None) -> None:
+        self.visible = VisibleTopics(authorizer)
         self._named = named
         self._known: OrderedDict[str, _Matches] = OrderedDict()
         self._names: tuple[int, frozenset[str]] = (-1, frozenset())

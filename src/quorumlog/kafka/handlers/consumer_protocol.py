@@ -32,10 +32,7 @@ from quorumlog.kafka.handlers.groups import (
 from quorumlog.machine.cluster.commands import ITEMS_MAX
 
 _FIRST_WITH_PATTERNS: Final = 1
-_UNSEEN: Final = (
-    "the client may not describe all topics that it subscribes to, or that its regular expression "
-    "matches"
-)
+_UNSEEN: Final = "the client may not describe all topics that it subscribes to"
 _OF_THE_PROTOCOL: Final = 1
 """The type of a member that uses the consumer protocol."""
 
@@ -77,20 +74,19 @@ async def handle_consumer_group_heartbeat(context: RequestContext, request: Any)
 
 
 def _may_subscribe(context: RequestContext, request: Any) -> bool:
-    """Whether the client may describe the topics that a member subscribes to."""
+    """Whether the client may describe the topics that a member names.
+
+    Of those that its regular expression matches the coordinator gives it what it may see.
+    """
     rights = context.rights
-    if rights.permit is None:
-        return True
     named = request.subscribed_topic_names or ()
-    pattern = getattr(request, "subscribed_topic_regex", None)
-    matched = context.services.coordinator.patterns.matched(pattern) if pattern else ()
-    return all(rights.may_topic(Operation.DESCRIBE, one) for one in (*named, *matched))
+    return all(rights.may_topic(Operation.DESCRIBE, one) for one in named)
 
 
 def _may_have(context: RequestContext, assigned: Partitions | None) -> bool:
     """Whether the client may describe the topics whose partitions a member is assigned.
 
-    A member may have subscribed to them by a regular expression, before they were made.
+    A right may have been taken away since it has subscribed to them, or while it was answered.
     """
     if context.rights.permit is None or not assigned:
         return True
@@ -136,6 +132,7 @@ def _asked(context: RequestContext, request: Any) -> ConsumerHeartbeat:
         None if owned is None else _owned(owned),
         context.client_id[:TEXT_MAX],
         context.address.rpartition(":")[0],
+        principal=context.principal,
     )
 
 
