@@ -66,7 +66,7 @@ KNOWN_ACL = Acl(
     Operation.READ,
     Permission.ALLOW,
 )
-VERIFIER = verifier_of_salted(bytes(32), "SCRAM-SHA-256", b"salt", 4_096)
+VERIFIER = verifier_of_salted(bytes(32), "SCRAM-SHA-256", b"salt-of-tests", 4_096)
 
 
 class Connection:
@@ -298,7 +298,7 @@ def upsertion(**changes):
         "name": "altered",
         "mechanism": 1,
         "iterations": 4_096,
-        "salt": b"salt",
+        "salt": b"salt-of-tests",
         "salted_password": bytes(32),
         **changes,
     }

@@ -23,6 +23,7 @@ from quorumlog.auth.acls import (
     Resource,
     ResourceType,
 )
+from quorumlog.auth.decoys import HmacDecoys
 from quorumlog.auth.verifiers import verifier_of
 from quorumlog.errors import RequestError, UnexpectedArgumentError
 from quorumlog.model.codes import ResponseCode
@@ -30,6 +31,7 @@ from quorumlog.model.codes import ResponseCode
 SECONDS = 60
 PASSWORD = "correct horse, battery staple"
 SHA256, SHA512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
+SALT = b"of librdkafka's"
 FLIGHTS = Resource(ResourceType.TOPIC, "flights")
 
 
@@ -80,6 +82,19 @@ def views(cluster):
 
 
 # -- the client -----------------------------------------------------------------------------------
+
+
+def test_every_node_takes_the_same_salt_for_a_user_who_does_not_exist(cluster, security):
+    security.add_user("alice", PASSWORD, mechanisms=[SHA256], iterations=4_097)
+
+    def decoy(view, node_secret):
+        return HmacDecoys(node_secret, lambda: view.decoys).verifier("nobody", SHA256)
+
+    found = {decoy(view, bytes([number])) for number, view in enumerate(views(cluster))}
+    assert [one.iterations for one in found] == [4_097], "one for all, as those of users"
+    security.remove_user("alice")
+    security.add_user("bob", PASSWORD, mechanisms=[SHA256], iterations=4_097)
+    assert {decoy(view, b"") for view in views(cluster)} == found, "it stays"
 
 
 def test_every_node_can_check_the_password_of_a_user_and_none_can_tell_it(cluster, security):
@@ -370,10 +385,10 @@ def test_acls_of_kafka_python_are_those_of_the_cluster(python_admin, security):
 
 def test_a_password_that_librdkafka_gives_is_checked_like_any_other(admin, security, cluster):
     how = confluent.ScramCredentialInfo(confluent.ScramMechanism.SCRAM_SHA_256, 5_000)
-    given = confluent.UserScramCredentialUpsertion("alice", how, PASSWORD.encode(), b"salt")
+    given = confluent.UserScramCredentialUpsertion("alice", how, PASSWORD.encode(), SALT)
     admin.alter_user_scram_credentials([given])["alice"].result(SECONDS)
     for view in views(cluster):
-        assert view.verifier("alice", SHA256) == verifier_of(PASSWORD, SHA256, b"salt", 5_000)
+        assert view.verifier("alice", SHA256) == verifier_of(PASSWORD, SHA256, SALT, 5_000)
 
     (info,) = (
         admin.describe_user_scram_credentials(["alice"])["alice"]
@@ -384,6 +399,9 @@ def test_a_password_that_librdkafka_gives_is_checked_like_any_other(admin, secur
     unknown = admin.describe_user_scram_credentials(["bob"])["bob"]
     with pytest.raises(KafkaException, match="there is no user 'bob'"):
         unknown.result(SECONDS)
+    short = confluent.UserScramCredentialUpsertion("bob", how, PASSWORD.encode(), b"eleven here")
+    with pytest.raises(KafkaException, match="a salt has 12 to 256 bytes, not 11"):
+        admin.alter_user_scram_credentials([short])["bob"].result(SECONDS)
     deletion = confluent.UserScramCredentialDeletion("alice", how.mechanism)
     admin.alter_user_scram_credentials([deletion])["alice"].result(SECONDS)
     assert security.users() == []

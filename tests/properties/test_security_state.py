@@ -23,7 +23,7 @@ from quorumlog.model.entry import Entry
 
 SHA256 = "SCRAM-SHA-256"
 ALICE, TOPIC = "User:alice", Resource(ResourceType.TOPIC, "ab")
-VERIFIERS = [verifier_of_salted(bytes([n]) * 32, SHA256, b"salt", 4096) for n in range(2)]
+VERIFIERS = [verifier_of_salted(bytes([n]) * 32, SHA256, b"salt-of-tests", 4096) for n in range(2)]
 WHO = ("User:root", "192.0.2.1:5000")
 
 USERS = st.builds(

@@ -201,11 +201,12 @@ def test_a_password_that_no_client_could_send_is_refused(password):
 @pytest.mark.parametrize(
     ("salted", "mechanism", "salt", "iterations"),
     [
-        (bytes(32), "PLAIN", b"salt", 4096),
-        (bytes(32), "SCRAM-SHA-512", b"salt", 4096),
+        (bytes(32), "PLAIN", b"salt-of-tests", 4096),
+        (bytes(32), "SCRAM-SHA-512", b"salt-of-tests", 4096),
         (bytes(32), "SCRAM-SHA-256", b"", 4096),
-        (bytes(32), "SCRAM-SHA-256", b"salt", 4095),
-        (bytes(32), "SCRAM-SHA-256", b"salt", 1_000_001),
+        (bytes(32), "SCRAM-SHA-256", b"eleven here", 4096),  # nobody could log in with it
+        (bytes(32), "SCRAM-SHA-256", b"salt-of-tests", 4095),
+        (bytes(32), "SCRAM-SHA-256", b"salt-of-tests", 1_000_001),
     ],
 )
 def test_verifiers_have_bounds(salted, mechanism, salt, iterations):
@@ -214,7 +215,7 @@ def test_verifiers_have_bounds(salted, mechanism, salt, iterations):
 
 
 def test_keys_of_another_mechanism_are_no_verifier():
-    found = verifier_of_salted(bytes(32), "SCRAM-SHA-256", b"salt", 4096)
+    found = verifier_of_salted(bytes(32), "SCRAM-SHA-256", b"salt-of-tests", 4096)
     with pytest.raises(UnexpectedArgumentError, match="64 bytes"):
         check_verifier(found, "SCRAM-SHA-512")
 

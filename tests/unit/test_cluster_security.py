@@ -28,9 +28,9 @@ SAVED = Path(__file__).parents[1] / "fixtures" / "cluster.json"
 """What the last release that knew no users made of a log of `__cluster`."""
 SHA256, SHA512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 OK, FULL = ResponseCode.SUCCESS, ResponseCode.CLUSTER_FULL
-ONE = verifier_of_salted(b"1" * 32, SHA256, b"salt", 4096)
-OTHER = verifier_of_salted(b"2" * 32, SHA256, b"salt", 4096)
-LONG = verifier_of_salted(b"3" * 64, SHA512, b"salt", 4096)
+ONE = verifier_of_salted(b"1" * 32, SHA256, b"salt-of-tests", 4096)
+OTHER = verifier_of_salted(b"2" * 32, SHA256, b"salt-of-tests", 4096)
+LONG = verifier_of_salted(b"3" * 64, SHA512, b"salt-of-tests", 4096)
 ROOT = "User:root", "192.0.2.1:5000"
 ALICE = (("user", "alice"),)
 
@@ -114,6 +114,27 @@ def test_changes_that_cannot_be_made_do_not_hinder_others(cluster):
     ]
     assert cluster.view.verifier("alice", SHA256) == ONE
     assert set(cluster.view.users) == {"alice", "carol"}
+
+
+def test_the_secret_of_those_who_are_no_users_is_the_first_that_comes_with_a_change(cluster):
+    def alter(secret, *changes):
+        cluster.do(AlterUsers(*ROOT, list(changes), secret))
+        return cluster.view.decoys.secret
+
+    assert alter(b"nothing was changed", removed("alice")) == b""
+    assert alter(b"first", UserChange("alice", {SHA256: ONE})) == b"first"
+    assert alter(b"second", UserChange("alice", {SHA256: OTHER})) == b"first"
+    assert alter(b"third", removed("alice")) == b"first"
+
+
+def test_who_is_no_user_is_like_most_users(cluster):
+    long = verifier_of_salted(b"4" * 32, SHA256, b"s" * 26, 8_192)
+    assert cluster.view.decoys.parameters == {}
+    cluster.users(UserChange("alice", {SHA256: ONE, SHA512: LONG}))
+    cluster.users(*(UserChange(name, {SHA256: long}) for name in ("bob", "carol")))
+    assert cluster.view.decoys.parameters == {SHA256: (8_192, 26), SHA512: (4_096, 13)}
+    cluster.users(removed("bob"), removed("carol"))
+    assert cluster.view.decoys.parameters[SHA256] == (4_096, 13)
 
 
 # -- views --------------------------------------------------------------------------------------
@@ -213,7 +234,7 @@ def test_a_snapshot_of_a_release_without_users_is_loaded_and_has_its_digest(plai
 
 
 def test_a_snapshot_has_users_acls_and_quotas(cluster):
-    cluster.users(UserChange("alice", {SHA256: ONE}))
+    cluster.do(AlterUsers(*ROOT, [UserChange("alice", {SHA256: ONE})], b"secret"))
     cluster.acls([acl()])
     cluster.quotas(QuotaChange(ALICE, "producer_byte_rate", 5.0))
     written = io.BytesIO()
@@ -225,6 +246,7 @@ def test_a_snapshot_has_users_acls_and_quotas(cluster):
     found = loaded.view.security
     assert found.version == cluster.view.version
     assert (found.users, found.quotas) == (cluster.view.users, cluster.view.quotas)
+    assert found.decoys == cluster.view.decoys == (b"secret", {SHA256: (4_096, 13)})
     assert list(found.acls_of(AclFilter())) == [acl()]
 
 

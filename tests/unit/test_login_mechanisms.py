@@ -21,7 +21,7 @@ from login_access import (
     bearer_message,
     plain_message,
 )
-from quorumlog.auth.decoys import HmacDecoys
+from quorumlog.auth.decoys import HmacDecoys, LikeUsers, Parameters
 from quorumlog.auth.oauthbearer import OauthbearerExchange, TokenRules, keys_of
 from quorumlog.auth.plain import PlainExchange, fits
 from quorumlog.auth.remembered import REMEMBERED_MAX, REMEMBERED_S, Remembered
@@ -109,6 +109,17 @@ def test_a_user_who_does_not_exist_has_the_same_salt_each_time_and_another_one_e
     others = (salt("dave"), salt("carol", b"2"), salt("carol", mechanism=SCRAM[1]))
     assert len({salt("carol"), *others}) == 4
     assert len(salt("carol")) == len(SALT)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_a_user_who_does_not_exist_is_like_the_others_on_each_node(mechanism):
+    like = LikeUsers(b"of the cluster", {mechanism: Parameters(5_000, 100)})
+    one, other = (
+        HmacDecoys(own, lambda: like).verifier("carol", mechanism) for own in (b"1", b"2")
+    )
+    assert one == other
+    assert (one.iterations, len(one.salt)) == (5_000, 100)
+    assert len(set(one.salt)) > 50, "no part of it comes twice"
 
 
 def test_a_nonce_other_than_the_servers_is_refused_even_with_the_right_proof():

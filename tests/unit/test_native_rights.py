@@ -158,7 +158,7 @@ def test_results_of_a_machine_need_the_right_to_read_beside_that_to_write(handle
     assert Connected(rights).append(wants_results=True).code == OK
 
 
-VERIFIER = security.VerifierFields(b"salt", b"stored", b"server", 4_096)
+VERIFIER = security.VerifierFields(b"salt-of-tests", b"stored", b"server", 4_096)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_user_who_has_a_password_changes_it_and_nothing_else(handled, rights, 
 def test_who_has_not_shown_the_password_does_not_change_it(
     handled, rights, mechanism, iterations, code
 ):
-    verifier = security.VerifierFields(b"salt", b"stored", b"server", iterations)
+    verifier = security.VerifierFields(b"salt-of-tests", b"stored", b"server", iterations)
     change = security.UserAlteration("alice", {"SCRAM-SHA-256": verifier}, True, True)
     connected = Connected(rights)
     connected.login_mechanism = mechanism

@@ -114,7 +114,7 @@ def test_changes_say_who_asked_for_them(node):
 
 
 def test_what_cannot_be_is_refused_before_it_becomes_a_command(node):
-    weak = VerifierFields(b"salt", bytes(32), bytes(32), 1)
+    weak = VerifierFields(b"salt-of-tests", bytes(32), bytes(32), 1)
     for request in (
         AlterAclsRequest(group="__cluster", added=[AclFields("alice", "allow", "read", "topic")]),
         AlterUsersRequest(

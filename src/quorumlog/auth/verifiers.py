@@ -19,6 +19,8 @@ ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 1_000_000
 SALT_BYTES: Final = 16
 """Of a salt that is made here."""
+SALT_BYTES_MIN: Final = 12
+"""With less nobody could log in: the library scramp takes none that is shorter."""
 SALT_BYTES_MAX: Final = 256
 PASSWORD_MAX: Final = 1_024
 """Characters, as they are given and as they are hashed."""
@@ -111,5 +113,7 @@ def check_parameters(mechanism: str, salt: bytes, iterations: int) -> None:
         raise UnexpectedArgumentError(
             f"a verifier has {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, not {iterations}"
         )
-    if not 0 < len(salt) <= SALT_BYTES_MAX:
-        raise UnexpectedArgumentError(f"a salt has 1 to {SALT_BYTES_MAX} bytes, not {len(salt)}")
+    if not SALT_BYTES_MIN <= len(salt) <= SALT_BYTES_MAX:
+        raise UnexpectedArgumentError(
+            f"a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {len(salt)}"
+        )

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.auth.acls import Acl, AclFilter
+from quorumlog.auth.decoys import LikeUsers
 from quorumlog.auth.quotas import QuotaEntity
 from quorumlog.auth.rules import PrincipalRules
 from quorumlog.auth.scram import Verifier
@@ -23,6 +24,7 @@ class SecurityView:
         acls: the ACLs of each principal, in the order in which they were added.
         rules: the same, compiled.
         quotas: the quotas of each entity, by their keys.
+        decoys: what users who do not exist are like to whoever logs in.
     """
 
     version: int = 0
@@ -30,6 +32,7 @@ class SecurityView:
     acls: Mapping[str, Mapping[Acl, None]] = field(default_factory=dict)
     rules: Mapping[str, PrincipalRules] = field(default_factory=dict)
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    decoys: LikeUsers = field(default=LikeUsers(), repr=False)
 
     @property
     def has_users(self) -> bool:

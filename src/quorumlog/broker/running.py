@@ -4,6 +4,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from msgspec import structs
+
+from quorumlog.auth.decoys import SECRET_BYTES
 from quorumlog.broker.barriers import Barriers
 from quorumlog.broker.commands import Answer, CommandSessions, Done
 from quorumlog.broker.controller import Controller
@@ -16,7 +19,7 @@ from quorumlog.broker.pace import Pace
 from quorumlog.broker.partition_keeper import PartitionKeeper
 from quorumlog.broker.registration import Registration
 from quorumlog.broker.retention_rules import RetentionRules
-from quorumlog.machine.cluster.commands import AnyCommand, decode_envelope
+from quorumlog.machine.cluster.commands import AlterUsers, AnyCommand, decode_envelope
 from quorumlog.machine.cluster.state import ClusterView
 from quorumlog.model.block import Buffer, encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, Role
@@ -308,6 +311,9 @@ class Running:
         if refusal:  # here, too: an earlier release may lead, and knows nothing of the command
             done(ResponseCode.UNSUPPORTED_VERSION, refusal, None)
             return
+        if isinstance(command, AlterUsers) and not self.view().security.decoys.secret:
+            secret = self._environment.random_bytes(SECRET_BYTES)
+            command = structs.replace(command, decoy_secret=secret)
         self._pace.soon()
         self.commands.execute(command, timeout_ms, done)
 

@@ -171,7 +171,7 @@ def make_logins(
     return Logins(
         security,
         _UsersOfCluster(view),
-        HmacDecoys(secrets.token_bytes(SECRET_BYTES)),
+        HmacDecoys(secrets.token_bytes(SECRET_BYTES), lambda: view().security.decoys),
         Remembered(secrets.token_bytes(SECRET_BYTES)),
         tokens,
         environment,

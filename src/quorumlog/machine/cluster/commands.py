@@ -608,9 +608,14 @@ class UserChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AlterUsers(SecurityCommand, frozen=True, array_like=True, tag=True):
-    """Change users; a change that cannot be made does not hinder the others."""
+    """Change users; a change that cannot be made does not hinder the others.
+
+    `decoy_secret`: random bytes, of which users who do not exist have their salts; the first that
+    come with a change are kept.
+    """
 
     changes: Annotated[list[UserChange], Meta(max_length=ITEMS_MAX)]
+    decoy_secret: Annotated[bytes, Meta(max_length=64)] = b""
 
 
 class AlterAcls(SecurityCommand, frozen=True, array_like=True, tag=True):

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from quorumlog.auth.acls import Acl, check_acl
+from quorumlog.auth.decoys import LikeUsers, Parameters, usual_parameters
 from quorumlog.auth.quotas import QuotaEntity, check_entity, check_quota
 from quorumlog.auth.rules import PrincipalRules
 from quorumlog.auth.scram import Verifier
@@ -41,12 +42,16 @@ _DONE: Final[Outcome] = (ResponseCode.SUCCESS, "")
 
 
 class SavedSecurity(msgspec.Struct, frozen=True, array_like=True):
-    """Users, ACLs and quotas as a snapshot has them; `version` is that of the view."""
+    """Users, ACLs and quotas as a snapshot has them; `version` is that of the view.
+
+    `decoy_secret`: see `AlterUsers`.
+    """
 
     version: int = 0
     users: tuple[tuple[str, dict[str, Verifier]], ...] = ()
     acls: tuple[Acl, ...] = ()
     quotas: tuple[tuple[QuotaEntity, dict[str, float]], ...] = ()
+    decoy_secret: bytes = b""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,8 @@ class Security:
     acls: dict[str, dict[Acl, None]] = field(default_factory=dict)
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     acl_count: int = 0
+    decoy_secret: bytes = b""
+    _parameters: dict[str, Parameters] | None = None
     _rules: dict[str, PrincipalRules] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     _view: SecurityView | None = None
@@ -69,7 +76,12 @@ class Security:
 
     def alter_users(self, command: AlterUsers) -> SecurityAltered:
         """Add, change and remove what is known of users' passwords."""
-        return self._altered(command.changes, self._alter_user)
+        before = self.version
+        altered = self._altered(command.changes, self._alter_user)
+        if self.version > before:
+            self.decoy_secret = self.decoy_secret or command.decoy_secret
+            self._parameters = None
+        return altered
 
     def _alter_user(self, change: UserChange) -> Outcome:
         name, before = change.name, self.users.get(change.name)
@@ -185,12 +197,15 @@ class Security:
                 if principal in self.acls:
                     self._rules[principal] = PrincipalRules(self.acls[principal])
             self._changed.clear()
+            if self._parameters is None:
+                self._parameters = usual_parameters(self.users.values())
             self._view = SecurityView(
                 self.version,
                 dict(self.users),
                 dict(self.acls),
                 dict(self._rules),
                 dict(self.quotas),
+                LikeUsers(self.decoy_secret, self._parameters),
             )
         return self._view
 
@@ -201,12 +216,20 @@ class Security:
             tuple(self.users.items()),
             tuple(acl for acls in self.acls.values() for acl in acls),
             tuple(self.quotas.items()),
+            self.decoy_secret,
         )
 
     @classmethod
     def restored(cls, saved: SavedSecurity) -> "Security":
         """Return what a snapshot has."""
-        found = cls(saved.version, dict(saved.users), {}, dict(saved.quotas), len(saved.acls))
+        found = cls(
+            saved.version,
+            dict(saved.users),
+            {},
+            dict(saved.quotas),
+            len(saved.acls),
+            saved.decoy_secret,
+        )
         for acl in saved.acls:
             found.acls.setdefault(acl.principal, {})[acl] = None
         found._changed = set(found.acls)
