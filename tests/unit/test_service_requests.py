@@ -208,6 +208,22 @@ def test_what_a_client_may_not_do_is_no_administration_of_its():
     assert told_of(request, Response()) == [("group:g", "Transfer n1", "", False)]
 
 
+def test_administration_is_that_of_whoever_asked_for_it():
+    told, client = [], SimpleNamespace(principal="User:a", mechanism="PLAIN", remote_address="h:1")
+    recorded = RecordedRequests(SimpleNamespace(record=told.append, has_room=True))
+    first = TransferRequest(group="g", transferee_id="n1")
+    second = TransferRequest(group="g", transferee_id="n2")
+    recorded.begins(client, first)
+    client.principal, client.mechanism = "User:b", "SCRAM-SHA-256"
+    recorded.begins(client, second)
+    recorded.answered(client, second, Response())
+    recorded.answered(client, first, Response())
+    assert [(one.request, one.principal, one.mechanism) for one in told] == [
+        ("Transfer n2", "User:b", "SCRAM-SHA-256"),
+        ("Transfer n1", "User:a", "PLAIN"),
+    ]
+
+
 def test_changes_of_users_acls_and_quotas_have_a_line_each():
     verifier = VerifierFields(b"canary", b"canary", b"canary", 4096)
     users = AlterUsersRequest(

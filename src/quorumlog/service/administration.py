@@ -143,23 +143,45 @@ class Asking(Protocol):
         ...
 
 
+class _Asker(NamedTuple):
+    """Who has asked, how that was proved, and from where."""
+
+    principal: str
+    mechanism: str
+    address: str
+
+
 class RecordedRequests:
-    """Tells the audit log of the requests of one connection."""
+    """Tells the audit log of the requests of one connection.
+
+    What administers is that of whoever the client was when it asked: until it is answered, somebody
+    else may have logged in over the connection.
+    """
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
+        self._begun: dict[int, tuple[Message, _Asker]] = {}
+        """Administration that is not answered yet, by the identity of its message: no more than
+        requests may be under way."""
 
-    def begins(self, message: Message) -> None:
-        """Raise `RequestError` if a request administers, and could not be recorded."""
-        if type(message) in ADMINISTRATION and not self._audit.has_room:
+    def begins(self, connection: Asking, message: Message) -> None:
+        """Note who asks. Raise `RequestError` if a request administers, and could not be recorded.
+
+        What begins is answered once.
+        """
+        if type(message) not in ADMINISTRATION:
+            return
+        if not self._audit.has_room:
             raise error_for(ResponseCode.LEADER_PENDING_FULL, ADMINISTRATION_REFUSED)
+        self._begun[id(message)] = message, _asker(connection)
 
     def accessed(self, connection: Asking, message: Message) -> None:
         """Tell of an access to data that is under way, or done: nothing refuses it any more."""
         if isinstance(message, DATA_REQUESTS) and self._audit.is_accessed("group", message.group):
             operation = "Write" if isinstance(message, AppendRequest) else "Read"
             resource = f"group:{message.group}"
-            self._record(connection, AuditedEvent.DATA_ACCESS, message, operation, resource)
+            asker = _asker(connection)
+            self._record(asker, AuditedEvent.DATA_ACCESS, message, operation, resource)
 
     def answered(self, connection: Asking, message: Message, response: Response) -> None:
         """Tell of a request that administers, and is answered now.
@@ -170,6 +192,7 @@ class RecordedRequests:
         administered = ADMINISTRATION.get(type(message))
         if administered is None or not isinstance(message, Request):
             return
+        _, asker = self._begun.pop(id(message), (message, None))
         if response.code == ResponseCode.NOT_AUTHORIZED or response.text == ADMINISTRATION_REFUSED:
             return
         of_all = _reason_of(response.code, response.text)
@@ -179,7 +202,7 @@ class RecordedRequests:
             if not reason and place < len(outcomes):
                 reason = _reason_of(*outcomes[place])
             self._record(
-                connection,
+                asker or _asker(connection),
                 AuditedEvent.ADMINISTRATION,
                 message,
                 administered.operation,
@@ -190,7 +213,7 @@ class RecordedRequests:
 
     def _record(
         self,
-        connection: Asking,
+        asker: _Asker,
         event: AuditedEvent,
         request: Request,
         operation: str,
@@ -203,9 +226,9 @@ class RecordedRequests:
         self._audit.record(
             AuditEvent(
                 event=event,
-                principal=connection.principal,
-                mechanism=connection.mechanism,
-                address=connection.remote_address,
+                principal=asker.principal,
+                mechanism=asker.mechanism,
+                address=asker.address,
                 resource=resource,
                 operation=operation,
                 reason=reason,
@@ -213,6 +236,10 @@ class RecordedRequests:
                 failed=bool(reason),
             )
         )
+
+
+def _asker(connection: Asking) -> _Asker:
+    return _Asker(connection.principal, connection.mechanism, connection.remote_address)
 
 
 def _reason_of(code: int, text: str) -> str:

@@ -192,7 +192,7 @@ class ClientRequests:
             return
         answers = self._answers
         try:
-            self._recorded.begins(frame.message)
+            self._recorded.begins(connection, frame.message)
             handler(self, connection, frame, frame.message)
             self._recorded.accessed(connection, frame.message)
         except RequestError as error:
