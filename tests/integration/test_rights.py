@@ -179,6 +179,20 @@ async def test_topics_are_created_for_those_who_may_create_them(node):
     assert "made-2" not in node.broker.topics
 
 
+async def test_no_topic_is_created_while_that_could_not_be_recorded(node, monkeypatch):
+    give(node, acl("User:scribe", "create topic noted"), acl("User:scribe", "write topic noted"))
+    names = [{"topic_id": None, "name": "noted"}]
+    audit = type(node.served.node.instruments.audit)
+    async with kafka_client(node, "User:scribe") as client:
+        with monkeypatch.context() as full:
+            full.setattr(audit, "has_room", False)
+            found = await client.ask(ApiKey.METADATA, 12, topics=names, **METADATA)
+            assert [one.error_code for one in found.topics] == [3]
+            assert "noted" not in node.broker.topics
+        found = await client.ask(ApiKey.METADATA, 12, topics=names, **METADATA)
+        assert [one.error_code for one in found.topics] == [0]
+
+
 async def test_a_request_of_several_topics_is_answered_for_those_that_are_allowed(node):
     values = fetch_values(0)
     values["topics"] += fetch_values(0, topic="hidden")["topics"]

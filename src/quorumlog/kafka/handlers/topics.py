@@ -24,7 +24,7 @@ from quorumlog.machine.cluster.commands import (
     TopicToDelete,
 )
 from quorumlog.machine.cluster.topics import problem_of_name
-from quorumlog.model.audit_events import AuditedEvent
+from quorumlog.model.audit_events import ADMINISTRATION_REFUSED, AuditedEvent
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RequestError
 from quorumlog.model.topic_configs import AUTO_CREATE, cluster_default
@@ -243,7 +243,8 @@ def creates_missing(context: RequestContext) -> bool:
 async def create_missing(context: RequestContext, names: Sequence[str]) -> None:
     """Create topics that clients ask for, if that is allowed here, and wait for their leaders.
 
-    Those that the client may not create are left out.
+    Those that the client may not create are left out, and all of them while that could not be
+    recorded: clients ask again.
     """
     broker = context.broker
     if not creates_missing(context):
@@ -256,6 +257,9 @@ async def create_missing(context: RequestContext, names: Sequence[str]) -> None:
         and context.rights.may_create(name)
     ]
     if not missing:
+        return
+    if not context.services.audit.has_room:  # nothing is administered unseen
+        context.note_error(ErrorCode.REQUEST_TIMED_OUT, ADMINISTRATION_REFUSED, topic=missing[0])
         return
     # another client, or this one by another broker, may create the same at the same time
     outcomes = _Outcomes(context, MISSING_TIMEOUT_MS, may_exist=True)
