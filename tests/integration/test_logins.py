@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -21,6 +22,7 @@ from quorumlog.model.messages.client import MetadataRequest
 from quorumlog.model.messages.login import Authenticate, Authenticated
 from quorumlog.model.secrets import Secret
 from quorumlog.model.tls_config import TlsConfig
+from quorumlog.node.executor import THREADS
 from quorumlog.node.node import wall_ms
 from quorumlog.transport.tls import OutgoingTls
 from quorumlog.transport.tls_contexts import client_context
@@ -135,6 +137,23 @@ async def test_a_client_logs_in_by_scram_and_is_served(plain, credentials):
 async def test_a_client_logs_in_with_a_password_over_tls(secured, mechanism):
     async with connected(secured, Credentials(mechanism, **BOB), tls=secured.tls) as connection:
         assert await asked(connection)
+
+
+async def test_a_password_is_computed_while_all_threads_that_read_are_busy(secured):
+    secured.add_user("grace", "hopper", ["SCRAM-SHA-256"])
+    executor, may_end = secured.served.node.executor, threading.Event()
+
+    async def occupy():
+        for _ in range(THREADS):
+            executor.run(may_end.wait, lambda found: None, lambda error: None)
+
+    secured.run(occupy())
+    try:
+        credentials = Credentials("PLAIN", user="grace", password="hopper")
+        async with connected(secured, credentials, tls=secured.tls) as connection:
+            assert await asked(connection)
+    finally:
+        may_end.set()
 
 
 @pytest.mark.parametrize("user", ["bob", "eve"])

@@ -21,6 +21,7 @@ from quorumlog.model.audit_events import AuditedEvent, AuditEvent
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.security_config import OAUTHBEARER, SecurityConfig
+from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.node import Node, wall_ms
 from quorumlog.transport.client_lines import ClientLines
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 SECRET_BYTES: Final = 32
 """Bytes of a key of this process."""
 NONCE_BYTES: Final = 24
+PASSWORD_THREADS: Final = 2
+"""Passwords of PLAIN that are computed at the same time: 4 to 8 ms of a processor each."""
 JWKS_BYTES_MAX: Final = 1024 * 1024
 """Bytes of a file of keys."""
 JWKS_CHECK_S: Final = 10.0
@@ -138,15 +141,26 @@ def _security_of(config: NodeConfig) -> SecurityConfig | None:
     return None if security is None or security.login == "none" else security
 
 
+def password_threads() -> ThreadExecutor:
+    """Return the threads that compute passwords of PLAIN: reads never wait for these.
+
+    They do not run before there is one. `auth.login.COMPUTED_MAX` bounds what waits for them.
+    """
+    loop = asyncio.get_running_loop()
+    return ThreadExecutor(loop, threads=PASSWORD_THREADS, name="quorumlog-password")
+
+
 def make_logins(
     node: Node,
+    passwords: ThreadExecutor,
     view: Callable[[], ClusterView],
     is_ready: Callable[[], bool],
     tokens: TokenRules | None,
 ) -> Logins | None:
     """Return the logins of a node; None: nobody can log in.
 
-    `view` returns what `__cluster` holds, `is_ready` whether that is known here yet.
+    `passwords`: threads of their own. `view` returns what `__cluster` holds, `is_ready` whether
+    that is known here yet.
     """
     warn_of_plain_peers(node.config)
     security = _security_of(node.config)
@@ -163,7 +177,7 @@ def make_logins(
         now=time.monotonic,
         wall_ms=wall_ms,
         later=lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
-        threads=node.executor,
+        threads=passwords,
         nonce=lambda: secrets.token_urlsafe(NONCE_BYTES),
         is_ready=is_ready,
         told=told,

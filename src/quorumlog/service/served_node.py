@@ -14,7 +14,7 @@ from quorumlog.service.authorization import RefusalLines
 from quorumlog.service.file_rights import warn_of_open_files
 from quorumlog.service.kafka_clients import KafkaService
 from quorumlog.service.login_gate import LoginGate
-from quorumlog.service.logins import make_logins, token_rules
+from quorumlog.service.logins import make_logins, password_threads, token_rules
 from quorumlog.service.outlets import MetricOutlets
 from quorumlog.service.quota_gate import QuotaGate
 from quorumlog.service.traced_requests import requests_of
@@ -45,7 +45,8 @@ class ServedNode:
         self.node.listener.shared.audit = audit
         kafka = self._kafka
         self.node.listener.shared.admissions = kafka.admissions
-        self._logins = make_logins(self.node, kafka.view, kafka.is_ready, tokens)
+        self._passwords = password_threads()
+        self._logins = make_logins(self.node, self._passwords, kafka.view, kafka.is_ready, tokens)
         self._ended = ended
         self._starting: asyncio.Task[None] | None = None
         self._showing: asyncio.Task[None] | None = None
@@ -115,4 +116,6 @@ class ServedNode:
             await self._kafka.stop()
             await asyncio.to_thread(self._outlets.stop)
             await self.node.stop(clean=not self.node.failure.done(), ended=self._ended)
+        self._passwords.stop()
+        await asyncio.to_thread(self._passwords.join)
         self._ended()
