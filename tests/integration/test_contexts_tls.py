@@ -122,6 +122,25 @@ def test_commands_find_the_cluster_and_speak_its_tls(prod, capsys, monkeypatch):
     assert "there is no context 'other'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["topic", "create", "never"], ["consumer-group", "list"], ["transaction", "list"]],
+)
+def test_commands_about_topics_speak_to_no_other_cluster(
+    prod, pki, node, command, tmp_path, capsys, monkeypatch
+):
+    keys = msgspec.to_builtins(context_of(pki, node, cluster_id=OTHER_CLUSTER_ID))
+    path = tmp_path / "others.toml"
+    path.write_bytes(msgspec.toml.encode({"contexts": {"other": keys}}))
+    path.chmod(0o600)
+    assert run(["topic", "list", "--context", "prod"]) == 0
+    monkeypatch.setenv("QUORUMLOG_CONTEXTS", str(path))
+    assert run([*command, "--context", "other"]) == 1
+    said = capsys.readouterr().err
+    assert f"{node.kafka_listen}: " in said
+    assert f"not of cluster {OTHER_CLUSTER_ID}" in said
+
+
 def test_sparks_readers_speak_tls_where_they_run(prod, pki, node):
     check_cluster(prod, "g", 10_000)
     with SyncProducer(context_of(pki, node), "g") as producer:

@@ -14,9 +14,9 @@ from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
 from quorumlog.cli.target import find_access, opened
 from quorumlog.client import Security
 from quorumlog.client.contexts import BROKERS_VARIABLE, SERVERS_VARIABLE, Access
-from quorumlog.client.kafka_security import kafka_python_settings
+from quorumlog.client.kafka_security import CHECK_S, check_cluster, kafka_python_settings
 from quorumlog.model.config import parse_address
-from quorumlog.model.errors import ConfigError
+from quorumlog.model.errors import ConfigError, NetworkError
 
 TIMEOUT_SECONDS: Final = 30.0
 FIRST_S: Final = 3.0
@@ -203,6 +203,10 @@ def kafka_admin(
             **kafka_python_settings(cluster.security),
         )
 
+    try:
+        check_cluster(found, cluster.security, min(CHECK_S, timeout_s))
+    except NetworkError as error:
+        raise CommandError(str(error)) from None
     admin = KafkaAdmin(make, found, timeout_s, cluster.security)
     try:
         yield admin

@@ -155,11 +155,11 @@ def secured(plain: socket.socket, host: str, security: Security | None) -> socke
     return made
 
 
-def check_cluster(brokers: str, security: Security | None) -> None:
+def check_cluster(brokers: str, security: Security | None, check_s: float = CHECK_S) -> None:
     """See that brokers are of the cluster of `security`, for libraries that do not check it.
 
-    The first broker that answers is asked. If none does, nothing is raised: the library will say
-    so. Raises `NetworkError` if a certificate does not fit; `ConfigError`.
+    The first broker that answers is asked; one that says nothing for `check_s` is not. If none
+    does, nothing is raised: the library will say so. Raises `NetworkError` if a certificate does not fit; `ConfigError`.
     """
     if security is None or not security.cluster_id:
         return
@@ -169,7 +169,7 @@ def check_cluster(brokers: str, security: Security | None) -> None:
     for broker in brokers.split(","):
         host, port = parse_address(broker)
         try:
-            plain = socket.create_connection((host, port), CHECK_S)
+            plain = socket.create_connection((host, port), check_s)
             secured(plain, host, without_login).close()
         except TlsError as error:
             raise NetworkError(f"{broker}: {error}") from None
