@@ -11,6 +11,7 @@ from quorumlog.broker.barriers import Barriers
 from quorumlog.broker.commands import Answer, CommandSessions, Done
 from quorumlog.broker.controller import Controller
 from quorumlog.broker.environment import BrokerEnvironment, HostNode
+from quorumlog.broker.former_verifiers import Forgetting, FormerVerifiers
 from quorumlog.broker.group_keeper import GroupKeeper
 from quorumlog.broker.known_commands import refusal_of
 from quorumlog.broker.leaders import Leaders
@@ -107,7 +108,12 @@ class Running:
         )
         self._partitions: dict[str, PartitionKeeper] = {}
         self._markers = MarkerWriters(self)
-        self._rules = RetentionRules(node.replicas, self.view, self.barrier, now_ms)
+        self._chores = (
+            RetentionRules(node.replicas, self.view, self.barrier, now_ms),
+            FormerVerifiers(
+                now_ms, lambda: self.view().security.gone, self.applied_index, self._former_state
+            ),
+        )
         self.registration = Registration(
             self._self_id,
             owner.config.kafka_rack,
@@ -165,7 +171,8 @@ class Running:
         self._complete()
         self.registration.tick()
         self._reconcile()
-        self._rules.tick()
+        for chore in self._chores:
+            chore.tick()
         if self.commands or self._barriers:
             self._pace.soon()
 
@@ -242,6 +249,10 @@ class Running:
 
     def _cluster(self) -> Replica | None:
         return self.node.replicas.get(CLUSTER_GROUP)
+
+    def _former_state(self) -> Forgetting | None:
+        replica = self._cluster()
+        return None if replica is None else replica.applier.former_state
 
     def _complete(self) -> None:
         """Find out how far `__cluster` had come when this node started, and when it is here."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import structs
 
 from quorumlog.cli.errors import BeyondEndError, CommandError
 from quorumlog.cli.options import AsJson
@@ -21,6 +22,7 @@ from quorumlog.cli.output import (
     print_table,
 )
 from quorumlog.cli.progress import progress_bar
+from quorumlog.machine.cluster.commands import masked
 from quorumlog.model.codes import Magic
 from quorumlog.model.entry import Entry
 from quorumlog.model.errors import StorageError
@@ -93,7 +95,10 @@ def dump_command(
     data: DataPath = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print the entries of a store as they lie on disk, committed or not."""
+    """Print the entries of a store as they lie on disk, committed or not.
+
+    By what passwords are checked is shown as ***.
+    """
     found = scan_store(
         OsFileSystem(), group_directory(directory, anywhere=bool(data)), _paths(data)
     )
@@ -107,20 +112,21 @@ def dump_command(
                 yield row
 
     for entry, file, offset in islice(wanted(), count):
+        shown = structs.replace(entry, body=masked(entry.body))
+        fields = {**entry_object(shown), "size": entry_object(entry)["size"]}
         if as_json:
-            print_json({**entry_object(entry), "file": file, "offset": offset})
+            print_json({**fields, "file": file, "offset": offset})
             continue
         if file != last_file:
             print_line(f"{file}:")
             print_line(COLUMNS.format("INDEX", "TERM", "POS", "SIZE", "MAGIC", "CHANNEL", "BODY"))
             last_file = file
-        fields = entry_object(entry)
         print_line(
             COLUMNS.format(
                 *(fields[name] for name in ("index", "term", "pos", "size")),
                 magic_name(entry.magic),
                 channel_text(entry.channel),
-                body_text(entry, None if body else PREVIEW_CHARACTERS),
+                body_text(shown, None if body else PREVIEW_CHARACTERS),
             )
         )
     if start > max(last, 0) and count != 0:

@@ -159,7 +159,8 @@ def check_cluster(brokers: str, security: Security | None, check_s: float = CHEC
     """See that brokers are of the cluster of `security`, for libraries that do not check it.
 
     The first broker that answers is asked; one that says nothing for `check_s` is not. If none
-    does, nothing is raised: the library will say so. Raises `NetworkError` if a certificate does not fit; `ConfigError`.
+    does, nothing is raised: the library will say so. Raises `NetworkError` if a certificate does
+    not fit; `ConfigError`.
     """
     if security is None or not security.cluster_id:
         return

@@ -722,6 +722,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     lowest: Number | None = None
 
 
+_HIDDEN: Final = b"***"
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
 _RESULTS: Final[msgspec.msgpack.Decoder[AnyResult | Forgotten]] = msgspec.msgpack.Decoder(
     AnyResult | Forgotten
@@ -739,6 +740,32 @@ def decode_envelope(data: Any) -> Envelope:
         return _ENVELOPES.decode(data)
     except msgspec.MsgspecError as error:
         raise UnexpectedArgumentError(f"no command of {len(data)} bytes: {error}") from error
+
+
+def masked(body: bytes) -> bytes:
+    """Return the body of an entry as people may see it: without what passwords are checked by.
+
+    All but changes of users is returned as it is, also what is no command.
+    """
+    try:
+        envelope = _ENVELOPES.decode(body)
+    except msgspec.MsgspecError:
+        return body
+    command = envelope.command
+    if not isinstance(command, AlterUsers):
+        return body
+    changes = [
+        msgspec.structs.replace(
+            one,
+            verifiers={
+                how: None if verifier is None else Verifier(_HIDDEN, _HIDDEN, _HIDDEN, 0)
+                for how, verifier in one.verifiers.items()
+            },
+        )
+        for one in command.changes
+    ]
+    hidden = msgspec.structs.replace(command, changes=changes, decoy_secret=_HIDDEN)
+    return encode(msgspec.structs.replace(envelope, command=hidden))
 
 
 def decode_result(data: Any) -> AnyResult | Forgotten:

@@ -24,6 +24,7 @@ from quorumlog.node.replica.appends import Appends
 from quorumlog.node.replica.comparisons import Comparisons
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.entry_applier import EntryApplier
+from quorumlog.node.replica.former_state import FormerState
 from quorumlog.node.replica.machine_jobs import (
     MachineDamagedError,
     MachineError,
@@ -73,6 +74,7 @@ class Applier:
         self._appends = appends
         self.queries = Queries(context, machine, self, requests)
         self.snapshotter = Snapshotter(context, snapshots, machine, self, tables, served, retention)
+        self.former_state = FormerState(context, snapshots, machine, self.snapshotter, served)
         self.scrub = MachineScrub(context, snapshots, machine, self, self.snapshotter)
         self.comparisons = Comparisons(context, machine, self, self.snapshotter, self.scrub)
         self._recovery = MachineRecovery(

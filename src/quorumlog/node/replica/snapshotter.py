@@ -264,7 +264,8 @@ class Snapshotter:
             bytes=meta.size_bytes,
         )
         self.answer_requests()
-        self._remove_covered(oldest)
+        kept = self._context.config.reset_snapshot_entries_but_keep_last_entries_num
+        self.remove_covered(oldest - kept)
         self._control.advance()
 
     def _failed(self, error: Exception) -> None:
@@ -280,14 +281,12 @@ class Snapshotter:
         for _, saved in requests:
             saved(ResponseCode.DISK_ERROR, f"it could not be saved: {error}", -1)
 
-    def _remove_covered(self, oldest: int) -> None:
-        """Remove entries that all snapshots hold, but not what a live member still needs.
+    def remove_covered(self, last: int) -> None:
+        """Remove entries up to one that all snapshots hold, but not what a live member still needs.
 
         So an older snapshot can be used when the newer ones turn out to be damaged.
         """
         context, log = self._context, self._context.log
-        kept = self._context.config.reset_snapshot_entries_but_keep_last_entries_num
-        last = oldest - kept
         if log.size_bytes <= self._context.config.follower_retention_bytes:
             last = min(last, context.core.retention_floor)
         self._retention.remove_until(last)

@@ -1,0 +1,51 @@
+"""Removing what a machine has had before, when it must not be kept: passwords, say."""
+
+from quorumlog.node.replica.context import ReplicaContext
+from quorumlog.node.replica.machine_state import MachineState
+from quorumlog.node.replica.served_snapshots import ServedSnapshots
+from quorumlog.node.replica.snapshotter import Snapshotter
+from quorumlog.storage.log.snapshots import Snapshots
+
+
+class FormerState:
+    """The part of a replica that removes former states of its machine from its files.
+
+    Its method runs on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        snapshots: Snapshots | None,
+        machine: MachineState,
+        snapshotter: Snapshotter,
+        served: ServedSnapshots,
+    ) -> None:
+        self._context = context
+        self._snapshots = snapshots
+        self._machine = machine
+        self._snapshotter = snapshotter
+        self._served = served
+
+    def forget(self, index: int) -> bool:
+        """Keep nothing that was there before an index: no snapshot, and no entries up to it.
+
+        Return whether the log begins after it; else that is begun, and is to be asked for again.
+        Entries that a live member still needs stay, and so do snapshots that are being fetched.
+        """
+        context, snapshots, newest = self._context, self._snapshots, self._machine.newest
+        if snapshots is None or context.log.before_begin_index >= index:
+            return True
+        if newest is None or newest.last_included_index < index:
+            self._snapshotter.ask(lambda code, text, saved_index: None)
+            return False
+        fetched = self._served.indexes()
+
+        def run() -> int:
+            snapshots.check(newest)  # it is the only one then
+            return snapshots.keep_newest(1, fetched)
+
+        # without a gap: the log goes on in a new file, if nothing came after the snapshot
+        remove = self._snapshotter.remove_covered
+        context.environment.executor.run(run, remove, lambda error: None)
+        return False
