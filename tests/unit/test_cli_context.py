@@ -35,6 +35,56 @@ def password(tmp_path):
     return made
 
 
+THREE = """# mine
+default = "prod"
+
+[contexts.laptop]
+servers = "127.0.0.1:7101"
+
+# of the company
+[contexts."prod"] # its table
+servers = "h:1"
+kafka = "h:9"
+
+# the old one
+[contexts.old]
+servers = "h:2"
+"""
+
+
+def test_a_context_is_removed_and_all_else_stays_as_it_was(path, capsys):
+    path.parent.mkdir()
+    path.write_text(THREE)
+    path.chmod(0o600)
+    assert run(["context", "remove", "laptop"]) == 0
+    assert run(["context", "show", "laptop"]) == 1
+    assert path.read_text() == THREE.replace(
+        '[contexts.laptop]\nservers = "127.0.0.1:7101"\n\n', ""
+    )
+    assert run(["context", "remove", "prod"]) == 0
+    assert "there is no default now" in capsys.readouterr().out
+    found = read_contexts(path)
+    assert (found.default, list(found.by_name)) == ("", ["old"])
+    assert "# the old one\n[contexts.old]" in path.read_text()
+    assert run(["context", "remove", "old"]) == 0
+    assert read_contexts(path).by_name == {}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run(["context", "list"]) == 0
+    capsys.readouterr()
+    assert run(["context", "remove", "old"]) == 1
+    assert "there is no context 'old'" in capsys.readouterr().err
+
+
+def test_a_context_that_is_no_table_of_its_own_is_not_removed(path, capsys):
+    path.parent.mkdir()
+    text = '[contexts]\na = {servers = "h:1"}\nb = {servers = "h:2"}\n'
+    path.write_text(text)
+    path.chmod(0o600)
+    assert run(["context", "remove", "a"]) == 1
+    assert "nothing is changed: context a is not a table of its own" in capsys.readouterr().err
+    assert path.read_text() == text
+
+
 def test_contexts_are_added_shown_and_chosen(path, password, capsys):
     assert run(["context", "add", "laptop", "--servers", "127.0.0.1:7101"]) == 0
     login = ["--user", "alice", "--password-file", "alice.pw"]

@@ -10,10 +10,12 @@ from login_access import Clock, Issuer
 from quorumlog.auth.login import LoginEvent
 from quorumlog.auth.sasl import Reason
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.security_config import SecurityConfig
 from quorumlog.service.logins import (
     JWKS_BYTES_MAX,
     JWKS_CHECK_S,
     TokenKeys,
+    warn_of_no_super_user,
     warn_of_plain_peers,
     write_line,
 )
@@ -110,3 +112,29 @@ def test_a_node_says_that_nobody_proves_to_be_a_peer(security, mode, is_warned, 
     )
     warn_of_plain_peers(config)
     assert ("is believed to be a peer" in caplog.text) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("security", "client_auth", "said"),
+    [
+        ({}, "optional", "superUsers in [security] names nobody"),
+        ({"super_users": ["User:admin"]}, "optional", ""),
+        ({"super_users": ["User:admin"]}, "required", ""),
+        ({"super_users": ["User:admin"]}, "none", "no client can show one here"),
+        ({"super_users": ["User:admin"]}, "", "no client can show one here"),
+        ({"authorization": "log"}, "optional", ""),
+        ({"authorization": "off"}, "", ""),
+        (None, "", ""),
+    ],
+)
+def test_a_node_says_at_its_start_that_no_super_user_can_ever_come(
+    security, client_auth, said, caplog
+):
+    config = SimpleNamespace(
+        self_id="n0",
+        security=None if security is None else SecurityConfig(**security),
+        tls=SimpleNamespace(client_auth=client_auth) if client_auth else None,
+    )
+    warn_of_no_super_user(config)
+    assert len(caplog.records) == bool(said)
+    assert not said or said in str(vars(caplog.records[0]))

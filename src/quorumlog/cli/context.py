@@ -135,6 +135,64 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     print_line(f"context {name} is in {found.path}")
 
 
+@app.command(name="remove")
+def remove_command(name: Name) -> None:
+    """Remove a context. Files that it names stay."""
+    found = read_contexts(contexts_path())
+    found.named(name)
+    is_default = name == found.default
+    text = _without(found.path.read_text(), name, is_default=is_default)
+    left = {key: one for key, one in found.by_name.items() if key != name}
+    try:
+        after = contexts_of(text.encode(), found.path)
+    except ConfigError:
+        after = None
+    if after is None or (dict(after.by_name), after.default) != (
+        left,
+        "" if is_default else found.default,
+    ):
+        raise CommandError(
+            f"nothing is changed: context {name} is not a table of its own in {found.path}; "
+            "remove it there"
+        )
+    _write(found.path, text)
+    print_line(f"context {name} is removed{'; there is no default now' if is_default else ''}")
+
+
+def _without(text: str, name: str, *, is_default: bool) -> str:
+    """Return a file without the table of a context; what stands before the next one stays."""
+    kept: list[str] = []
+    skipped: list[str] | None = None
+    for line in text.splitlines(keepends=True):
+        if _TABLE.match(line):
+            kept += _comments_at_the_end(skipped or [])
+            skipped = [] if _is_of(line, name) else None
+        if skipped is None:
+            kept.append(line)
+        else:
+            skipped.append(line)
+    kept += _comments_at_the_end(skipped or [])
+    head, first = "".join(kept), _TABLE.search("".join(kept))
+    head, tail = (head, "") if first is None else (head[: first.start()], head[first.start() :])
+    return (_DEFAULT_LINE.sub("", head, count=1) if is_default else head) + tail
+
+
+def _comments_at_the_end(lines: list[str]) -> list[str]:
+    """Return the comments at the end of a table that is removed: they are about the next one."""
+    begin = len(lines)
+    while begin and lines[begin - 1].startswith("#"):
+        begin -= 1
+    return lines[begin:]
+
+
+def _is_of(header: str, name: str) -> bool:
+    """Whether a line is the head of the table of a context."""
+    try:
+        return bool(msgspec.toml.decode(header) == {"contexts": {name: {}}})
+    except msgspec.DecodeError:
+        return False
+
+
 def _check(context: Context) -> None:
     """Raise `ConfigError` unless the files are there and what they say goes together."""
     environment = {context.password_env: os.environ.get(context.password_env) or _UNASKED}

@@ -163,6 +163,7 @@ def make_logins(
     that is known here yet.
     """
     warn_of_plain_peers(node.config)
+    warn_of_no_super_user(node.config)
     security = _security_of(node.config)
     if security is None:
         return None
@@ -190,6 +191,32 @@ def make_logins(
         tokens,
         environment,
         node.instruments.logins,
+    )
+
+
+def warn_of_no_super_user(config: NodeConfig) -> None:
+    """Say that nobody can give the first rights, if no super user could ever come.
+
+    It is no reason not to start: others may have been given rights before.
+    """
+    security, tls = config.security, config.tls
+    if security is None or security.authorization != "on":
+        return
+    if not security.super_users:
+        lacks = "superUsers in [security] names nobody"
+    elif tls is None or tls.client_auth == "none":
+        lacks = "super users come by a certificate, and no client can show one here"
+    else:
+        return
+    log_event(
+        logger,
+        logging.WARNING,
+        "no super user can ever come: nobody can give the first rights",
+        node=config.self_id,
+        reason=lacks,
+        text="name one in superUsers, with [tls] and clientAuth optional or required, or begin "
+        'with authorization = "log"; until then only those may change users and rights who were '
+        "given the right to alter the cluster before",
     )
 
 
