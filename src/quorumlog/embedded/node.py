@@ -13,6 +13,7 @@ from quorumlog.client.arguments import flag, seconds, takes
 from quorumlog.client.group_answers import GroupChange, GroupSummary
 from quorumlog.client.groups import Groups, usable_name
 from quorumlog.client.requester import Requester
+from quorumlog.client.security import Security
 from quorumlog.embedded.calls import Calls
 from quorumlog.embedded.group import EmbeddedGroup
 from quorumlog.embedded.role_changes import RoleChangeHandler, RoleChanges
@@ -56,12 +57,18 @@ class Node:
     Args:
         config: the configuration, or the path of a TOML file with it. `logLevel` has no effect:
             the program decides what becomes of the records of the logger `quorumlog`.
+        security: who the program is to the nodes of the cluster that `create_group` and
+            `delete_group` ask, this one too, where they speak TLS. A node's own certificate is
+            none of a client.
 
     Raises:
         ConfigError: the configuration cannot be read, or is impossible.
     """
 
-    def __init__(self, config: NodeConfig | str | Path) -> None:
+    def __init__(
+        self, config: NodeConfig | str | Path, *, security: Security | None = None
+    ) -> None:
+        self._security = security
         self._config = config if isinstance(config, NodeConfig) else load_config(config)
         load_kafka(self._config)
         load_logins(self._config)
@@ -223,6 +230,7 @@ class Node:
 
         Raises:
             RequestError: it is not made, or has no leader yet; see `Groups.create`.
+            ConfigError: nodes speak TLS, and the node was made without `security`.
             QuorumlogError: the node was not started.
         """
         usable_name(name)
@@ -253,6 +261,7 @@ class Node:
         Raises:
             UnknownGroupError: no node that answered has it.
             RequestError: no majority of its members answered; nothing is deleted.
+            ConfigError: nodes speak TLS, and the node was made without `security`.
             QuorumlogError: the node was not started.
         """
         async with self._cluster_groups(timeout_s) as groups:
@@ -265,12 +274,18 @@ class Node:
             raise QuorumlogError("the node was not started")
         self._calls.check()
         config = self._config
+        if self._security is None and config.tls is not None and config.tls.mode == "required":
+            raise ConfigError(
+                "the nodes speak TLS: give Node(…, security=Security(…)), which says who the "
+                "program is where it creates and deletes groups"
+            )
         requester = Requester(
             [config.listen_address, *self._running.peer_addresses.values()],
             "",
             timeout_ms=timeout_s * 1000,
             cluster=config.cluster,
             limits=config.limits,
+            security=self._security,
         )
         try:
             yield Groups(requester)
