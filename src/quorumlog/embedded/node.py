@@ -57,9 +57,8 @@ class Node:
     Args:
         config: the configuration, or the path of a TOML file with it. `logLevel` has no effect:
             the program decides what becomes of the records of the logger `quorumlog`.
-        security: who the program is to the nodes of the cluster that `create_group` and
-            `delete_group` ask, this one too, where they speak TLS. A node's own certificate is
-            none of a client.
+        security: who the program is to the nodes that `create_group` and `delete_group` ask, also
+            to this one, where they speak TLS. A node's own certificate is none of a client.
 
     Raises:
         ConfigError: the configuration cannot be read, or is impossible.
@@ -230,8 +229,7 @@ class Node:
 
         Raises:
             RequestError: it is not made, or has no leader yet; see `Groups.create`.
-            ConfigError: nodes speak TLS, and the node was made without `security`.
-            QuorumlogError: the node was not started.
+            QuorumlogError: the node was not started; nodes speak TLS, and it has no `security`.
         """
         usable_name(name)
         if members is None and replicas is None and not self._running.peer_addresses:
@@ -261,8 +259,7 @@ class Node:
         Raises:
             UnknownGroupError: no node that answered has it.
             RequestError: no majority of its members answered; nothing is deleted.
-            ConfigError: nodes speak TLS, and the node was made without `security`.
-            QuorumlogError: the node was not started.
+            QuorumlogError: the node was not started; nodes speak TLS, and it has no `security`.
         """
         async with self._cluster_groups(timeout_s) as groups:
             return await groups.delete(name, purge=purge)
@@ -274,11 +271,7 @@ class Node:
             raise QuorumlogError("the node was not started")
         self._calls.check()
         config = self._config
-        if self._security is None and config.tls is not None and config.tls.mode == "required":
-            raise ConfigError(
-                "the nodes speak TLS: give Node(…, security=Security(…)), which says who the "
-                "program is where it creates and deletes groups"
-            )
+        _check_speaks_tls(config, self._security)
         requester = Requester(
             [config.listen_address, *self._running.peer_addresses.values()],
             "",
@@ -458,3 +451,11 @@ class Node:
 def _check_function(name: str, function: object) -> None:
     if not callable(function):
         raise ConfigError(f"{name} is a function, not {function!r}")
+
+
+def _check_speaks_tls(config: NodeConfig, security: Security | None) -> None:
+    if security is None and config.tls is not None and config.tls.mode == "required":
+        raise ConfigError(
+            "the nodes speak TLS: give Node(…, security=Security(…)), which says who the program "
+            "is where it creates and deletes groups"
+        )
