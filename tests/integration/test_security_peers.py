@@ -28,8 +28,7 @@ from quorumlog.model.messages.base import Hello
 from quorumlog.model.secrets import Secret
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.node.node import wall_ms
-from quorumlog.service import audit
-from quorumlog.service import http as http_pages
+from quorumlog.service import admin_access, audit
 from quorumlog.transport import client_lines, node_tls
 from secured_peers import client_hello, context_of, native
 
@@ -97,7 +96,7 @@ def _each_has_its_line():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_lines, "PAUSE_S", 0.0)
         patch.setattr(audit, "SUMMED_S", 0.0)
-        patch.setattr(http_pages, "is_loopback", lambda host: False)
+        patch.setattr(admin_access, "is_loopback", lambda host: False)
         yield
 
 

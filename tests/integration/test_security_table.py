@@ -29,7 +29,7 @@ from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.client import AppendRequest
 from quorumlog.model.messages.login import Authenticated
 from quorumlog.model.tls_config import TlsConfig
-from quorumlog.service import http as http_pages
+from quorumlog.service import admin_access
 from quorumlog.wire.kinds import CLIENT_KINDS, LOGIN_KINDS, MESSAGE_OF_KIND
 from record_batches import batch_of
 from secured_peers import client_hello, context_of, http, kafka, native
@@ -134,9 +134,9 @@ NATIVE = [
 ]
 """Who may have each request of `NATIVE_REQUESTS`, in their order."""
 
-PAGES = ["/health", "/metrics", "/other"]
-"""Of the admin port. Beyond loopback `/health` is for all, with one word; the rest, and details,
-for who shows a certificate."""
+PAGES = {"/health": ALL, "/metrics": "o", "/other": "o"}
+"""Of the admin port, and who may have each beyond loopback: `/health` with one word is for all;
+details and the rest are for who may describe the cluster."""
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def node(tmp_path_factory, authority):
     tls = TlsConfig(certificate=str(own.certificate), key=str(own.key), ca=str(authority.file))
     with pytest.MonkeyPatch.context() as patch:
         # pages are shown as beyond loopback
-        patch.setattr(http_pages, "is_loopback", lambda host: False)
+        patch.setattr(admin_access, "is_loopback", lambda host: False)
         with login_node(
             tmp_path_factory.mktemp("table"),
             tls,
@@ -397,8 +397,12 @@ async def test_a_user_is_no_peer(node, authority, role):
     assert told.text == "a user's certificate (operator) was shown for node n0"
 
 
-async def test_users_of_the_cluster_see_all_pages(node, authority):
-    context = context_of(authority, authority.user("nobody"))
+@pytest.mark.parametrize("letter", USERS)
+async def test_a_user_has_those_pages_that_the_role_allows(node, authority, letter):
+    context = context_of(authority, authority.user(USERS[letter]))
     found = [await http(node, path, context) for path in PAGES]
-    assert [status for status, _ in found] == [200, 200, 404]
-    assert "groups" in found[0][1]
+    is_served = [status != 403 for status, _ in found]
+    assert is_served == [letter in allowed for allowed in PAGES.values()]
+    if letter in "o":
+        assert [status for status, _ in found] == [200, 200, 404]
+    assert ("groups" in found[0][1]) == (letter == "o")
