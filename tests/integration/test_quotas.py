@@ -5,6 +5,7 @@ import asyncio
 import confluent_kafka
 import pytest
 
+from kafka_client import until
 from login_cluster import SECONDS, login_node
 from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE, checked_entity
 from quorumlog.client import connection as connections
@@ -199,7 +200,12 @@ def test_an_address_has_so_many_connections_to_both_ports(node, limit):
 
 
 async def kafka_connections(node, count):
-    """Connect to the port for Kafka's clients; return how many were closed at once."""
+    """Connect to the port for Kafka's clients; return how many were closed at once.
+
+    Those of earlier tests have ended first.
+    """
+    of_earlier_tests = node.served._kafka.admissions._open
+    await until(lambda: not of_earlier_tests)
     host, port = node.kafka.split(":")
     opened = [await asyncio.open_connection(host, port) for _ in range(count)]
     ask = (18).to_bytes(2, "big") + bytes(6) + b"\xff\xff"
