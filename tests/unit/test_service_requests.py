@@ -260,7 +260,7 @@ def test_changes_of_users_acls_and_quotas_have_a_line_each():
 OTHERS = {
     *("Metadata", "Append", "Fetch", "Status", "WatchLeader", "History", "Query"),
     *("Transactional", "ListGroups", "ConsumerHeartbeat", "CommitPositions", "Positions"),
-    *("Users", "Acls", "CheckAcl", "Quotas"),
+    *("Users", "Acls", "CheckAcl", "Quotas", "CheckSecurity"),
 }
 """Requests that only show something, or that clients send in the course of their work."""
 
