@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import uvloop
@@ -19,6 +20,9 @@ LOOP_DESCRIPTORS = 8
 """Number of descriptors that an event loop opens, with one to spare."""
 CANCEL_SECONDS = 5.0
 """How long an interrupted call may take to end."""
+SIGNAL_SECONDS = 0.25
+"""After how long at most a signal is noticed that comes in the moment in which a wait begins: Python
+does not interrupt a wait for a lock by it."""
 
 
 def closed_text(owner: str) -> str:
@@ -89,7 +93,9 @@ class LoopThread:
             if not self._call_soon(start):
                 work.close()
                 ended.set_result(None)
-            ended.result()
+            while not ended.done():
+                with suppress(TimeoutError):
+                    ended.result(SIGNAL_SECONDS)
         except BaseException:
             if self._call_soon(cancel):  # else `stop` cancels it
                 ended.result(CANCEL_SECONDS)
