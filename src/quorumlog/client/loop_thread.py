@@ -21,8 +21,8 @@ LOOP_DESCRIPTORS = 8
 CANCEL_SECONDS = 5.0
 """How long an interrupted call may take to end."""
 SIGNAL_SECONDS = 0.25
-"""After how long at most a signal is noticed that comes in the moment in which a wait begins: Python
-does not interrupt a wait for a lock by it."""
+"""After how long at most a signal is noticed that comes in the moment in which a wait begins:
+Python does not interrupt a wait for a lock by it."""
 
 
 def closed_text(owner: str) -> str:
