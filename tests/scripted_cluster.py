@@ -19,6 +19,7 @@ from quorumlog.model.messages.client import (
     MetadataRequest,
     MetadataResponse,
 )
+from quorumlog.model.messages.login import Authenticate
 from quorumlog.model.messages.machine import QueryRequest, QueryResponse
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.transport.listener import Listener
@@ -38,7 +39,7 @@ class Server:
     While `is_frozen` it takes everything and says nothing, like a stopped process; while
     `keeps_fetches` it answers no fetch and no question. `belief` is the leader and the term that it
     names, if not those of the world. `asked` is set when it is asked for them, `asked_count` counts
-    that.
+    that. `login_answer` is how logins are answered (not at all: SILENT), and `logins` counts them.
     """
 
     def __init__(self, node_id, world):
@@ -49,6 +50,8 @@ class Server:
         self.is_frozen = False
         self.keeps_fetches = False
         self.hosts_group = True
+        self.login_answer = SILENT
+        self.logins = 0
         self.belief = None
         self.asked = asyncio.Event()
         self.asked_count = 0
@@ -83,7 +86,10 @@ class Handler:
         if self.server.is_frozen:
             return
         attachments = []
-        if isinstance(message, MetadataRequest):
+        if isinstance(message, Authenticate):
+            self.server.logins += 1
+            response = None if self.server.login_answer is SILENT else self.server.login_answer
+        elif isinstance(message, MetadataRequest):
             world.asked.set()
             self.server.asked.set()
             self.server.asked_count += 1

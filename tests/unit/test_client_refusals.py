@@ -1,11 +1,23 @@
 """What surely did not happen: other clusters' servers, refusals, and time that is over."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from quorumlog.client import Client, Producer, connection_pool
+from quorumlog.client.login import LoginOfClient
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import Outcome, RequestError, WrongClusterError, error_for
+from quorumlog.model.errors import (
+    DeadlineExceededError,
+    LoginError,
+    Outcome,
+    RequestError,
+    WrongClusterError,
+    error_for,
+)
 from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.login import REFUSED_TEXT, Authenticated
+from quorumlog.model.secrets import Secret
 from scripted_cluster import metadata_of, soon
 
 # -- another cluster's addresses ------------------------------------------------------------------
@@ -51,6 +63,70 @@ async def test_a_server_of_another_cluster_among_others_does_no_harm(world):
     assert len(world.stored) == 5
 
 
+# -- logins that are refused, or answered late -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alice:
+    mechanism: str = "SCRAM-SHA-256"
+    user: str = "alice"
+    password: Secret = Secret("wrong")
+    token: None = None
+
+
+def calls_of(client):
+    """Return how a client finds a server: the leader, any, one after the other."""
+    return [
+        client.bounds,
+        client.metadata,
+        client.security.users,
+        lambda: client.append(b"x"),
+        lambda: client.get(0, leader_only=False),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+async def test_one_refused_login_says_what_all_nodes_would_say_late(world, number):
+    world.servers["n0"].login_answer = world.servers["n1"].login_answer = Authenticated(
+        code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT
+    )
+    async with Client(world.addresses, "g", timeout_ms=1e9) as client:
+        metadata_of(client).connections._login = LoginOfClient(Alice())
+        with pytest.raises(LoginError, match="login of alice at .*: login refused") as caught:
+            await soon(calls_of(client)[number]())
+    assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+async def test_a_refusal_counts_though_another_node_holds_its_own_back(world):
+    world.servers["n1"].login_answer = Authenticated(
+        code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT
+    )
+    async with Client(world.addresses, "g", timeout_ms=1e9) as client:
+        metadata_of(client).connections._login = LoginOfClient(Alice())
+        with pytest.raises(LoginError, match="login refused"):
+            await soon(client.append(b"x"))
+
+
+async def test_a_node_that_takes_no_logins_is_no_reason_not_to_ask_the_others(world):
+    refused = Authenticated(code=ResponseCode.LOGIN_REFUSED, text="mechanism X is not offered here")
+    world.servers["n0"].login_answer = world.servers["n1"].login_answer = refused
+    async with Client(world.addresses, "g", timeout_ms=1e9) as client:
+        metadata_of(client).connections._login = LoginOfClient(Alice())
+        with pytest.raises(LoginError, match="not offered"):
+            await soon(client.metadata())
+    assert [server.logins for server in world.servers.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("number", range(5))
+async def test_the_time_that_ends_during_a_login_is_no_missing_leader(world, number):
+    async with Client(world.addresses, "g", timeout_ms=300) as client:
+        metadata_of(client).connections._login = LoginOfClient(Alice())
+        text = "not answered the login of alice within 300 ms: a node that has refused some"
+        with pytest.raises(DeadlineExceededError, match=text) as caught:
+            await soon(calls_of(client)[number]())
+    assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
 # -- what surely did not happen -------------------------------------------------------------------
 
 
@@ -91,3 +167,28 @@ async def test_a_transfer_is_asked_for_again_while_the_leader_does_not_know_the_
     async with Client(world.addresses, "g") as client:
         assert await soon(client.admin.transfer("n1")) == "n1"
     assert world.requests == 3
+
+
+CLOSED = "127.0.0.1:1"
+"""Nobody listens there."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.append(b"x"),
+        lambda client: client.admin.transfer(),
+        lambda client: client.admin.add_member("n9", "127.0.0.1:2"),
+        lambda client: client.admin.groups.create("h", members={"n0": "127.0.0.1:2"}),
+        lambda client: client.admin.groups.delete("h"),
+        lambda client: client.security.add_user("alice", "secret"),
+        lambda client: client.security.change_password("alice", "secret"),
+        lambda client: client.security.remove_user("alice"),
+        lambda client: client.security.alter_quotas([("user", "alice")], {"request_percentage": 5}),
+    ],
+)
+async def test_nothing_is_done_where_no_node_can_be_spoken_to(call):
+    async with Client(CLOSED, "g", timeout_ms=200) as client:
+        with pytest.raises(RequestError) as caught:
+            await soon(call(client))
+    assert caught.value.outcome is Outcome.DID_NOT_HAPPEN

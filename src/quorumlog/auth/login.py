@@ -26,6 +26,7 @@ from quorumlog.auth.sasl import (
 from quorumlog.auth.scram import Decoys, Verifier, Verifiers
 from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.messages.login import REFUSED_TEXT
 from quorumlog.model.security_config import (
     OAUTHBEARER,
     PLAIN,
@@ -36,8 +37,6 @@ from quorumlog.model.security_config import (
 
 COMPUTED_MAX: Final = 100
 """Logins by PLAIN of a node whose passwords wait to be checked on threads; more are refused."""
-REFUSED_TEXT: Final = "login refused"
-"""What a client is told, whatever the reason: another text would help who guesses."""
 BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
 _SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ from quorumlog.client.deprecation import warn_renamed
 from quorumlog.client.groups import Groups
 from quorumlog.client.requester import Requester
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.errors import RequestError
+from quorumlog.model.errors import LoginError, RequestError
 from quorumlog.model.messages.admin import (
     ChangeMembersRequest,
     HistoryRequest,
@@ -158,7 +158,9 @@ class GroupAdmin:
         for server in self._requester.metadata.addresses():
             try:
                 found = await self._requester.metadata.ask(server, self._requester.group)
-            except RequestError:
+            except RequestError as error:
+                if isinstance(error, LoginError) and error.is_everywhere:
+                    return  # each of them is told so for itself
                 continue
             self._requester.metadata.members = dict(found.groups[0].peers) if found.groups else {}
             return

@@ -147,7 +147,9 @@ class ServerConnection:
             is_mute = isinstance(error, TimeoutError) and self._connection is not None
             self.close()
             reason = reason_of(error)
-            if is_mute:  # the admin port waits for a line of HTTP
+            if is_mute and self._logging_in is not None:
+                reason = f"it has not answered the login within {LOGIN_TIMEOUT_S:g} s"
+            elif is_mute:  # the admin port waits for a line of HTTP
                 reason += ", though it accepts connections (a node that hangs, or its admin port?)"
             raise NetworkError(f"cannot connect to {self.address}: {reason}") from error
         except BaseException:

@@ -153,7 +153,8 @@ class ConnectionPool:
         self._made.add(fresh)
         try:
             await fresh.open(CONNECT_TIMEOUT_S, self._resolver)
-        except NetworkError:
+        except NetworkError as error:
+            error.outcome = Outcome.DID_NOT_HAPPEN  # nothing was asked for yet
             self.check_open()
             self._observer.unreachable(address)
             raise
@@ -169,6 +170,10 @@ class ConnectionPool:
         self.check_open()
         self.unresponsive.discard(address)
         return fresh
+
+    def unanswered_logins(self, at: float) -> str:
+        """See `LoginOfClient.unanswered`."""
+        return "" if self._login is None else self._login.unanswered(at)
 
     def _notified(self, connection: ServerConnection, message: GroupIdentity | Response) -> None:
         """Handle a notice: the group's identity, or that the server is about to stop."""

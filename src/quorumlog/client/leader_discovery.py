@@ -60,6 +60,8 @@ class LeaderDiscovery:
     async def run(self, *, next_s: float) -> GroupMetadata | None:
         """Return the answer that was accepted; None: `objections` says why none was, by address.
 
+        Raises `LoginError` as soon as one refuses a login that all would refuse.
+
         The first server is asked at once, another one every `next_s` or as soon as one answered.
         """
         count = min(ASKED_MAX, len(self._candidates))
@@ -89,6 +91,8 @@ class LeaderDiscovery:
         try:
             found = await self._ask(address)
         except RequestError as error:
+            if isinstance(error, LoginError) and error.is_everywhere:
+                raise  # nobody waits for what others would answer late
             self.objections[address] = str(error)
             if isinstance(error, _FINAL):
                 self._refusal = error

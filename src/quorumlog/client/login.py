@@ -1,6 +1,7 @@
 """The client's side of a login on a node's own port."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -8,7 +9,7 @@ from quorumlog.auth.verifiers import MECHANISMS
 from quorumlog.client.login_steps import Credentials, ScramSteps, new_nonce, secret_message
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import ConfigError, LoginError, NetworkError, RemoteProtocolError
-from quorumlog.model.messages.login import Authenticate, Authenticated
+from quorumlog.model.messages.login import REFUSED_TEXT, Authenticate, Authenticated
 from quorumlog.model.security_config import SECRET_MECHANISMS
 
 SALTED_MAX: Final = 8
@@ -28,8 +29,41 @@ class LoginOfClient:
         self._credentials = credentials
         self._nonce = nonce
         self._salted: dict[tuple[bytes, int], bytes] = {}
+        self._under_way: dict[str, float] = {}
+        """Until when nodes have not answered, by address; without an end: they still may."""
+
+    def unanswered(self, at: float) -> str:
+        """Return which nodes had not answered a login at a time, or "".
+
+        `at`: seconds of the event loop. A login was under way then, or was given up just then.
+        """
+        found = sorted(address for address, until in self._under_way.items() if until >= at)
+        if not found:
+            return ""
+        has = "has" if len(found) == 1 else "have"
+        return f"{', '.join(found)} {has} not answered the login{self._of_user}"
+
+    @property
+    def _of_user(self) -> str:
+        return f" of {self._credentials.user}" if self._credentials.user else ""
 
     async def run(self, ask: Ask, *, address: str, is_encrypted: bool) -> None:
+        """Log in at `address`; see `unanswered`.
+
+        Raises what `_run` raises.
+        """
+        self._under_way[address] = math.inf
+        try:
+            await self._run(ask, address=address, is_encrypted=is_encrypted)
+        except asyncio.CancelledError:
+            self._under_way[address] = asyncio.get_running_loop().time()
+            raise
+        except BaseException:
+            self._under_way.pop(address, None)
+            raise
+        self._under_way.pop(address, None)
+
+    async def _run(self, ask: Ask, *, address: str, is_encrypted: bool) -> None:
         """Log in at `address`.
 
         Raises `LoginError` if the node refuses, or may not be told a secret; `NetworkError` if it
@@ -49,8 +83,9 @@ class LoginOfClient:
             if done.more:
                 raise RemoteProtocolError(f"the login by {mechanism} does not end")
         except LoginError as error:
-            user = f" of {self._credentials.user}" if self._credentials.user else ""
-            raise LoginError(f"login{user} at {address}: {error}", code=error.code) from None
+            refused = LoginError(f"login{self._of_user} at {address}: {error}", code=error.code)
+            refused.is_everywhere = error.is_everywhere
+            raise refused from None
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"login at {address}: {error}") from None
         except ConfigError as error:  # a file was there when the client was made
@@ -61,7 +96,9 @@ class LoginOfClient:
         if answer.code == ResponseCode.LOGIN_BUSY:
             raise NetworkError(f"the login was put off: {answer.text}")
         if answer.code != ResponseCode.SUCCESS:
-            raise LoginError(answer.text)
+            refused = LoginError(answer.text)
+            refused.is_everywhere = answer.text == REFUSED_TEXT
+            raise refused
         return answer
 
     async def _prove(self, ask: Ask) -> None:

@@ -8,6 +8,7 @@ from quorumlog.client.connection_pool import ConnectionPool
 from quorumlog.client.leader_discovery import LeaderDiscovery
 from quorumlog.client.security import Security
 from quorumlog.model.errors import (
+    LoginError,
     NetworkError,
     NoLeaderError,
     UnknownGroupError,
@@ -179,7 +180,7 @@ class Metadata:
                 return await LeaderDiscovery(self._metadata_from, objection_to, others).run(
                     next_s=0.0
                 )
-        except TimeoutError:
+        except (TimeoutError, LoginError):
             return None
 
     # -- servers ----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     ConfigError,
     DeadlineExceededError,
+    LoginError,
     NetworkError,
     NoLeaderError,
     Outcome,
@@ -37,6 +38,9 @@ R = TypeVar("R", bound=Response)
 
 ATTEMPT_MIN_S = 0.1
 """With less time left, a refusal is raised: a further attempt would have an unknown outcome."""
+
+CLOCK_S = 0.01
+"""A time-out may come this much before its time: the event loop's clock is not finer."""
 
 
 class Requester:
@@ -135,9 +139,11 @@ class Requester:
                     connection = found
                     return await ask(connection)
             except TimeoutError:
-                late = self._out_of_time(last, limit_ms, connection)
+                late = self._out_of_time(last, limit_ms, deadline, connection)
                 raise _downgrade_outcome(late, doubt) from None
             except RequestError as error:
+                if connection is None:  # no node was found that the request could be sent to
+                    error.outcome = Outcome.DID_NOT_HAPPEN
                 last = error
                 if error.refresh_leader and error.leader_id is None and connection is not None:
                     self.metadata.forget_leader(connection.address)
@@ -201,16 +207,30 @@ class Requester:
                 continue
             try:
                 return await self.metadata.connection(address)
-            except RequestError as failed:  # one that may answer later says more than a refusal
+            except RequestError as failed:
+                if isinstance(failed, LoginError) and failed.is_everywhere:
+                    raise  # others would say the same, each of them late
+                # one that may answer later says more than a refusal
                 error = failed if error is None or failed.retriable else error
         raise error or ConfigError("no servers")
 
     def _out_of_time(
-        self, last: RequestError | None, limit_ms: float, asked: ServerConnection | None
+        self,
+        last: RequestError | None,
+        limit_ms: float,
+        deadline: float,
+        asked: ServerConnection | None,
     ) -> RequestError:
         """Return the error for a passed deadline: if a server was asked, the outcome is unknown."""
         self.metadata.forget_leader(asked.address if asked is not None else None)
         said = f"; before that: {last}" if last is not None else ""
+        login = self.metadata.connections.unanswered_logins(deadline - CLOCK_S)
+        if asked is None and login:
+            error = DeadlineExceededError(
+                f"{login} within {limit_ms:g} ms: a node that has refused some answers late{said}"
+            )
+            error.outcome = Outcome.DID_NOT_HAPPEN
+            return error
         if asked is None:
             servers = ", ".join(self.metadata.addresses())
             return NoLeaderError(

@@ -398,10 +398,15 @@ class LoginError(RequestError):
     Name, password or token are wrong, or the token has expired: nodes do not say which. Or no login
     was given, where one is needed; or a certificate was shown that is another cluster's, or a
     node's. Sending it again will not help.
+
+    Attributes:
+        is_everywhere: True if a node refused the name, the password or the token: users are the
+            same on all nodes of a cluster, so the others would refuse, too, and as late.
     """
 
     code = ResponseCode.LOGIN_REFUSED
     outcome = Outcome.DID_NOT_HAPPEN
+    is_everywhere = False
 
 
 class WrongClusterError(RequestError):

@@ -8,6 +8,8 @@ from quorumlog.model.bounds import Code, Label, Milliseconds, Name, Text
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.base import Message
 
+REFUSED_TEXT: Final = "login refused"
+"""What a client is told, whatever the reason: another text would help who guesses."""
 LOGIN_DATA_BYTES_MAX: Final = 6 * 1024
 """Bytes that a mechanism sends at a time; a token is the longest that there is."""
 LoginData: TypeAlias = Annotated[bytes, Meta(max_length=LOGIN_DATA_BYTES_MAX)]
