@@ -4,6 +4,7 @@ import pytest
 
 from integration.command_line import command, objects
 from quorumlog import SyncClient
+from quorumlog.cli.kafka_reach import Reach, reach_of
 from quorumlog.errors import RequestError
 from quorumlog.local import LocalCluster
 
@@ -34,6 +35,20 @@ def test_commands_find_their_way_in(cluster):
     assert objects("user", "list", *where) == []  # admin has a certificate only
     (node,) = objects("cluster", "status", *where)
     assert node["answers"]
+
+
+def test_no_command_of_ours_is_a_refused_connection_in_the_audit_log(cluster):
+    tls, addresses = cluster.directory / "tls", (cluster.servers, cluster.bootstrap_servers)
+    for address in addresses:
+        status, out, _ = command("cert", "check", tls, "--servers", address)
+        assert (status, out.splitlines()[-1]) == (0, "all accept each other")
+    reached = reach_of(cluster.servers, cluster.context.open().security)
+    assert [one.reach for one in reached] == [Reach.OF_NODES]
+    assert objects("cluster", "status", "--dir", cluster.directory)[0]["answers"]
+    (started, *_) = objects("audit-log", "--dir", cluster.directory)
+    assert started["event"] == "node-started"
+    refused = objects("audit-log", "--dir", cluster.directory, "--event", "connection-refused")
+    assert [one["reason"] for one in refused] == []
 
 
 def test_a_client_has_the_context_and_others_are_refused(cluster):

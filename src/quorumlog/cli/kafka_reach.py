@@ -14,6 +14,7 @@ from quorumlog.client.kafka_security import secured
 from quorumlog.log_events import reason_of
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError, LoginError, QuorumlogError
+from quorumlog.transport.tls_contexts import close_socket
 from quorumlog.transport.tls_words import TlsError, in_words
 
 PROBE_S: Final = 1.0
@@ -82,10 +83,13 @@ def _why_not_let_in(address: tuple[str, int], security: Security | None) -> str:
     for each in steps:
         try:
             plain = socket.create_connection(address, PROBE_S)
-            with secured(plain, address[0], each) as connection:
+            connection = secured(plain, address[0], each)
+            try:
                 # only with its first answer a node of TLS 1.3 says that it refuses a certificate
                 connection.sendall(_API_VERSIONS)
                 answer = connection.recv(1)
+            finally:
+                close_socket(connection)
         except TlsError as error:
             return str(error)
         except ssl.SSLError as error:

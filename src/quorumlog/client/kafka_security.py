@@ -15,6 +15,7 @@ from quorumlog.client.outgoing_tls import check_server, outgoing_tls
 from quorumlog.client.security import SYSTEM_CA, Security
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError, NetworkError, RemoteProtocolError
+from quorumlog.transport.tls_contexts import close_socket
 from quorumlog.transport.tls_words import CUT_OFF, TlsError, in_words
 
 TOKEN_S: Final = 3_600.0
@@ -147,12 +148,17 @@ def secured(plain: socket.socket, host: str, security: Security | None) -> socke
         made.close()
         raise in_words_of_tls(error, security) from None
     except RemoteProtocolError as error:
-        made.close()
+        close_socket(made)
         raise TlsError(str(error)) from None
     except BaseException:
-        made.close()
+        close_socket(made)
         raise
     return made
+
+
+def end(connection: socket.socket) -> None:
+    """Close what `secured` has returned: with a word, so that it is not taken for cut off."""
+    close_socket(connection)
 
 
 def check_cluster(brokers: str, security: Security | None, check_s: float = CHECK_S) -> None:
@@ -171,7 +177,7 @@ def check_cluster(brokers: str, security: Security | None, check_s: float = CHEC
         host, port = parse_address(broker)
         try:
             plain = socket.create_connection((host, port), check_s)
-            secured(plain, host, without_login).close()
+            close_socket(secured(plain, host, without_login))
         except TlsError as error:
             raise NetworkError(f"{broker}: {error}") from None
         except OSError:

@@ -21,7 +21,7 @@ from quorumlog.pki.files import read
 from quorumlog.pki.issue import cluster_id_of, hosts_of
 from quorumlog.pki.names import address_in
 from quorumlog.pki.pem import certificates_in
-from quorumlog.transport.tls_contexts import client_context
+from quorumlog.transport.tls_contexts import client_context, close_socket
 from quorumlog.transport.tls_words import in_words
 
 CONNECT_SECONDS: Final = 5.0
@@ -124,19 +124,24 @@ def ask_servers(
 def _ask(address: str, ours: Party | None, context: ssl.SSLContext, now: datetime) -> Shown:
     host, port = parse_address(address)
     try:
-        with (
-            socket.create_connection((host, port), CONNECT_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=host) as connection,
-        ):
-            der = connection.getpeercert(binary_form=True)
-            if der is None:
-                return Shown(address, failure="it shows no certificate")
-            certificate = x509.load_der_x509_certificate(der)
-            return Shown(address, certificate, refusal=_refusal(connection, ours, now))
+        with socket.create_connection((host, port), CONNECT_SECONDS) as plain:
+            connection = context.wrap_socket(plain, server_hostname=host)
+            try:
+                return _shown(address, connection, ours, now)
+            finally:
+                close_socket(connection)
     except ssl.SSLError as error:
         return Shown(address, failure=f"no TLS there: {in_words(error, '', now.timestamp())}")
     except OSError as error:
         return Shown(address, failure=f"no answer ({reason_of(error)})")
+
+
+def _shown(address: str, connection: ssl.SSLSocket, ours: Party | None, now: datetime) -> Shown:
+    der = connection.getpeercert(binary_form=True)
+    if der is None:
+        return Shown(address, failure="it shows no certificate")
+    certificate = x509.load_der_x509_certificate(der)
+    return Shown(address, certificate, refusal=_refusal(connection, ours, now))
 
 
 def _refusal(connection: ssl.SSLSocket, ours: Party | None, now: datetime) -> str:

@@ -5,7 +5,9 @@ which it began: it is not verified again. So a revocation list is never loaded i
 is in use, and whoever accepts connections checks a resumed session itself.
 """
 
+import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -156,3 +158,15 @@ def _of(error: OSError) -> str:
     """Return a reason of OpenSSL without the numbers around it."""
     reason = getattr(error, "reason", None)
     return reason.replace("_", " ").lower() if isinstance(reason, str) else reason_of(error)
+
+
+def close_socket(connection: socket.socket) -> None:
+    """Close a socket; one that speaks TLS says so first, so that the other side is not cut off.
+
+    The answer of the other side is not waited for.
+    """
+    if isinstance(connection, ssl.SSLSocket):
+        with suppress(OSError, ValueError):  # it is closed, broken, or waits for the answer
+            connection.settimeout(0)
+            connection.unwrap()
+    connection.close()

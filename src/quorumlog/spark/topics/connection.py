@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quorumlog.client.kafka_security import in_words_of_tls, is_final, secured
+from quorumlog.client.kafka_security import end, in_words_of_tls, is_final, secured
 from quorumlog.client.security import Security
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.log_events import reason_of
@@ -87,7 +87,7 @@ class BrokerConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        self._socket.close()
+        end(self._socket)
 
     def ask(self, key: ApiKey, values: dict[str, Any]) -> Message:
         """Return the answer to a request with these fields."""

@@ -17,7 +17,7 @@ from kafka.protocol.metadata import (
     FindCoordinatorResponse,
 )
 
-from quorumlog.client.kafka_security import in_words_of_tls, is_final, secured
+from quorumlog.client.kafka_security import end, in_words_of_tls, is_final, secured
 from quorumlog.client.security import Security
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.schemas import (
@@ -167,7 +167,7 @@ class _Connection:
         return bytes(received)
 
     def close(self) -> None:
-        self._socket.close()
+        end(self._socket)
 
 
 class SinkCoordinator:
