@@ -95,6 +95,56 @@ def test_admin_gives_a_user_rights_by_the_context_and_kafkas_clients_have_them(
     assert told[1].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
+def test_a_user_of_topics_alone_and_whoever_mistypes_are_told_what_is_wrong(
+    node, monkeypatch, tmp_path
+):
+    made, (address, kafka), _ = node
+    shown(made, address)
+    contexts = tmp_path / "contexts.toml"
+    monkeypatch.setenv("QUORUMLOG_CONTEXTS", str(made / "admin" / "contexts.toml"))
+    password, wrong = tmp_path / "password", tmp_path / "wrong"
+    for file in (password, wrong):
+        file.write_text(f"the {file.name} of carol\n")
+        file.chmod(0o600)
+    assert command("user", "add", "carol", "--password-file", password)[0] == 0
+    writes = ("acl", "add", "--role", "writer", "--topic", "rain")
+    assert command(*writes, "--user", "carol")[2] == ""
+    assert "no user carl has a password here" in command(*writes, "--user", "carl")[2]
+    status, _, err = command("user", "add", "admin", "--password-file", password)
+    assert (status, "User:admin is a super user" in err) == (1, True)
+    assert "the host" not in command("acl", "check", "--user", "carol", "--operation", "write",
+                                     "--topic", "rain", "--host", "127.0.0.1")[2]  # fmt: skip
+    status, _, err = command("acl", "check", "--user", "carol", "--operation", "write",
+                             "--topic", "rain", "--host", "127.0.0.300")  # fmt: skip
+    assert (status, "not '127.0.0.300'" in err) == (1, True)
+    monkeypatch.setenv("QUORUMLOG_CONTEXTS", str(contexts))
+    for name, file in (("carol", password), ("wrong", wrong)):
+        status, _, err = command(
+            "context", "add", name, "--servers", address, "--kafka", kafka,
+            "--ca", made / "ca" / "ca.pem", "--user", "carol", "--password-file", file,
+        )  # fmt: skip
+        assert status == 0
+        assert f"'quorumlog context use {name}' makes it the default" in err
+    missing = "carol may not describe group 'default': no ACL allows it, or one denies it"
+    for words in (("status",), ("append", "x"), ("tail",), ("kv", "get", "x")):
+        status, _, err = command(*words, "--context", "carol")
+        assert (status, missing in err) == (1, True), (words, err)
+    status, out, err = command("broker-config", "describe", "--context", "carol")
+    assert (status, out) == (1, "")
+    assert "carol may not describe configs the cluster" in err
+    status, _, err = command("topic", "describe", "hail", "--context", "carol")
+    assert (status, "you may not describe topic 'hail', if there is one" in err) == (1, True)
+    for _ in range(2):
+        status, _, err = command("user", "list", "--context", "wrong")
+        assert (status, f"login of carol at {address}: login refused" in err) == (1, True)
+    status, _, err = command("status", "--context", "wrong", "--timeout", "1")
+    assert status == 1
+    assert f"{address} has not answered the login of carol within 1000 ms" in err
+    passwd = ("user", "passwd", "carol", "--password-file", wrong, "--context", "carol")
+    status, _, err = command(*passwd)
+    assert (status, f"still has the former one: change {password}, too" in err) == (0, True)
+
+
 def test_a_certificate_of_another_authority_of_the_cluster_is_refused_until_that_is_trusted(node):
     made, (address, _), _ = node
     shown(made, address)

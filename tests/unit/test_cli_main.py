@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import pytest
 import typer
+from rich.text import Text
 import typer.main
 
 from quorumlog.cli.app import app
@@ -194,6 +195,22 @@ def paths(command, path=()):
     yield path
     for name, each in getattr(command, "commands", {}).items():
         yield from paths(each, (*path, name))
+
+
+def helps(command):
+    """Yield all texts of the help of a command."""
+    yield command.help or ""
+    yield command.epilog or ""
+    for each in command.params:
+        yield getattr(each, "help", None) or ""
+    for each in getattr(command, "commands", {}).values():
+        yield from helps(each)
+
+
+def test_no_word_in_brackets_is_taken_for_markup_and_lost():
+    texts = [*helps(typer.main.get_command(app))]
+    assert len(texts) > 500
+    assert [one for one in texts if Text.from_markup(one).plain != one] == []
 
 
 @pytest.mark.parametrize("path", [*paths(typer.main.get_command(app))], ids=" ".join)

@@ -1,7 +1,5 @@
 """What surely did not happen: other clusters' servers, refusals, and time that is over."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from quorumlog.client import Client, Producer, connection_pool
@@ -66,12 +64,10 @@ async def test_a_server_of_another_cluster_among_others_does_no_harm(world):
 # -- logins that are refused, or answered late -----------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Alice:
-    mechanism: str = "SCRAM-SHA-256"
-    user: str = "alice"
-    password: Secret = Secret("wrong")
-    token: None = None
+    """What somebody logs in with who mistypes the password."""
+
+    mechanism, user, password, token = "SCRAM-SHA-256", "alice", Secret("wrong"), None
 
 
 def calls_of(client):
@@ -92,7 +88,7 @@ async def test_one_refused_login_says_what_all_nodes_would_say_late(world, numbe
     )
     async with Client(world.addresses, "g", timeout_ms=1e9) as client:
         metadata_of(client).connections._login = LoginOfClient(Alice())
-        with pytest.raises(LoginError, match="login of alice at .*: login refused") as caught:
+        with pytest.raises(LoginError, match=r"login of alice at .*: login refused") as caught:
             await soon(calls_of(client)[number]())
     assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
 

@@ -7,6 +7,7 @@ Kafka's wire.
 
 from collections.abc import Mapping
 from enum import IntEnum
+from ipaddress import ip_address
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -182,6 +183,18 @@ def network_of(host: str) -> Network | None:
             f"the host of an ACL is {ANY_HOST}, an address or a network such as 10.1.0.0/16, "
             f"not {host!a}"
         ) from None
+
+
+def address_text(host: str) -> str:
+    """Return a client's address in the form in which it is kept.
+
+    Raises `UnexpectedArgumentError` for what is no address, also for a network.
+    """
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        text = f"a client comes from an address such as 10.1.0.7, not {host!a}"
+        raise UnexpectedArgumentError(text) from None
 
 
 def check_acl(acl: Acl) -> None:

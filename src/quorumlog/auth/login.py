@@ -10,7 +10,7 @@ from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.failure_delays import FailureDelays
 from quorumlog.auth.oauthbearer import OauthbearerExchange, TokenRules
 from quorumlog.auth.plain import PlainExchange
-from quorumlog.auth.principals import principal_of
+from quorumlog.auth.principals import USER, principal_of
 from quorumlog.auth.remembered import Remembered
 from quorumlog.auth.sasl import (
     MESSAGE_BYTES_MAX,
@@ -38,16 +38,22 @@ from quorumlog.model.security_config import (
 COMPUTED_MAX: Final = 100
 """Logins by PLAIN of a node whose passwords wait to be checked on threads; more are refused."""
 BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
+_BY_CERTIFICATE: Final = "a super user comes by a certificate"
+_OF_USER: Final = (Reason.UNKNOWN_USER, Reason.PASSWORD)
 _SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 Result = TypeVar("Result")
 
 
 class Origin(NamedTuple):
-    """Where a login comes from. `address`: the client's host, without its port."""
+    """Where a login comes from. `address`: the client's host, without its port.
+
+    `remote`: both, for the log; empty: the port is not known.
+    """
 
     address: str
     is_encrypted: bool
     is_loopback: bool
+    remote: str = ""
 
 
 def origin_of(address: str, *, is_encrypted: bool) -> Origin:
@@ -57,7 +63,7 @@ def origin_of(address: str, *, is_encrypted: bool) -> Origin:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_loopback = False
-    return Origin(host, is_encrypted, is_loopback)
+    return Origin(host, is_encrypted, is_loopback, address)
 
 
 class LoggedIn(NamedTuple):
@@ -84,8 +90,10 @@ Answer: TypeAlias = Continue | LoggedIn | Refused
 
 
 class LoginEvent(NamedTuple):
-    """A login that has ended, for the log of a node. `reason`: why it was refused; None: it was
-    not."""
+    """A login that has ended, for the log of a node. `address`: of the client, with its port.
+
+    `reason`: why it was refused; None: it was not.
+    """
 
     address: str
     mechanism: str
@@ -390,7 +398,7 @@ class ConnectionLogin:
         if principal == ANONYMOUS:
             return Failed(Reason.OTHER_USER, "the name of those who have not logged in")
         if principal in self._logins.config.super_users:
-            return Failed(Reason.SUPER_USER, "a super user comes by a certificate")
+            return Failed(Reason.SUPER_USER, _BY_CERTIFICATE)
         if self._has_logged_in and principal != self.principal:
             return Failed(Reason.OTHER_USER, f"the connection is that of {self.principal}")
         return None
@@ -399,6 +407,8 @@ class ConnectionLogin:
         """Answer later, counted from when the message came: how long it took says nothing then."""
         logins, environment = self._logins, self._logins.environment
         user = self._user
+        if failed.reason in _OF_USER and USER + user in logins.config.super_users:
+            failed = Failed(Reason.SUPER_USER, _BY_CERTIFICATE)
         self._count(failed.reason, failed.text, user)
         delay = logins.delays.failed(self._origin.address, user, self._since)
         self._exchange, self._is_over, self._is_waiting = None, True, True
@@ -422,7 +432,9 @@ class ConnectionLogin:
             counters.accepted += 1
         else:
             counters.refused[reason] = counters.refused.get(reason, 0) + 1
-        event = LoginEvent(self._origin.address, self._mechanism, user, reason, text)
+        event = LoginEvent(
+            self._origin.remote or self._origin.address, self._mechanism, user, reason, text
+        )
         self._logins.environment.told(event)
 
     def end(self) -> None:

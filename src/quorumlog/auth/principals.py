@@ -1,6 +1,7 @@
 """Names of users, and principals: who asks, as a text such as `User:alice` (Kafka's form)."""
 
 import unicodedata
+from collections.abc import Container
 from typing import Final
 
 from quorumlog.model.bounds import NAME_LENGTH_MAX
@@ -31,6 +32,19 @@ def user_name(given: str) -> str:
     if name == EVERYBODY:
         raise UnexpectedArgumentError("no user is called *, which stands for everybody in ACLs")
     return name
+
+
+def check_password_counts(user: str, super_users: Container[str]) -> None:
+    """Raise `UnexpectedArgumentError` if a user could never log in with a password.
+
+    `super_users`: principals that a node's configuration names.
+    """
+    if USER + user in super_users:
+        raise UnexpectedArgumentError(
+            f"User:{user} is a super user (superUsers in the nodes' configuration), who comes by a "
+            "certificate and cannot log in with a password: give the password to a user of another "
+            "name, or take the name out of superUsers first"
+        )
 
 
 _REFUSED: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})

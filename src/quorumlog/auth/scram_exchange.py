@@ -23,6 +23,11 @@ _REASONS: Final = {
     ServerError.UNSUPPORTED_CHANNEL_BINDING_TYPE: Reason.CHANNEL_BINDING,
 }
 
+_TEXTS: Final = {
+    Reason.MALFORMED: "a message that is none of SCRAM (RFC 5802)",
+    Reason.CHANNEL_BINDING: "the client demands a binding to TLS, which is not offered",
+}
+
 
 class ScramExchange:
     """A login by SCRAM: two messages of the client. `nonce`: the server's, never used before.
@@ -58,7 +63,8 @@ class ScramExchange:
         try:
             return self._second(text) if self._has_begun else self._first(text)
         except ScramException as error:
-            return Failed(self._reason_of(error), str(error))
+            reason = self._reason_of(error)  # the library's words would be those of its code
+            return Failed(reason, _TEXTS.get(reason, ""))
 
     def _first(self, text: str) -> Step:
         self._has_begun = True

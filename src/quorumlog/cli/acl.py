@@ -23,12 +23,14 @@ from quorumlog.auth.acls import (
     value_of,
     word_of,
 )
-from quorumlog.auth.principals import ANY_USER, EVERYBODY, principal_of
+from quorumlog.auth.principals import ANY_USER, EVERYBODY, principal_of, user_name
 from quorumlog.auth.roles import ON_CLUSTER, Pattern, acls_of_role
 from quorumlog.cli.errors import EXIT_FAILED
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, ContextName, FromDir, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.security_target import cluster_client, without_prefix
+from quorumlog.client import SyncClient
+from quorumlog.model.errors import NotAuthorizedError
 from quorumlog.model.wording import counted
 
 app = typer.Typer(
@@ -135,7 +137,16 @@ def _patterns(
     return [*found, ON_CLUSTER] if on_cluster else found
 
 
+_PLAIN_NAMES: Final = (ResourceType.TOPIC, ResourceType.GROUP)
+"""Resources whose names have no `*`; consumer groups and transactional ids may have any text."""
+
+
 def _pattern(kind: ResourceType, name: str) -> Pattern:
+    if kind in _PLAIN_NAMES and "*" in name[:-1]:
+        raise typer.BadParameter(
+            f"{name!r}: only a * at the end stands for something, for all names that begin so; no "
+            f"{word_of(kind)} has a * in its name"
+        )
     if name.endswith("*") and name != ANY_NAME:
         return Pattern(kind, name.removesuffix("*"), PatternType.PREFIXED)
     return Pattern(kind, name)
@@ -177,9 +188,23 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     acls = [checked_acl(one) for one in acls]
     with cluster_client(directory, servers, context, timeout) as client:
         client.security.add_acls(acls)
+        is_user = user == EVERYBODY or _is_user(client, user)
     _print(acls, as_json=as_json)
+    if not is_user:
+        print_note(
+            f"no user {user} has a password here: the ACLs count for one who shows a certificate "
+            "or a token, or is added later ('quorumlog user list' shows those there are)"
+        )
     if role == "reader" and topics and not consumer_groups:
         print_note("consumers that share topics also need --consumer-group NAME")
+
+
+def _is_user(client: SyncClient, name: str) -> bool:
+    """Whether somebody has this name; also if those who may add ACLs may not list users."""
+    try:
+        return user_name(name) in {one.name for one in client.security.users()}
+    except NotAuthorizedError:
+        return True
 
 
 def _single(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from quorumlog.auth.principals import USER
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import flush_every_line, print_json, print_line, print_note
@@ -51,12 +52,20 @@ Follow = Annotated[
 Principal = Annotated[
     str | None,
     typer.Option(
-        "--principal", metavar="User:NAME", help="Only what one principal did.", show_default=False
+        "--principal",
+        metavar="USER",
+        help="Only what one user did, or a principal such as Node:n0.",
+        show_default=False,
     ),
 ]
 Event = Annotated[
     AuditedEvent | None,
-    typer.Option("--event", help="Only events of one kind.", show_default=False),
+    typer.Option(
+        "--event",
+        metavar="KIND",
+        help=f"Only events of one kind: {', '.join(AuditedEvent)}.",
+        show_default=False,
+    ),
 ]
 Refused = Annotated[bool, typer.Option("--refused", help="Only what was not allowed.")]
 
@@ -140,6 +149,8 @@ def audit_log_command(
     """
     flush_every_line()
     old, readers = _opened(directory, files, is_followed=follow)
+    if principal and ":" not in principal:
+        principal = USER + principal
     shown = _Shown(principal, event, is_refused=refused, as_json=as_json)
     # each file is in order, and so are those of one node together
     for line in heapq.merge(*(one.lines() for one in (*old, *readers)), key=_at):

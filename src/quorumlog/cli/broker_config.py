@@ -13,9 +13,8 @@ from quorumlog.cli.kafka_admin import (
     Bootstrap,
     Timeout,
     kafka_admin,
-    resource_of,
 )
-from quorumlog.cli.kafka_configs import DeleteConfig, alter, changes_of
+from quorumlog.cli.kafka_configs import DeleteConfig, alter, changes_of, described
 from quorumlog.cli.options import AsJson, ContextName, FromDir
 from quorumlog.cli.output import print_json, print_line, print_table
 from quorumlog.model.topic_configs import CLUSTER_CONFIGS
@@ -53,8 +52,7 @@ def describe_command(
 
 def _described(client: Any) -> dict[str, Any]:
     broker_id = _any_broker(client)
-    resources = [resource_of("BROKER", broker_id)]
-    found = client.describe_configs(resources, config_filter="all")["broker"][broker_id]
+    found = described(client, "BROKER", [broker_id], int(broker_id))[broker_id]
     return {name: one for name, one in sorted(found.items()) if one["config_source"] != _OWN}
 
 

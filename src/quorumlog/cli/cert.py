@@ -3,6 +3,7 @@
 import secrets
 import shlex
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -58,7 +59,20 @@ Hosts = Annotated[
         show_default=False,
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node or user.")]
+NewHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        "-H",
+        metavar="HOST",
+        help="In place of the hosts that the certificate of a node names: all of them; repeatable.",
+        show_default="as they are",
+    ),
+]
+_NAME: Final = partial(typer.Argument, metavar="NAME")
+NodeName = Annotated[str, _NAME(help="Name of the node: the selfId of its configuration.")]
+UserName = Annotated[str, _NAME(help="Name of the user.")]
+AnyName = Annotated[str, _NAME(help="Name of the node or user.")]
 
 
 def _authority(directory: Path) -> "AuthorityDirectory":
@@ -100,7 +114,7 @@ def ca_command(
 
 @app.command(name="node")
 def node_command(
-    name: Name,
+    name: NodeName,
     hosts: Hosts = None,
     directory: Dir = CERTS,
     out: Out = None,
@@ -119,11 +133,12 @@ def node_command(
     subject = node_subject(name, authority.cluster_id(), hosts or ())
     pair = pair_in(out or directory, subject.name)
     _print_made(authority.issue(subject, pair, key_type, days, force=force), directory)
+    _copy_authority(authority, pair.certificate.parent)
 
 
 @app.command(name="client")
 def client_command(
-    name: Name,
+    name: UserName,
     directory: Dir = CERTS,
     out: Out = None,
     days: Days = CERTIFICATE_DAYS,
@@ -138,6 +153,17 @@ def client_command(
     subject = user_subject(name, authority.cluster_id())
     pair = pair_in(out or directory, subject.name)
     _print_made(authority.issue(subject, pair, key_type, days, force=force), directory)
+    _copy_authority(authority, pair.certificate.parent)
+
+
+def _copy_authority(authority: "AuthorityDirectory", target: Path) -> None:
+    """Put ca.pem beside a certificate, unless something of that name is there."""
+    from quorumlog.pki.files import CERTIFICATE_MODE, read, write_new
+
+    copy = target / "ca.pem"
+    if not copy.exists():
+        write_new(copy, read(authority.pair.certificate), CERTIFICATE_MODE)
+        print_line(f"copied {copy}, the authority, whom whoever uses the certificate trusts")
 
 
 def _print_made(made: "Made", directory: Path) -> None:
@@ -163,9 +189,9 @@ def _print_made(made: "Made", directory: Path) -> None:
 @app.command(name="csr")
 def csr_command(
     kind: Annotated[
-        Literal["node", "client"], typer.Argument(help="Whether it is for a node or a client.")
+        Literal["node", "client"], typer.Argument(metavar="node|client", help="Whom it is for.")
     ],
-    name: Name,
+    name: AnyName,
     hosts: Hosts = None,
     directory: Annotated[
         Path, typer.Option("--dir", "-d", help="Directory with ca.pem, for key and request.")
@@ -228,7 +254,7 @@ def renew_command(
         Path, typer.Argument(metavar="FILE", help="The certificate, NAME.pem; NAME.key is beside.")
     ],
     directory: Dir = CERTS,
-    hosts: Hosts = None,
+    hosts: NewHosts = None,
     days: Days = CERTIFICATE_DAYS,
     key_type: Annotated[
         Literal["ec-p256", "ed25519"] | None,
@@ -259,8 +285,8 @@ def revoke_command(
 ) -> None:
     """Revoke certificates, and make the list for the nodes (ca.crl). There is no way back.
 
-    Nodes take a newer list without a restart. A node whose [tls] has no crl yet is given that key
-    and restarted.
+    Nodes take a newer list without a restart. A node whose table tls has no crl yet is given that
+    key and restarted.
     """
     from quorumlog.pki.authority import path_of
     from quorumlog.pki.issue import serial_text

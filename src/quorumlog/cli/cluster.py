@@ -101,7 +101,8 @@ def up_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         bool,
         typer.Option(
             "--secure",
-            help="A new cluster speaks TLS only; commands show the certificate of admin.",
+            help="A new cluster speaks TLS only, and clients log in and have the rights that ACLs "
+            "give; commands show the certificate of admin, who may do everything.",
         ),
     ] = False,
     as_json: AsJson = False,

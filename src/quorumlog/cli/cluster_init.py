@@ -74,7 +74,11 @@ def init_command(
         Path, typer.Option("--dir", "-d", help="A new directory.", show_default=False)
     ],
     secure: Annotated[
-        bool, typer.Option("--secure", help="With certificates: nodes speak TLS only.")
+        bool,
+        typer.Option(
+            "--secure",
+            help="With certificates: nodes speak TLS only, clients log in, and rights count.",
+        ),
     ] = False,
     groups: Annotated[
         list[str] | None,
@@ -92,7 +96,7 @@ def init_command(
         ),
     ] = None,
     cluster: Annotated[
-        str, typer.Option("--cluster", help="Name of the cluster, for people.")
+        str, typer.Option("--cluster", help="Name of the cluster, for people, and of its context.")
     ] = "quorumlog",
     data: Annotated[
         str,
@@ -117,7 +121,7 @@ def init_command(
     places = _places(nodes, kafka_port)
     configs = [_config(one, places, groups or ["default"], cluster, data) for one in places]
     _write_all(directory, places, configs)
-    _print_next(directory, places)
+    _print_next(directory, places, cluster)
 
 
 def _places(given: Sequence[str], kafka_port: int | None) -> list[Place]:
@@ -330,7 +334,7 @@ def _write_certificates(directory: Path, places: Sequence[Place]) -> str:
     return cluster_id
 
 
-def _print_next(directory: Path, places: Sequence[Place]) -> None:
+def _print_next(directory: Path, places: Sequence[Place], cluster: str) -> None:
     print_line(
         f"made {directory}; {directory / AUTHORITY} has the key of the authority: keep it here"
     )
@@ -352,3 +356,5 @@ def _print_next(directory: Path, places: Sequence[Place]) -> None:
     print_line(f"quorumlog cert check {directory / ADMIN} --servers {servers}")
     print_line(f"export QUORUMLOG_CONTEXTS={(directory / ADMIN / CONTEXTS).absolute()}")
     print_line("quorumlog status")
+    print_line("")
+    print_line(f"(that file has the context {cluster}, which is its default)")

@@ -11,7 +11,7 @@ import typer
 
 from quorumlog.cli.errors import CommandError
 from quorumlog.cli.options import AsJson
-from quorumlog.cli.output import print_json, print_line, print_table
+from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.client.contexts import (
     Context,
     Contexts,
@@ -21,6 +21,7 @@ from quorumlog.client.contexts import (
     read_contexts,
 )
 from quorumlog.client.outgoing_tls import outgoing_tls
+from quorumlog.model.config import parse_address
 from quorumlog.model.errors import ConfigError
 
 _DEFAULT_LINE: Final = re.compile(r"^default\s*=.*$", re.MULTILINE)
@@ -45,6 +46,8 @@ def _option(flag: str, text: str) -> typer.models.OptionInfo:
 def list_command(as_json: AsJson = False) -> None:
     """Show all contexts."""
     found = read_contexts(contexts_path())
+    if not found.path.exists():
+        print_note(f"{found.path} is not there yet: 'quorumlog context add' makes it")
     if as_json:
         for name, context in found.by_name.items():
             print_json(_object(found, name, context))
@@ -122,6 +125,9 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         token_file=token_file,
         verify_name=verify_name,
     )
+    for address in f"{servers},{kafka}".split(","):
+        if address.strip():
+            parse_address(address.strip())
     context = absolute(given, Path.cwd())
     _check(context)
     found = read_contexts(contexts_path())
@@ -133,6 +139,9 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     text = "\n".join([f"[contexts.{_quoted(name)}]", *lines, ""])
     _write(found.path, f"{before}{gap}{text}")
     print_line(f"context {name} is in {found.path}")
+    if not found.default:
+        use = f"'quorumlog context use {name}' makes it the default"
+        print_note(f"{use}, for commands without --context")
 
 
 @app.command(name="remove")

@@ -61,6 +61,28 @@ def alter(
         raise CommandError(of_topic(name, text) if kind == "TOPIC" else text)
 
 
+def described(
+    client: Any, kind: str, names: Sequence[str], broker_id: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return all configs of resources, by resource and name; `broker_id`: who is asked.
+
+    kafka-python says nothing of a resource that is refused. Raises `CommandError`, which does, and
+    errors of kafka-python.
+    """
+    request = client._describe_configs_request([resource_of(kind, name) for name in names])
+
+    async def ask() -> Any:
+        return await client._manager.send(request, node_id=broker_id)
+
+    answer = client._manager.run(ask)
+    for one in answer.results:
+        if one.error_code:
+            text = one.error_message or f"refused with error {one.error_code}"
+            raise CommandError(of_topic(one.resource_name, text) if kind == "TOPIC" else text)
+    found = client._describe_configs_process_responses([answer], config_filter="all")
+    return dict(found.get(kind.lower(), {}))
+
+
 def note_no_compaction(configs: Mapping[str, Any]) -> None:
     """Say on standard error that nothing is compacted, if a topic was given that policy.
 

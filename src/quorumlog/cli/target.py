@@ -3,8 +3,10 @@
 import getpass
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -13,6 +15,9 @@ from quorumlog.client import Context, SyncClient
 from quorumlog.client.contexts import Access, OpenContext, chosen_access
 from quorumlog.local import LocalCluster, LocalClusterError
 from quorumlog.model.config import CLUSTER_GROUP, PARTITION_GROUP
+from quorumlog.model.errors import UnknownGroupError
+
+_USUAL_GROUP: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ def find_target(
         group = only_group(own, None, () if own else _groups_at(found, timeout_ms))
     elif group is None:
         names = _groups_at(found, timeout_ms)
+        if not _own(names):
+            _check_sees(found, timeout_ms)
         group = only_group(_own(names), None, names)
     return Target(found, access, group, timeout_ms)
 
@@ -93,7 +100,8 @@ def find_access(
     found = chosen_access(context or "", wants="servers" if addresses == "--servers" else "kafka")
     if found is None:
         raise typer.BadParameter(
-            f"give --dir DIR or {addresses} HOST:PORT,..., or --context NAME (quorumlog context)"
+            f"give --dir DIR or {addresses} HOST:PORT,..., or --context NAME "
+            "('quorumlog context use NAME' makes one the default)"
         )
     return found
 
@@ -156,6 +164,15 @@ def _groups_at(servers: OpenContext, timeout_ms: int) -> list[str]:
     """Return the groups of the first of these nodes that answers."""
     with SyncClient(servers, timeout_ms=timeout_ms) as client:
         return sorted(group.group for group in client.metadata().groups)
+
+
+def _check_sees(servers: OpenContext, timeout_ms: int) -> None:
+    """Raise `NotAuthorizedError` if groups may be there that are hidden from who asks.
+
+    A group that may not be seen is refused whether it exists or not.
+    """
+    with SyncClient(servers, timeout_ms=timeout_ms) as client, suppress(UnknownGroupError):
+        client.metadata(group=_USUAL_GROUP)
 
 
 def _own(names: Sequence[str]) -> Sequence[str]:

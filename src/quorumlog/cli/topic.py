@@ -6,6 +6,7 @@ of topics are arguments.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from shlex import quote
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -17,13 +18,13 @@ from quorumlog.cli.kafka_admin import (
     Bootstrap,
     Timeout,
     kafka_admin,
-    resource_of,
 )
 from quorumlog.cli.kafka_configs import (
     DeleteConfig,
     alter,
     changes_of,
     config_pairs,
+    described,
     near_miss,
     note_no_compaction,
     of_topic,
@@ -44,6 +45,7 @@ _NONE: Final = 0
 _EXISTS: Final = 36
 _UNKNOWN: Final = 3
 _TIMED_OUT: Final = 7
+_NOT_AUTHORIZED: Final = 29
 _INVALID_CONFIG: Final = 40
 
 app = typer.Typer(
@@ -222,9 +224,12 @@ def describe_command(
         asked = list(dict.fromkeys(topics))
         found = admin.ask(lambda client: client.describe_topics(asked))
         unknown = [one["name"] for one in found if one["error_code"] != _NONE]
+        refused = [one["name"] for one in found if one["error_code"] == _NOT_AUTHORIZED]
+        if refused:
+            raise CommandError(_refusal(refused[0]))
         found = [one for one in found if one["name"] not in unknown]
-        resources = [resource_of("TOPIC", one["name"]) for one in found]
-        configs = admin.ask(partial(_configs_of, resources=resources)) if resources else {}
+        names = [one["name"] for one in found]
+        configs = admin.ask(partial(described, kind="TOPIC", names=names)) if names else {}
         failure = none_of(admin, TOPIC, unknown) if unknown else ""
     for one in found:
         entries = configs[one["name"]].items()
@@ -260,9 +265,12 @@ def describe_command(
         raise CommandError(failure)
 
 
-def _configs_of(client: Any, *, resources: Sequence[Any]) -> Any:
-    """Return all configs of topics, by topic and name."""
-    return client.describe_configs(resources, config_filter="all")["topic"]
+def _refusal(topic: str) -> str:
+    """Return that a topic may not be described; brokers do not say whether it exists."""
+    return (
+        f"you may not describe topic {topic!r}, if there is one: no ACL allows it, or one denies "
+        f"it (quorumlog acl add --user USER --operation describe --topic {quote(topic)})"
+    )
 
 
 def _id_of(topic: Mapping[str, Any]) -> str:

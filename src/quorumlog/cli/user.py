@@ -1,5 +1,6 @@
 """`quorumlog user`: who can log in with a password."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, ContextName, FromDir,
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.passwords import PasswordFile, new_password
 from quorumlog.cli.security_target import cluster_client, without_prefix
+from quorumlog.cli.target import find_access
+from quorumlog.client import Context
 from quorumlog.model.wording import counted
 
 app = typer.Typer(
@@ -89,6 +92,18 @@ def passwd_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             user, password, mechanisms=mechanism or tuple(MECHANISMS), iterations=iterations
         )
     print_line(f"user {user} has another password")
+    own = _own_context(directory, servers, context)
+    if own is not None and own.user == user:
+        where = own.password_file or own.password_env
+        if where:
+            print_note(f"the context that was used still has the former one: change {where}, too")
+
+
+def _own_context(
+    directory: Path | None, servers: str | None, context: str | None
+) -> Context | None:
+    """Return the context that a command is run with; None: addresses were given."""
+    return find_access(directory, servers, context).found() if directory is None else None
 
 
 @app.command(name="remove")

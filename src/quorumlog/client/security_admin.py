@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from quorumlog.auth.acls import ALL_ACLS, Acl, AclFilter, Operation, Resource, word_of
+from quorumlog.auth.acls import (
+    ALL_ACLS,
+    Acl,
+    AclFilter,
+    Operation,
+    Resource,
+    address_text,
+    word_of,
+)
 from quorumlog.auth.fields import acl_of, fields_of, fields_of_filter
 from quorumlog.auth.principals import principal, user_name
 from quorumlog.auth.quotas import QuotaEntity, check_quota, checked_entity
@@ -283,7 +291,7 @@ class SecurityAdmin:
             operation=word_of(operation),
             resource_type=word_of(resource.type),
             name=resource.name,
-            host=host,
+            host=address_text(host) if host else "",
         )
         found = await self._ask(request, CheckAclResponse)
         acl = None if found.acl is None else acl_of(found.acl)

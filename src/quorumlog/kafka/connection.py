@@ -185,14 +185,15 @@ class KafkaConnection(StreamConnection):
 
     def _tell_garbage(self, reason: str) -> None:
         self._services.counters.malformed += 1
-        self._tell(reason)
+        self.tell(reason)
 
     def refused(self, reason: str) -> None:
         """See `request_queue.Connection`."""
-        self._tell(reason)
+        self.tell(reason)
         self.close(reason)
 
-    def _tell(self, reason: str) -> None:
+    def tell(self, reason: str) -> None:
+        """See `request_queue.Connection`."""
         event = "closing the connection of a Kafka client"
         self._tell_refused(event, reason, client=self._queue.client_id)
 

@@ -97,6 +97,10 @@ class Connection(Protocol):
         """Close the connection: the client has sent what is no request."""
         ...
 
+    def tell(self, reason: str) -> None:
+        """Write into the logs that the client is refused."""
+        ...
+
     def refused(self, reason: str) -> None:
         """Close the connection, with a line in the log: the client is not served here."""
         ...
@@ -269,6 +273,7 @@ class RequestQueue:
         if not request.header.is_spoken or not request.is_awaited:
             self._connection.refused(reason)
             return
+        self._connection.tell(reason)
         request.context.note_error(ErrorCode.ILLEGAL_SASL_STATE, reason)
         request.context.last_answer = reason
         request.answered([error_response(request.header, ErrorCode.ILLEGAL_SASL_STATE)])

@@ -189,8 +189,10 @@ class AuthorityDirectory:
         """Have the authority, and nobody else meanwhile."""
         if not self.pair.certificate.exists():
             raise PkiError(
-                f"{self.directory} has no certificate authority (no {self.pair.certificate.name}); "
-                f"'quorumlog cert ca --dir {self.directory}' makes one"
+                f"{self.directory} has no certificate authority (no {self.pair.certificate.name}): "
+                "give --dir DIR, the directory of the authority, such as prod/ca after 'quorumlog "
+                "cluster init --dir prod'. For a cluster that has none yet, 'quorumlog cert ca "
+                f"--dir {self.directory}' makes one"
             )
         if not self.pair.key.exists():
             raise PkiError(

@@ -239,7 +239,7 @@ def _audited(event: LoginEvent, reason: Reason) -> AuditEvent:
         event=AuditedEvent.LOGIN_REFUSED,
         mechanism=event.mechanism,
         address=event.address,
-        resource=f"user:{event.user}",
+        resource=f"user:{event.user}" if event.user else "",
         allowed=False,
         reason=f"{reason.value}: {event.text}" if event.text else reason.value,
     )
@@ -252,7 +252,7 @@ def write_line(lines: ClientLines, event: LoginEvent) -> None:
     lines.warn(
         "refused a login",
         "",
-        f"{event.address}:",
+        event.address,
         user=event.user,
         mechanism=event.mechanism,
         why=event.reason.value,

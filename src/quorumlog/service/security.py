@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from quorumlog.auth.acls import Operation, Resource, ResourceType, value_of
+from quorumlog.auth.acls import Operation, Resource, ResourceType, address_text, value_of
 from quorumlog.auth.fields import acl_of, fields_of, filter_of
 from quorumlog.auth.judge import explain
-from quorumlog.auth.principals import principal, user_name
+from quorumlog.auth.principals import check_password_counts, principal, user_name
 from quorumlog.auth.quotas import check_quota, checked_entity
 from quorumlog.auth.scram import Verifier
 from quorumlog.auth.verifiers import check_verifier
@@ -125,6 +125,8 @@ class SecurityService:
         if broker is None:
             text = f"node {self.config.self_id} starts, or stops"
             raise error_for(ResponseCode.NOT_LEADER, text)
+        if isinstance(request, AlterUsersRequest):
+            self._check_users(request)
         command_of = _COMMANDS.get(type(request))
         if command_of is None:
             self._tell(broker, request, answer)
@@ -135,6 +137,18 @@ class SecurityService:
             answer(AlteredResponse(code=code, text=text, outcomes=list(outcomes)))
 
         broker.order(command_of(request, asker), WAIT_MS, done)
+
+    @property
+    def super_users(self) -> frozenset[str]:
+        """Principals whom the configuration lets do everything."""
+        known = self.config.security
+        return frozenset(() if known is None else known.super_users)
+
+    def _check_users(self, request: AlterUsersRequest) -> None:
+        """Raise `UnexpectedArgumentError` if a password is given to who cannot log in with it."""
+        for one in request.changes:
+            if any(one.verifiers.values()):
+                check_password_counts(user_name(one.name), self.super_users)
 
     def _tell(self, broker: SecurityBroker, request: SecurityRequest, answer: Answer) -> None:
         tell = _TOLD[type(request)](request, self)
@@ -200,11 +214,11 @@ def _check(request: CheckAclRequest, service: SecurityService) -> Tell:
     resource = Resource(value_of(ResourceType, request.resource_type), request.name)
     if operation is Operation.ANY or resource.type is ResourceType.ANY:
         raise UnexpectedArgumentError("one operation on one resource is checked, not any")
-    known = service.config.security
-    super_users = frozenset(() if known is None else known.super_users)
+    if request.host:
+        address_text(request.host)
 
     def tell(view: SecurityView) -> Response:
-        found = explain(view, who, operation, resource, request.host, super_users)
+        found = explain(view, who, operation, resource, request.host, service.super_users)
         acl = None if found.acl is None else fields_of(found.acl)
         return CheckAclResponse(is_allowed=found.is_allowed, acl=acl, reason=found.text)
 

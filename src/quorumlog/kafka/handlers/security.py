@@ -23,7 +23,7 @@ from quorumlog.auth.acls import (
     host_text,
 )
 from quorumlog.auth.permits import Right
-from quorumlog.auth.principals import principal, user_name
+from quorumlog.auth.principals import check_password_counts, principal, user_name
 from quorumlog.auth.quotas import CLIENT_ID, IP, USER, QuotaEntity, check_quota, checked_entity
 from quorumlog.auth.verifiers import verifier_of_salted
 from quorumlog.auth.view import NO_SECURITY, SecurityView
@@ -332,10 +332,12 @@ async def handle_alter_user_scram_credentials(context: RequestContext, request: 
     if refused is not None:
         return {"results": [{"user": name, **_fields(refused)} for name in by_user]}
     deleted = {id(one) for one in request.deletions}
+    security = context.config.security
+    super_users = () if security is None else security.super_users
     outcomes: dict[str, _Outcome] = {}
     changes: list[tuple[str, UserChange]] = []
     async for name, asked in context.in_turns(by_user.items()):
-        found = _user_change(name, asked, deleted)
+        found = _user_change(name, asked, deleted, super_users)
         if isinstance(found, UserChange):
             changes.append((name, found))
         else:
@@ -349,7 +351,7 @@ async def handle_alter_user_scram_credentials(context: RequestContext, request: 
 
 
 def _user_change(
-    name: str, asked: Sequence[Any], deleted: Collection[int]
+    name: str, asked: Sequence[Any], deleted: Collection[int], super_users: Collection[str]
 ) -> UserChange | _Outcome:
     """Return the change of a user, or why there is none."""
     numbers = [one.mechanism for one in asked]
@@ -361,6 +363,8 @@ def _user_change(
     verifiers = {}
     try:
         kept = user_name(name)
+        if not all(id(one) in deleted for one in asked):
+            check_password_counts(kept, super_users)
         for one in asked:
             mechanism = SCRAM_MECHANISMS[one.mechanism]
             verifiers[mechanism] = (
