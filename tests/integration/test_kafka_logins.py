@@ -403,11 +403,16 @@ def test_messages_of_the_mechanism_without_requests_around_them(plain):
         assert raw.answer() is None
 
 
-def test_a_request_before_a_login_is_refused_and_the_connection_closed(plain):
+def test_a_request_before_a_login_is_refused_and_the_connection_closed(plain, monkeypatch):
+    audited = []
+    monkeypatch.setattr(plain.served.node.instruments.audit, "record", audited.append)
     with Raw(plain) as raw:
         raw.send(METADATA, 4, ALL_TOPICS)
         assert struct.pack(">h", 34) in raw.answer(), "ILLEGAL_SASL_STATE"
         assert raw.answer() is None
+    (told,) = audited
+    assert (told.event, told.allowed) == ("connection-refused", False)
+    assert "has not logged in" in told.reason
     with Raw(plain) as raw:  # a Produce, whose client may want no answer
         raw.send(0, 7, struct.pack(">hhii", -1, 0, 1000, 0))
         assert raw.answer() is None

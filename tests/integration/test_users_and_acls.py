@@ -268,6 +268,8 @@ def test_an_operator_may_see_and_run_everything_and_read_nothing(run):
         (["add", "--user", "a", "--topic", "t"], "give either --operation or --role"),
         (["add", "--user", "a", "--operation", "read"], "name what it is about"),
         (["add", "--user", "a", "--operation", "read", "--cluster"], "no operation read"),
+        (["add", "--user", "a", "--role", "reader", "--topic", "x*y"], "only a * at the end"),
+        (["add", "--user", "a", "--role", "reader", "--group", "*x*"], "only a * at the end"),
         (["remove"], "say which"),
         (["check", "--user", "a", "--operation", "read", "--topic", "t*"], "name one thing"),
     ],

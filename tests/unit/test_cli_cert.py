@@ -425,3 +425,14 @@ def test_a_renewal_says_how_to_end_the_former_certificate(run, certs):
     assert found_in(run, certs.directory) == (0, [])
     status, out, _ = run("cert", "crl", "--dir", certs.directory)
     assert "1 certificate revoked in all" in out
+
+
+def test_a_certificate_comes_with_the_authority_whom_it_is_checked_against(run, tmp_path):
+    certs = Certs(tmp_path / "ca")
+    status, out, _ = run(
+        "cert", "client", "bob", "--dir", certs.directory, "--out", tmp_path / "bob"
+    )
+    assert (status, f"copied {tmp_path / 'bob' / 'ca.pem'}" in " ".join(out.split())) == (0, True)
+    assert run("cert", "check", tmp_path / "bob")[0] == 0
+    status, _, err = run("cert", "renew", tmp_path / "bob" / "bob.pem", "--dir", tmp_path / "none")
+    assert (status, "give --dir DIR, the directory of the authority" in err) == (1, True)

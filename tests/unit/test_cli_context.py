@@ -108,6 +108,22 @@ def test_contexts_are_added_shown_and_chosen(path, password, capsys):
     assert CANARY not in printed.out + printed.err
 
 
+def test_absent_contexts_and_the_way_to_a_default_are_told(path, capsys):
+    assert run(["context", "list"]) == 0
+    assert f"{path} is not there yet" in capsys.readouterr().err
+    for name in ("a", "b"):
+        assert run(["context", "add", name, "--servers", "h:1"]) == 0
+        use = f"'quorumlog context use {name}' makes it the default"
+        assert capsys.readouterr().err == f"quorumlog: {use}, for commands without --context\n"
+        if name == "a":
+            assert run(["status"]) == 2
+            assert "context use NAME" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert run(["context", "use", "a"]) == 0
+    capsys.readouterr()
+    assert run(["context", "add", "c", "--servers", "h:1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_choosing_keeps_what_else_is_in_the_file(path, capsys):
     path.parent.mkdir()
     path.write_text(
@@ -126,7 +142,10 @@ def test_choosing_keeps_what_else_is_in_the_file(path, capsys):
     ("arguments", "said"),
     [
         (["add", "a", "--servers", "h:1"], "there is a context a already"),
+        (["add", "b", "--servers", "127.0.0.1"], "'127.0.0.1' is not host:port"),
+        (["add", "b", "--servers", "h:1,h", "--kafka", "h:9"], "'h' is not host:port"),
         (["add", "b", "--servers", "h:1", "--ca", "none.pem"], "none.pem: No such file"),
+        (["add", "b", "--servers", "h:1", "--cluster-id", "x"], "--cluster-id is a cluster's id"),
         (["add", "b c", "--servers", "h:1"], "nothing is changed: .*'b c' is not usable"),
         (["use", "b"], "there is no context 'b'"),
         (["show", "b"], "there is no context 'b'"),

@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import pytest
 import typer
-from rich.text import Text
 import typer.main
+from rich.text import Text
 
 from quorumlog.cli.app import app
 from quorumlog.cli.main import main

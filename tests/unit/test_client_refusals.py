@@ -1,5 +1,7 @@
 """What surely did not happen: other clusters' servers, refusals, and time that is over."""
 
+import asyncio
+
 import pytest
 
 from quorumlog.client import Client, Producer, connection_pool
@@ -8,6 +10,8 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     DeadlineExceededError,
     LoginError,
+    NetworkError,
+    NoLeaderError,
     Outcome,
     RequestError,
     WrongClusterError,
@@ -16,7 +20,7 @@ from quorumlog.model.errors import (
 from quorumlog.model.messages.base import Hello
 from quorumlog.model.messages.login import REFUSED_TEXT, Authenticated
 from quorumlog.model.secrets import Secret
-from scripted_cluster import metadata_of, soon
+from scripted_cluster import address_of, metadata_of, soon
 
 # -- another cluster's addresses ------------------------------------------------------------------
 
@@ -163,6 +167,19 @@ async def test_a_transfer_is_asked_for_again_while_the_leader_does_not_know_the_
     async with Client(world.addresses, "g") as client:
         assert await soon(client.admin.transfer("n1")) == "n1"
     assert world.requests == 3
+
+
+async def test_an_address_is_named_once_in_what_it_said(mute):
+    async with Client(address_of(mute), "g", timeout_ms=100) as client:
+        discovery = metadata_of(client)
+        discovery.connections._refused[address_of(mute)] = (
+            asyncio.get_running_loop().time() + 1e6,
+            NetworkError,
+            f"{address_of(mute)}: closed",
+        )
+        with pytest.raises(NoLeaderError) as caught:
+            await soon(discovery.leader())
+    assert str(caught.value) == f"no leader of g found; {address_of(mute)}: closed"
 
 
 CLOSED = "127.0.0.1:1"

@@ -309,6 +309,34 @@ def test_nobody_becomes_a_super_user_by_a_password():
     assert login_of(world.logins, TLS, principal="User:alice").is_needed is False
 
 
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+@pytest.mark.parametrize("user", ["alice", "root"])  # one has a password, the other is none
+def test_the_name_of_a_super_user_is_counted_as_one_whether_it_is_a_user_or_not(user, mechanism):
+    world = World(super_users=["User:alice", "User:root"])
+    login = world.login()
+    if mechanism == "PLAIN":
+        world.plain(user, "wrong", login)
+    else:
+        scram_login(login, user, "wrong")
+    assert world.counters.refused == {Reason.SUPER_USER: 1}
+    (event,) = world.clock.events
+    assert event.text == "a super user comes by a certificate"
+
+
+def test_no_words_of_the_library_are_in_the_log():
+    world = World()
+    for user, password in (("alice", "wrong"), ("eve", "wrong")):
+        scram_login(world.login(), user, password)
+    login = world.login()
+    login.begin("SCRAM-SHA-256")
+    login.step(b"nonsense", lambda answer: None)
+    assert [(event.reason.value, event.text) for event in world.clock.events] == [
+        ("password", ""),
+        ("unknown_user", ""),
+        ("malformed", "a message that is none of SCRAM (RFC 5802)"),
+    ]
+
+
 @pytest.mark.parametrize("name", ["ANONYMOUS", "*", "a" * 129, "a\nb", ""])
 def test_names_that_nobody_may_have_are_refused(name):
     world = World(has_tokens=True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from login_access import Clock, Issuer
-from quorumlog.auth.login import LoginEvent
+from quorumlog.auth.login import LoginEvent, origin_of
 from quorumlog.auth.sasl import Reason
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.security_config import SecurityConfig
@@ -15,6 +15,7 @@ from quorumlog.service.logins import (
     JWKS_BYTES_MAX,
     JWKS_CHECK_S,
     TokenKeys,
+    _audited,
     warn_of_no_super_user,
     warn_of_plain_peers,
     write_line,
@@ -89,15 +90,23 @@ def test_an_address_has_one_line_a_minute_about_refused_logins(caplog):
     def refused(address, user, reason=Reason.PASSWORD):
         write_line(lines, LoginEvent(address, "PLAIN", user, reason, "why"))
 
-    refused("192.0.2.1", "alice")
-    refused("192.0.2.1", "bob")
-    refused("2001:db8::1", "alice\nforged line")
-    refused("192.0.2.1", "alice", None)  # it was let in
+    refused("192.0.2.1:5000", "alice")
+    refused("192.0.2.1:5001", "bob")
+    refused("2001:db8::1:5000", "alice\nforged line")
+    refused("192.0.2.1:5000", "alice", None)  # it was let in
     assert len(caplog.records) == 2
     clock.s += 60
-    refused("192.0.2.1", "carol")
+    refused("192.0.2.1:5000", "carol")
     assert len(caplog.records) == 3
     assert "\nforged" not in caplog.text
+
+
+def test_a_refused_login_is_audited_with_the_port_and_with_a_user_if_one_was_named():
+    origin = origin_of("192.0.2.1:5000", is_encrypted=True)
+    assert (origin.address, origin.remote) == ("192.0.2.1", "192.0.2.1:5000")
+    for user, resource in (("alice", "user:alice"), ("", "")):
+        told = _audited(LoginEvent(origin.remote, "PLAIN", user, None), Reason.PASSWORD)
+        assert (told.address, told.resource) == ("192.0.2.1:5000", resource)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,10 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         if address.strip():
             parse_address(address.strip())
     context = absolute(given, Path.cwd())
-    _check(context)
+    try:
+        _check(context)
+    except ConfigError as error:
+        raise CommandError(_as_options(str(error))) from None
     found = read_contexts(contexts_path())
     if name in found.by_name:
         raise CommandError(f"there is a context {name} already, in {found.path}; change it there")
@@ -200,6 +203,13 @@ def _is_of(header: str, name: str) -> bool:
         return bool(msgspec.toml.decode(header) == {"contexts": {name: {}}})
     except msgspec.DecodeError:
         return False
+
+
+def _as_options(text: str) -> str:
+    """Return a text about keys of a context with the options that were typed."""
+    for key, option in (("clusterId", "--cluster-id"), ("verifyName", "--verify-name")):
+        text = re.sub(rf"\b{key}\b", option, text)
+    return text
 
 
 def _check(context: Context) -> None:

@@ -5,6 +5,7 @@ options. The file has names of files, and no secret; whoever uses a context read
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,12 @@ class Context(
                     f"the password of {self.user} is in no file: give passwordFile, or passwordEnv"
                 )
             password = Secret(ask(f"Password of {self.user}: "))
+        try:
+            return self._checked(password, token)
+        except ConfigError as error:  # its words are those of the file
+            raise ConfigError(_as_keys(str(error))) from None
+
+    def _checked(self, password: Secret | None, token: SecretFile | None) -> Security:
         return Security(
             ca=self.ca or SYSTEM_CA,
             certificate=self.certificate,
@@ -123,6 +130,13 @@ class Context(
             password=password,
             token=token,
         )
+
+
+def _as_keys(text: str) -> str:
+    """Return a text about attributes of `Security` with the keys of a file of contexts."""
+    for name, key in (("cluster_id", "clusterId"), ("verify_name", "verifyName")):
+        text = re.sub(rf"\b{name}\b", key, text)
+    return text
 
 
 class OpenContext(msgspec.Struct, frozen=True):
