@@ -170,7 +170,9 @@ def _print_ready(cluster: LocalCluster) -> None:
         print_line("no topics: the cluster was made without brokers for Kafka's clients")
     if cluster.tls_directory is not None:
         context = cluster.context
-        print_line("clients log in, or show a certificate, and have the rights that ACLs give them;")
+        print_line(
+            "clients log in, or show a certificate, and have the rights that ACLs give them;"
+        )
         print_line("admin, by this certificate, may do everything:")
         print_line(f"ca: {context.ca}")
         print_line(f"certificate: {context.certificate}")
