@@ -443,6 +443,16 @@ def test_frames_before_a_login_are_short(plain):
         assert raw.answer() is None
 
 
+def test_the_connection_of_who_is_removed_ends_whatever_it_waits_for(plain):
+    plain.add_user("gil", "other")
+    with Raw(plain) as raw, Raw(plain) as bob:
+        log_in(raw, "gil")
+        log_in(bob, "bob")
+        plain.add_user("gil", "another")
+        assert raw.answer() is None
+        assert len(bob.ask(METADATA, 4, ALL_TOPICS)) > 20
+
+
 def test_a_client_has_a_time_for_its_login(plain):
     with Raw(plain) as raw:
         raw.ask(VERSIONS, 0, b"")

@@ -10,6 +10,7 @@ import pytest
 from certificates import Authority
 from login_access import Issuer
 from login_cluster import login_node
+from quorumlog.auth.verifiers import SALT_BYTES, verifier_of
 from quorumlog.client import Client, Security
 from quorumlog.client.connection import ServerConnection
 from quorumlog.client.login import LoginOfClient
@@ -18,8 +19,9 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import error_for
 from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.messages.base import Hello
-from quorumlog.model.messages.client import MetadataRequest
+from quorumlog.model.messages.client import FetchRequest, MetadataRequest
 from quorumlog.model.messages.login import Authenticate, Authenticated
+from quorumlog.model.messages.security import AlterUsersRequest, UserAlteration, VerifierFields
 from quorumlog.model.secrets import Secret
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.node.executor import THREADS
@@ -342,6 +344,40 @@ def test_nothing_but_a_login_is_taken_before_one(plain):
         told = {type(one): one.code for one in (stranger.next(), stranger.next())}
         assert told[Authenticated] == ResponseCode.LOGIN_REFUSED
         assert stranger.next() is None
+
+
+async def test_who_is_removed_gets_nothing_that_was_asked_for_before(plain):
+    plain.add_user("gil", "secret")
+    async with connected(plain, Credentials(user="gil", password="secret")) as connection:
+        known = (await connection.request(FetchRequest(group="g", begin_index=0))).response
+        end = known.committed_index + 1
+        waiting = [
+            asyncio.ensure_future(
+                connection.request(FetchRequest(group="g", begin_index=one, wait_ms=30_000))
+            )
+            for one in range(end, end + 20)
+        ]
+        await asked(connection)  # those before it wait by now
+        plain.add_user("gil", "another")
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(one) for one in found} == {NetworkError}
+    async with connected(plain, Credentials(user="gil", password="another")) as connection:
+        assert await asked(connection)
+
+
+async def test_who_changes_the_own_password_is_told_that_it_is_done(plain):
+    plain.add_user("una", "secret")
+    async with connected(plain, Credentials(user="una", password="secret")) as connection:
+        found = verifier_of("newer", "SCRAM-SHA-256", bytes(SALT_BYTES), 4_096)
+        verifiers = {"SCRAM-SHA-256": VerifierFields(*found)}
+        change = UserAlteration("una", verifiers, exists=True)
+        request = AlterUsersRequest(group="__cluster", changes=[change])
+        assert (await connection.request(request)).response.code == ResponseCode.SUCCESS
+        with pytest.raises(NetworkError):
+            while True:
+                await connection.request(
+                    FetchRequest(group="g", begin_index=1 << 40, wait_ms=5_000)
+                )
 
 
 def test_frames_before_a_login_are_short(plain):

@@ -210,6 +210,15 @@ async def test_a_fetch_without_news_is_answered_when_its_wait_is_over(client):
     assert (found.error_code, bytes(found.records)) == (0, b"")
 
 
+async def test_no_fetch_waits_longer_than_the_node_lets_clients_wait(tmp_path):
+    async with kafka_cluster(tmp_path, limits=Limits(fetch_wait_ms_max=5)) as cluster:
+        await cluster.create_topic("t", 1)
+        async with aclosing(connected(cluster)) as clients:
+            client = await anext(clients)
+            found = await client.fetch(0, wait_ms=2**31 - 1, bytes_min=1_400)
+            assert (found.error_code, found.records) == (0, b"")
+
+
 async def test_a_fetch_has_one_batch_at_least_and_otherwise_what_fits(client):
     for _ in range(3):
         await client.produce(batch_of(range(2)))

@@ -18,6 +18,8 @@ from quorumlog.auth.failure_delays import ENTRIES_MAX, FORGOTTEN_S, FailureDelay
 from quorumlog.auth.login import (
     ANONYMOUS,
     BUSY_TEXT,
+    CHANGE_GRACE_S,
+    CHANGE_S,
     COMPUTED_MAX,
     LoggedIn,
     Origin,
@@ -74,6 +76,54 @@ def test_a_login_gives_a_connection_its_principal():
     assert world.counters.accepted == 1
     (event,) = world.clock.events
     assert event[:4] == ("192.0.2.7", "SCRAM-SHA-256", "alice", None)
+
+
+def test_connections_end_once_the_password_counts_no_more():
+    world, ended = World(), []
+
+    def logged_in(name, user, password, mechanism=SCRAM[0]):
+        login = login_of(world.logins, on_revoked=lambda: ended.append(name))
+        scram_login(login, user, password, mechanism)
+        assert login.principal == f"User:{user}"
+        return login
+
+    gone, changes = logged_in("gone", "alice", "secret"), logged_in("changes", "alice", "secret")
+    changes.changes_users()
+    logged_in("bob", "bob", "other")
+    logged_in("ended", "alice", "secret").end()
+    world.logins.users_changed()
+    assert ended == []
+    world.clock.is_ready = False
+    world.users.remove("alice")
+    world.logins.users_changed()
+    assert ended == []  # it may be that this node does not know her yet
+    world.clock.is_ready = True
+    world.logins.users_changed()
+    assert ended == ["gone"]
+    gone.end()
+    world.clock.sleep(CHANGE_GRACE_S)  # for the answer to who has changed the own password
+    assert ended == ["gone", "changes"]
+    changes.end()
+    world.users.add("alice", "secret")
+    after = logged_in("after", "alice", "secret")
+    after.changes_users()
+    world.clock.sleep(CHANGE_S)
+    world.users.add("alice", "newer", iterations=8_192)
+    world.logins.users_changed()
+    assert ended == ["gone", "changes", "after"]
+
+
+def test_who_logs_in_again_with_the_new_password_goes_on():
+    world, ended = World(), []
+    login = login_of(world.logins, on_revoked=lambda: ended.append(login))
+    scram_login(login, "alice", "secret")
+    login.changes_users()
+    world.users.add("alice", "newer")
+    world.logins.users_changed()
+    scram_login(login, "alice", "newer")
+    world.clock.sleep(CHANGE_GRACE_S)
+    assert ended == []
+    assert not login.is_revoked
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])

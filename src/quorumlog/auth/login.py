@@ -37,6 +37,10 @@ from quorumlog.model.security_config import (
 
 COMPUTED_MAX: Final = 100
 """Logins by PLAIN of a node whose passwords wait to be checked on threads; more are refused."""
+CHANGE_S: Final = 10.0
+"""How long the answer to a client that changes users is waited for, in seconds."""
+CHANGE_GRACE_S: Final = 1.0
+"""Such a client whose own password has changed has this time for the answer, in seconds."""
 BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
 _BY_CERTIFICATE: Final = "a super user comes by a certificate"
 _OF_USER: Final = (Reason.UNKNOWN_USER, Reason.PASSWORD)
@@ -179,6 +183,21 @@ class Logins:
         self._decoys = decoys
         self._remembered = remembered
         self._tokens = tokens
+        self._by_password: dict[ConnectionLogin, None] = {}
+        """Those of open connections by which somebody is in with a password."""
+
+    def note(self, login: "ConnectionLogin") -> None:
+        """Somebody is in with a password: until that counts no more, or the connection ends."""
+        self._by_password[login] = None
+
+    def forget(self, login: "ConnectionLogin") -> None:
+        """The connection of a login has ended."""
+        self._by_password.pop(login, None)
+
+    def users_changed(self) -> None:
+        """End the connections of those who are gone, or have another password by now."""
+        for login in [one for one in self._by_password if one.is_revoked]:
+            login.revoke()
 
     @property
     def are_required(self) -> bool:
@@ -234,6 +253,11 @@ class UsedVerifiers:
         return found
 
     @property
+    def are_any(self) -> bool:
+        """Whether anything was found, as for a login with a password."""
+        return bool(self._used)
+
+    @property
     def have_changed(self) -> bool:
         """Whether the user is gone, or has another password by now."""
         return any(self._verifiers.verifier(*who) != one for who, one in self._used.items())
@@ -242,11 +266,20 @@ class UsedVerifiers:
 class ConnectionLogin:
     """Who the client of one connection is. `principal`: who it is by its certificate.
 
-    It may log in again, to be in for longer (KIP-368), as the same user only.
+    It may log in again, to be in for longer (KIP-368), as the same user only. `on_revoked` is
+    called once the password by which it is in counts no more: the connection is to end at once.
     """
 
-    def __init__(self, logins: Logins, origin: Origin, principal: str = ANONYMOUS) -> None:
+    def __init__(
+        self,
+        logins: Logins,
+        origin: Origin,
+        principal: str = ANONYMOUS,
+        on_revoked: Callable[[], None] = lambda: None,
+    ) -> None:
         self._logins = logins
+        self._on_revoked = on_revoked
+        self._changes_until: float | None = None
         self._origin = origin
         self._mechanism = ""
         self._exchange: Exchange | None = None
@@ -277,6 +310,19 @@ class ConnectionLogin:
         As long as the node does not know which users there are, nobody is.
         """
         return self._used.have_changed and self._logins.environment.is_ready()
+
+    def changes_users(self) -> None:
+        """The client asks for a change of users, which may be that of its own password."""
+        self._changes_until = self._logins.environment.now() + CHANGE_S
+
+    def revoke(self) -> None:
+        """End the connection, as `is_revoked`: at once, or when the client can know why."""
+        environment, until = self._logins.environment, self._changes_until
+        if until is None or environment.now() >= until:
+            self._on_revoked()
+            return
+        self._changes_until = None
+        environment.later(CHANGE_GRACE_S, lambda: self._on_revoked() if self.is_revoked else None)
 
     @property
     def is_under_way(self) -> bool:
@@ -391,6 +437,8 @@ class ConnectionLogin:
             self._until = environment.now() + lifetime_ms / 1000
         self.principal, self._exchange, self._has_logged_in = principal, None, True
         self._used = self._tried
+        if self._used.are_any:
+            logins.note(self)
         self._count(None, user=step.user)
         done(LoggedIn(principal, step.data, lifetime_ms, self._mechanism))
 
@@ -439,6 +487,7 @@ class ConnectionLogin:
 
     def end(self) -> None:
         """The connection has ended: nothing is answered any more."""
+        self._logins.forget(self)
         self._is_over, self._exchange = True, None
         if self._timer is not None:
             self._timer.cancel()

@@ -13,7 +13,7 @@ _BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_
 """Requests of a client that has not logged in, as Kafka has them (KIP-43, KIP-152)."""
 _NEEDED: Final = "a request of a client that has not logged in; set security.protocol to SASL_SSL"
 _EXPIRED: Final = "a request after the client's token has expired; it has to log in again (KIP-368)"
-_REVOKED: Final = "a request after the password was changed, or the user removed"
+REVOKED: Final = "the password that the client has logged in with was changed, or the user removed"
 
 
 class ClientLogin:
@@ -47,7 +47,9 @@ class ClientLogin:
             return _NEEDED
         if self._login.is_expired:
             return _EXPIRED
-        return _REVOKED if self._login.is_revoked else ""
+        if api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            self._login.changes_users()
+        return REVOKED if self._login.is_revoked else ""
 
     def begin(self, mechanism: str, version: int) -> bool:
         """Take a SaslHandshake of a version; return whether the mechanism is offered."""

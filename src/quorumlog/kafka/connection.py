@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from quorumlog.auth.login import ConnectionLogin, Logins
-from quorumlog.kafka.client_login import ClientLogin
+from quorumlog.kafka.client_login import REVOKED, ClientLogin
 from quorumlog.kafka.context import Services
 from quorumlog.kafka.frames import FrameReader, ReceivedFrame
 from quorumlog.kafka.memory import KafkaMemory
@@ -77,7 +77,9 @@ class KafkaConnection(StreamConnection):
         if self._logins is None:
             self._has_too_many()
             return
-        login = ConnectionLogin(self._logins, self.origin, self.principal)
+        login = ConnectionLogin(
+            self._logins, self.origin, self.principal, lambda: self.abort(REVOKED)
+        )
         self._login = self._queue.login = ClientLogin(login, self._admit)
         if login.is_needed:
             self._decoder.await_login()

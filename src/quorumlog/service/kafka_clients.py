@@ -180,6 +180,8 @@ class KafkaService:
             return
         self._broker.start(node)
         self._broker.when_security_changed(self._note_security)
+        if logins is not None:
+            self._broker.when_security_changed(self._watch_of_users(logins))
         self.throttles.use(self.view().security.quotas)
         self.security.broker = self._broker
         if node.config.kafka_listen:
@@ -200,6 +202,19 @@ class KafkaService:
             await self._listener.stop()
         if self._broker is not None:
             self._broker.stop()
+
+    def _watch_of_users(self, logins: Logins) -> Callable[[], None]:
+        """Return what has logins looked at if it is users that have changed."""
+        seen = self.view().security.users
+
+        def changed() -> None:
+            nonlocal seen
+            users = self.view().security.users
+            if users != seen:  # quickly told: what has not changed is the same object
+                seen = users
+                logins.users_changed()
+
+        return changed
 
     def _note_security(self) -> None:
         """Say that users, ACLs or quotas have changed: on each node, once they count there."""

@@ -7,6 +7,7 @@ from quorumlog.auth.sasl import Continue
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.login import Authenticate, Authenticated
+from quorumlog.model.messages.security import AlterUsersRequest
 from quorumlog.transport.connection import Connection, ConnectionHandler
 from quorumlog.wire.frame import Frame
 
@@ -21,8 +22,8 @@ _REVOKED: Final = (
 class LoginGate:
     """Handles a client's connection until it has logged in; then `requests` gets all other frames.
 
-    A client may log in again, for longer. Once its token has expired, its password was changed or
-    its user removed, the next request is refused, and the connection ends.
+    A client may log in again, for longer. Once its password was changed or its user removed, the
+    connection ends, whatever it waits for; once its token has expired, with the next request.
     """
 
     def __init__(self, logins: Logins, requests: ConnectionHandler) -> None:
@@ -35,7 +36,12 @@ class LoginGate:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self._hello = hello
-        login = ConnectionLogin(self._logins, connection.origin, connection.principal)
+        login = ConnectionLogin(
+            self._logins,
+            connection.origin,
+            connection.principal,
+            lambda: connection.abort(_REVOKED),
+        )
         self._login = login
         if login.is_needed:
             connection.await_login(lambda: login.is_decided)
@@ -58,6 +64,8 @@ class LoginGate:
             connection.send(expired, correlation_id=frame.correlation_id)
             connection.close(text)
         else:
+            if isinstance(frame.message, AlterUsersRequest):
+                login.changes_users()
             self._requests.frame_received(connection, frame)
 
     def _authenticate(

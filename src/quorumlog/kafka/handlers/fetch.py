@@ -107,7 +107,10 @@ class _Fetching:
 
     def _go_on(self) -> None:
         parsed, request = self._parsed, self._request
-        wait_ms = request.context.within_ms(parsed.wait_ms_max)
+        context = request.context
+        wait_ms = min(
+            context.within_ms(parsed.wait_ms_max), context.services.config.limits.fetch_wait_ms_max
+        )
         if self._has_error or not self._asked or not wait_ms or self._has_enough():
             self._read()
         else:
