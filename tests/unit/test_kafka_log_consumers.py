@@ -202,6 +202,7 @@ def test_another_log_or_number_is_refused_while_the_group_has_members(world, oth
     world.beat("a")
     refused = world.beat("b", **other)
     assert refused.code == REFUSED
+    assert ("flights" in refused.text) == ("log" not in other), "whoever asks may not know it"
     assert "consumer-group delete" in refused.text
 
 
@@ -351,6 +352,7 @@ def test_positions_of_something_else_are_refused(world):
         refused = world.ask(PositionsRequest, **other)
         assert refused.code == REFUSED
         assert "consumer-group delete g" in refused.text
+        assert ("flights" in refused.text) == ("log" not in other), "whoever asks may not know it"
 
 
 def test_a_position_of_a_partition_that_there_is_not_is_refused(world):

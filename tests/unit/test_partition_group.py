@@ -7,7 +7,7 @@ import pytest
 from partition_group import PartitionGroup, prepared
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.transactions.gate import TransactionGate
-from quorumlog.machine.cluster.transactions import TransactionView
+from quorumlog.machine.cluster.transactions import TransactionRecord, TransactionView
 from quorumlog.model.block import encode_block, parse_block
 from quorumlog.model.codes import ResponseCode, WriteLevel
 from quorumlog.model.errors import ConfigError
@@ -150,6 +150,21 @@ def test_b3_a_batch_that_comes_in_the_turn_in_which_its_transaction_ends_needs_a
     )
     assert refusal is not None
     assert refusal.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_who_names_a_foreign_producer_is_not_told_whose_it_is(group):
+    foreign = TransactionRecord("of somebody else", 7, 3, 60_000, state="Ongoing")
+    texts = set()
+    for known in (
+        TransactionView({"of somebody else": foreign}, {7: "of somebody else"}),
+        TransactionView(),
+    ):
+        gate = TransactionGate(SimpleNamespace(transactions=known))
+        batch, _ = prepared(1, is_transactional=True, **of_producer(1))
+        found = gate.refusal(group.leader().running, 1, (bytes(16), 0), batch.header, "own")
+        assert found.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        texts.add(found.text)
+    assert texts == {"producer 7 does not belong to 'own'"}
 
 
 @pytest.mark.parametrize("level", [WriteLevel.RECEIVE, WriteLevel.PERSISTENCE, WriteLevel.ALL])

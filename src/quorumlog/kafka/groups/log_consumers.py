@@ -73,6 +73,11 @@ _CODES: Final = {
         "consumer group {!r} is used for something else: use another group",
     ),
 }
+_OTHER_LOG: Final = (
+    "consumer group {0!r} consumes another log, which 'quorumlog consumer-group describe {0}' "
+    "shows: use another group, or stop its members and delete it with its positions (quorumlog "
+    "consumer-group delete {0})"
+)
 _LOG_CODES: Final = {
     ResponseCode.CHANGE_IN_PROGRESS: (ResponseCode.UNEXPECTED_ARGUMENT, ""),
     ResponseCode.CLUSTER_FULL: (ResponseCode.CLUSTER_FULL, ""),
@@ -191,7 +196,7 @@ class LogConsumers:
             done(None)
         elif group is not None and not group.is_unused:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            done(self._refusal(request, error, log.refusal(name, read)))
+            done(self._refusal(request, error, _why_not(name, log, read)))
         elif name in coordinator.held or (group is not None and not self._is_settled(group)):
             done(self._refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         elif group is None and coordinator.is_full:
@@ -217,6 +222,8 @@ class LogConsumers:
             if code is ResponseCode.SUCCESS:
                 done(None)
                 return
+            if code is ResponseCode.CHANGE_IN_PROGRESS:
+                text = _why_not(name, log, coordinator.log_of(name))
             code, usual = _LOG_CODES.get(code, (ResponseCode.LEADER_NOT_READY, _BUSY))
             done(self._response(request, code, usual or text))
 
@@ -345,11 +352,20 @@ class LogConsumers:
                 answer(PositionsResponse(positions=positions))
             elif record.offsets or record.member_count:
                 error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-                answer(self._refusal(request, error, log.refusal(record.name, read)))
+                answer(self._refusal(request, error, _why_not(record.name, log, read)))
             else:
                 answer(PositionsResponse())
 
         self._broker.ask_barrier(SAVE_MS, passed)
+
+
+def _why_not(name: str, log: LogToRead, read: LogToRead | None) -> str:
+    """Return why a consumer group, which consumes something else, cannot read a log.
+
+    Which other log that is, whoever asks may not be allowed to know.
+    """
+    is_known = read is None or read.log == log.log
+    return log.refusal(name, read) if is_known else _OTHER_LOG.format(name)
 
 
 def _asked(request: ConsumerHeartbeatRequest, log: LogToRead, host: str) -> ConsumerHeartbeat:

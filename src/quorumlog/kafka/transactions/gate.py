@@ -51,13 +51,13 @@ class TransactionGate:
         transactions = self._broker.transactions
         record = transactions.of_producer(header.producer_id)
         who = f"producer {header.producer_id}"
-        if record is None:
-            text = f"{who} has no transactional id"
+        if record is None or transactional_id not in (None, record.transactional_id):
+            # one text: whose it is instead, and whether it is anybody's, is not the client's affair
+            named = "any transactional id" if transactional_id is None else repr(transactional_id)
+            text = f"{who} does not belong to {named}"
             return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
-        if transactional_id not in (None, record.transactional_id):
-            text = f"{who} belongs to {record.transactional_id!r}, not to {transactional_id!r}"
-            return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
-        who = f"{who} of {record.transactional_id!r}"
+        if transactional_id is not None:
+            who = f"{who} of {transactional_id!r}"
         if header.producer_epoch != record.epoch:
             text = f"{who} has the epoch {record.epoch}, not {header.producer_epoch}"
             return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, text)
