@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -170,6 +171,19 @@ def test_reads_and_writes_are_told_of_where_that_is_wanted(directory):
     named = {resource for _, resource, _, _ in found}
     wanted = {f"group:{one.group}" for one in directory.groups if one.group == "g"}
     assert named == {"topic:orders", *wanted}
+
+
+async def test_a_node_finds_its_audit_log_not_strange(tmp_path, caplog):
+    config = config_of(tmp_path)
+    Path(config.store_base_dir).mkdir(parents=True)
+    for name in ("", ".1", ".12", ".old"):
+        (Path(config.store_base_dir) / f"{AUDIT_LOG_NAME}{name}").touch()
+    async with served(config):
+        pass
+    strange = [
+        one.quorumlog_fields["path"] for one in caplog.records if one.getMessage() == "strange file"
+    ]
+    assert strange == [f"{config.store_base_dir}/{AUDIT_LOG_NAME}.old"]
 
 
 def test_nobody_but_the_owner_may_use_anything_in_the_directory(directory):

@@ -3,17 +3,18 @@
 import asyncio
 import logging
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
-from quorumlog.model.config import JOURNAL_NAME, GroupConfig
+from quorumlog.model.config import AUDIT_LOG_NAME, JOURNAL_NAME, GroupConfig
 from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError, StoreLockedError
 from quorumlog.model.hooks import RoleChange, RoleListener
 from quorumlog.model.membership import addresses_of, peers_text
@@ -38,6 +39,8 @@ from quorumlog.storage.log.store import OpenedGroup, open_group, open_memory_gro
 from quorumlog.storage.metadata.group_files import DELETED_NAME
 
 logger = logging.getLogger(__name__)
+
+_AUDIT_LOG: Final = re.compile(rf"{re.escape(AUDIT_LOG_NAME)}(\.[0-9]+)?")
 
 __all__ = ["Groups", "HostedReplicas", "close_replica", "reconfigure"]
 
@@ -211,7 +214,8 @@ class Groups(HostedReplicas):
         data = [path for group in configs.values() for path in group.data_directories]
         for name in self._files.names(base):
             path = f"{base}/{name}"
-            if name not in known and not any(one.startswith(path) for one in data):
+            is_known = name in known or _AUDIT_LOG.fullmatch(name) is not None
+            if not is_known and not any(one.startswith(path) for one in data):
                 text = "it belongs to no group of this node; it is ignored"
                 log_event(logger, logging.WARNING, "strange file", path=path, text=text)
 
