@@ -72,5 +72,10 @@ class RightsOfTest:
         self.view = view_of(self.acls, self.view.version + 1)
 
     def permit(self, principal, address="192.0.2.1:5"):
-        client = SimpleNamespace(principal=principal, login_mechanism="", remote_address=address)
+        client = SimpleNamespace(
+            principal=principal,
+            login_mechanism="",
+            mechanism="SCRAM-SHA-256",
+            remote_address=address,
+        )
         return self.authorizer.permit(client)

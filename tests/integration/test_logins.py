@@ -135,10 +135,16 @@ async def test_a_client_logs_in_by_scram_and_is_served(plain, credentials):
     assert plain.counters.accepted == accepted + 1
 
 
+def mechanisms(node):
+    """Return what the audit log would have as the mechanism of each client."""
+    return {one.mechanism for one in list(node.served.node.listener.connections)}
+
+
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
 async def test_a_client_logs_in_with_a_password_over_tls(secured, mechanism):
     async with connected(secured, Credentials(mechanism, **BOB), tls=secured.tls) as connection:
         assert await asked(connection)
+        assert mechanism in mechanisms(secured)
 
 
 async def test_a_password_is_computed_while_all_threads_that_read_are_busy(secured):
@@ -188,6 +194,7 @@ async def test_a_client_logs_in_with_a_token_until_it_expires(secured, issuer):
 async def test_a_certificate_is_a_login(secured):
     async with connected(secured, tls=secured.tls_of_dave) as connection:
         assert await asked(connection)
+        assert "certificate" in mechanisms(secured)
 
 
 @pytest.mark.parametrize(

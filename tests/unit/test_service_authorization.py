@@ -66,7 +66,7 @@ class World:
 
     def refuse(self, principal="User:alice", name="g", *, is_enforced=True):
         right = Right(Operation.WRITE, ResourceType.GROUP, name)
-        self.lines(Refused(principal, "192.0.2.1:5", right, is_enforced))
+        self.lines(Refused(principal, "192.0.2.1:5", right, is_enforced, "SCRAM-SHA-256"))
 
 
 @pytest.fixture
@@ -91,6 +91,7 @@ def test_a_refusal_has_a_line_a_minute_for_each_principal_and_resource(world, ca
     first = world.audited[0]
     assert (first.event, first.allowed) == (AuditedEvent.REQUEST_REFUSED, False)
     assert (first.principal, first.operation, first.resource) == ("User:alice", "Write", "group:g")
+    assert first.mechanism == "SCRAM-SHA-256"
 
 
 def test_many_resources_fill_neither_memory_nor_the_log(world, caplog):

@@ -39,13 +39,14 @@ class Right(NamedTuple):
 
 class Refused(NamedTuple):
     """A client asked for what it may not do. `is_enforced`: it did not get it; else it is only
-    told of (`authorization = "log"`).
+    told of (`authorization = "log"`). `mechanism`: how it was proved who the client is.
     """
 
     principal: str
     address: str
     right: Right
     is_enforced: bool
+    mechanism: str = ""
 
 
 class Client(Protocol):
@@ -59,6 +60,11 @@ class Client(Protocol):
     @property
     def login_mechanism(self) -> str:
         """By which mechanism of SASL it has logged in; empty: it has not."""
+        ...
+
+    @property
+    def mechanism(self) -> str:
+        """How it proved who it is: that mechanism, or `certificate`; empty: it did not."""
         ...
 
     @property
@@ -245,7 +251,8 @@ class Permit:
         enforced = always or not authorizer.only_reports
         if not enforced and not authorizer.is_ready:
             return True  # it is not known whether it would be refused
-        authorizer.refused(Refused(client.principal, client.remote_address, right, enforced))
+        who, where, how = client.principal, client.remote_address, client.mechanism
+        authorizer.refused(Refused(who, where, right, enforced, how))
         return not enforced
 
 

@@ -12,7 +12,6 @@ import msgspec
 from quorumlog.model.errors import ConfigError
 
 BY_CERTIFICATE: Final = "certificate"
-BY_LOGIN: Final = "SASL"
 """The mechanism of whoever shows a certificate."""
 _ANY: Final = "any"
 DATA_KINDS: Final = ("group", "topic")

@@ -121,6 +121,7 @@ class RefusalLines:
             AuditEvent(
                 event=AuditedEvent.REQUEST_REFUSED,
                 principal=refused.principal,
+                mechanism=refused.mechanism,
                 address=refused.address,
                 resource=f"{AUDITED_KINDS[kind]}:{name}",
                 operation=audited_operation(operation),

@@ -16,7 +16,7 @@ from typing import Any, cast
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
-from quorumlog.model.audit_events import BY_CERTIFICATE, BY_LOGIN, AuditedEvent, AuditEvent
+from quorumlog.model.audit_events import BY_CERTIFICATE, AuditedEvent, AuditEvent
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import foreign
@@ -390,10 +390,12 @@ class StreamConnection(_Spoken):
 
     @property
     def mechanism(self) -> str:
-        """How the other side proved who it is, such as `certificate`; empty: it did not."""
-        if self.principal == ANONYMOUS:
-            return ""
-        return BY_CERTIFICATE if self.principal == self.identity.principal else BY_LOGIN
+        """How the other side proved who it is: `certificate`, or the mechanism of SASL by which it
+        has logged in; empty: it did not.
+        """
+        if self.login_mechanism or self.principal == ANONYMOUS:
+            return self.login_mechanism
+        return BY_CERTIFICATE if self.principal == self.identity.principal else ""
 
     @property
     def last_received_at(self) -> float:
