@@ -398,6 +398,9 @@ def test_a_password_that_librdkafka_gives_is_checked_like_any_other(admin, secur
         .scram_credential_infos
     )
     assert (info.mechanism, info.iterations) == (how.mechanism, 5_000)
+    reserved = confluent.UserScramCredentialUpsertion("ANONYMOUS", how, PASSWORD.encode(), b"salt")
+    with pytest.raises(KafkaException, match="no user may be called 'ANONYMOUS'"):
+        admin.alter_user_scram_credentials([reserved])["ANONYMOUS"].result(SECONDS)
     unknown = admin.describe_user_scram_credentials(["bob"])["bob"]
     with pytest.raises(KafkaException, match="there is no user 'bob'"):
         unknown.result(SECONDS)

@@ -20,7 +20,7 @@ from quorumlog.auth.acls import (
     word_of,
 )
 from quorumlog.auth.judge import explain, judge
-from quorumlog.auth.principals import principal, principal_of, user_name
+from quorumlog.auth.principals import new_user_name, principal, principal_of, user_name
 from quorumlog.auth.quotas import check_quota, checked_entity
 from quorumlog.auth.rules import PrincipalRules
 from quorumlog.auth.verifiers import (
@@ -59,6 +59,17 @@ def test_a_user_has_one_name_however_it_is_typed():
 def test_a_name_that_no_user_can_have_is_refused(name):
     with pytest.raises(UnexpectedArgumentError):
         user_name(name)
+
+
+@pytest.mark.parametrize("name", [" ", "\u3000 ", "\u200b", "ANONYMOUS", "\uff21NONYMOUS", "*", ""])
+def test_a_name_that_is_reserved_or_cannot_be_seen_is_no_new_users(name):
+    with pytest.raises(UnexpectedArgumentError):
+        new_user_name(name)
+
+
+@pytest.mark.parametrize("name", ["a b", "anonymous", "M\u00fcller", "\u0645\u06cc\u200c\u062e"])
+def test_other_names_are(name):
+    assert new_user_name(name) == name
 
 
 @pytest.mark.parametrize("text", ["alice", "Group:a", "user:alice", "User:", "Node:n0"])

@@ -59,6 +59,8 @@ def test_a_common_name_or_an_address_names_nobody():
         f"{CLUSTER_ID}/node/",
         f"{CLUSTER_ID}/node/n0/user/alice",
         f"{CLUSTER_ID}/user/*",
+        f"{CLUSTER_ID}/user/ANONYMOUS",
+        f"{CLUSTER_ID}/user/%20",
         f"{CLUSTER_ID}/user/%00root",
         f"{CLUSTER_ID}/user/%FF",
         f"{CLUSTER_ID}/user/{'a' * 129}",
@@ -107,6 +109,9 @@ def test_a_principal_is_the_subject_unless_a_rule_or_our_uri_says_otherwise():
     assert principal_of(plain, None, rules) == "User:alice@data"
     assert principal_of(plain, None, rules[:1]) == ANONYMOUS
     assert principal_of(plain, None, rules[2:]) == f"User:{subject_of(plain)}"
+    nobody = parse_principal_rule("RULE:.*/ANONYMOUS/")
+    with pytest.raises(RemoteProtocolError, match="nor reserved"):
+        principal_of(plain, None, [nobody])
     user = certificate(uri(f"{CLUSTER_ID}/user/bob"))
     assert principal_of(user, certified_of(user), rules) == "User:bob"
     assert principal_of({}, None) == ANONYMOUS

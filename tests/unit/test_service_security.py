@@ -22,7 +22,7 @@ from quorumlog.model.messages.security import (
     UsersRequest,
     VerifierFields,
 )
-from quorumlog.service.security import Asker, SecurityService
+from quorumlog.service.security import Asker, SecurityService, _user_change
 
 ROOT = Asker("User:root", "192.0.2.1:5000")
 ALICES = AclFields("User:alice", "allow", "read", "topic", "flights", "literal", "*")
@@ -113,6 +113,9 @@ def test_changes_say_who_asked_for_them(node):
     assert node.ask(AclsRequest(group="__cluster")).acls == [ALICES]
 
 
+GOOD = VerifierFields(b"saltsalt", bytes(32), bytes(32), 4_096)
+
+
 def test_what_cannot_be_is_refused_before_it_becomes_a_command(node):
     weak = VerifierFields(b"salt-of-tests", bytes(32), bytes(32), 1)
     for request in (
@@ -121,12 +124,23 @@ def test_what_cannot_be_is_refused_before_it_becomes_a_command(node):
             group="__cluster", changes=[UserAlteration("alice", {"SCRAM-SHA-256": weak})]
         ),
         AlterUsersRequest(group="__cluster", changes=[UserAlteration("*", {}, replaces=True)]),
+        *(
+            AlterUsersRequest(
+                group="__cluster", changes=[UserAlteration(name, {"SCRAM-SHA-256": GOOD})]
+            )
+            for name in ("ANONYMOUS", " ")
+        ),
         check(operation="any"),
         check(operation="fly"),
     ):
         with pytest.raises(UnexpectedArgumentError):
             node.ask(request)
     assert node.broker.ordered == []
+
+
+def test_users_of_names_that_are_reserved_may_be_removed():
+    gone = _user_change(UserAlteration("ANONYMOUS", {}, True, True))
+    assert (gone.name, gone.verifiers) == ("ANONYMOUS", {})
 
 
 def test_without_a_leader_nothing_is_told_or_changed(node):

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
+from quorumlog.auth.principals import USER, is_reserved
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.name_rules import MemberRule, PrincipalRule
+from quorumlog.model.security_config import NOT_LOGGED_IN
 from quorumlog.model.wording import shortened
 
-ANONYMOUS: Final = "User:ANONYMOUS"
+ANONYMOUS: Final = USER + NOT_LOGGED_IN
 """The principal of whoever shows no certificate and does not log in, as in Kafka."""
 USER_NAME_MAX: Final = 128
 SCHEME: Final = "quorumlog://"
@@ -86,11 +88,11 @@ def _named(uri: str, serial: str) -> Certified:
 
 
 def is_user_name(name: str) -> bool:
-    """Whether a user may have a name: 1 to 128 characters, in NFKC, no controls, and not `*`.
+    """Whether a user may have a name: 1 to 128 characters, in NFKC, no controls, not reserved.
 
     U+FFFD stands for bytes that are no UTF-8, and may not be in it either.
     """
-    if not 0 < len(name) <= USER_NAME_MAX or name == "*" or "\ufffd" in name:
+    if not 0 < len(name) <= USER_NAME_MAX or is_reserved(name) or "\ufffd" in name:
         return False
     is_printable = not any(unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") for sign in name)
     return is_printable and unicodedata.is_normalized("NFKC", name)
@@ -135,8 +137,8 @@ def principal_of(
     if not is_user_name(name):
         raise RemoteProtocolError(
             f"the certificate names its owner {shortened(name)!a}, which is no name of a user: it "
-            f"has at most {USER_NAME_MAX} characters and no control characters; principalRules "
-            "can make a shorter one of it"
+            f"has at most {USER_NAME_MAX} characters and no control characters, and is neither "
+            "blank nor reserved; principalRules can make another one of it"
         )
     return f"User:{name}"
 

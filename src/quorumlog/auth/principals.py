@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumlog.model.bounds import NAME_LENGTH_MAX
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.model.security_config import NOT_LOGGED_IN
 
 EVERYBODY: Final = "*"
 """Instead of the name of a user in an ACL: any."""
@@ -45,6 +46,31 @@ def check_password_counts(user: str, super_users: Container[str]) -> None:
             "certificate and cannot log in with a password: give the password to a user of another "
             "name, or take the name out of superUsers first"
         )
+
+
+def is_reserved(name: str) -> bool:
+    """Whether nobody may be called so: it stands for others, or nothing of it can be seen."""
+    return name in (EVERYBODY, NOT_LOGGED_IN) or all(
+        unicodedata.category(one)[0] in _UNSEEN for one in name
+    )
+
+
+_UNSEEN: Final = "ZC"
+"""First letters of categories of Unicode: spaces, and what has no shape."""
+
+
+def new_user_name(given: str) -> str:
+    """Return the name of a user who gets a password, in the form in which it is kept.
+
+    Raises `UnexpectedArgumentError` if no user may have it, as `user_name`, and if it is reserved.
+    """
+    name = user_name(given)
+    if is_reserved(name):
+        raise UnexpectedArgumentError(
+            f"no user may be called {name!a}: the name is blank, or stands for whoever has not "
+            "logged in"
+        )
+    return name
 
 
 _REFUSED: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})

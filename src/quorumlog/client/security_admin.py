@@ -20,7 +20,7 @@ from quorumlog.auth.acls import (
     word_of,
 )
 from quorumlog.auth.fields import acl_of, fields_of, fields_of_filter
-from quorumlog.auth.principals import principal, user_name
+from quorumlog.auth.principals import new_user_name, principal, user_name
 from quorumlog.auth.quotas import QuotaEntity, check_quota, checked_entity
 from quorumlog.auth.verifiers import (
     ITERATIONS,
@@ -211,7 +211,7 @@ class SecurityAdmin:
             RequestError: with code USER_EXISTS.
         """
         made = await _verifiers(password, list(mechanisms), iterations)
-        await self._alter_user(UserAlteration(user_name(name), made, exists=False))
+        await self._alter_user(UserAlteration(new_user_name(name), made, exists=False))
 
     @takes(name=_NAME, mechanisms=several, iterations=_ITERATIONS)
     async def change_password(

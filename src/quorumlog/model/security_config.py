@@ -20,6 +20,8 @@ SECRET_MECHANISMS: Final = (PLAIN, OAUTHBEARER)
 """Those that send a secret, which needs TLS."""
 USER_PREFIX: Final = "User:"
 """How the principals of users begin, as in Kafka."""
+NOT_LOGGED_IN: Final = "ANONYMOUS"
+"""Instead of the name of a user: whoever has not said who that is, as in Kafka."""
 
 
 class SecurityConfig(

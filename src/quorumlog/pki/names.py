@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from quorumlog.model.config import check_name
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.security_config import NOT_LOGGED_IN
 from quorumlog.pki.errors import PkiError
 
 SCHEME: Final = "quorumlog://"
@@ -61,6 +62,8 @@ def user_subject(name: str, cluster_id: str) -> Subject:
     """
     normal = unicodedata.normalize("NFKC", name)
     _check_name("user", normal)
+    if normal == NOT_LOGGED_IN:
+        raise PkiError(f"no user may be called {normal}: that is whoever has not logged in")
     return Subject("user", normal, cluster_id)
 
 

@@ -13,7 +13,12 @@ import msgspec
 from quorumlog.auth.acls import Operation, Resource, ResourceType, address_text, value_of
 from quorumlog.auth.fields import acl_of, fields_of, filter_of
 from quorumlog.auth.judge import explain
-from quorumlog.auth.principals import check_password_counts, principal, user_name
+from quorumlog.auth.principals import (
+    check_password_counts,
+    new_user_name,
+    principal,
+    user_name,
+)
 from quorumlog.auth.quotas import check_quota, checked_entity
 from quorumlog.auth.scram import Verifier
 from quorumlog.auth.verifiers import check_verifier
@@ -242,7 +247,8 @@ def _user_change(given: UserAlteration) -> UserChange:
             verifier = Verifier(one.salt, one.stored_key, one.server_key, one.iterations)
             check_verifier(verifier, mechanism)
         verifiers[mechanism] = verifier
-    return UserChange(user_name(given.name), verifiers, given.exists, given.replaces)
+    named = new_user_name if any(verifiers.values()) else user_name  # such a one may be removed
+    return UserChange(named(given.name), verifiers, given.exists, given.replaces)
 
 
 def _alter_users(request: AlterUsersRequest, asker: Asker) -> AlterUsers:

@@ -23,7 +23,12 @@ from quorumlog.auth.acls import (
     host_text,
 )
 from quorumlog.auth.permits import Right
-from quorumlog.auth.principals import check_password_counts, principal, user_name
+from quorumlog.auth.principals import (
+    check_password_counts,
+    new_user_name,
+    principal,
+    user_name,
+)
 from quorumlog.auth.quotas import CLIENT_ID, IP, USER, QuotaEntity, check_quota, checked_entity
 from quorumlog.auth.verifiers import verifier_of_salted
 from quorumlog.auth.view import NO_SECURITY, SecurityView
@@ -362,8 +367,9 @@ def _user_change(
         return ErrorCode.DUPLICATE_RESOURCE, f"a mechanism of user {name!r} is changed twice"
     verifiers = {}
     try:
-        kept = user_name(name)
-        if not all(id(one) in deleted for one in asked):
+        are_all_deleted = all(id(one) in deleted for one in asked)
+        kept = user_name(name) if are_all_deleted else new_user_name(name)
+        if not are_all_deleted:
             check_password_counts(kept, super_users)
         for one in asked:
             mechanism = SCRAM_MECHANISMS[one.mechanism]
