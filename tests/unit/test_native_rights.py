@@ -211,6 +211,54 @@ def test_who_may_create_groups_in_the_cluster_may_create_any(handled, rights):
     assert Connected(rights).ask(request).code == OK
 
 
+class Made:
+    """A node's groups, and those that are made."""
+
+    def __init__(self, connected, monkeypatch):
+        def make(node, request, answer, sees):
+            answer(base.Response())
+
+        monkeypatch.setattr(requests, "answer_groups_request", make)
+        self._ask, node = connected.ask, connected.handler._node
+        node.own_address, node.replicas = "h0:1", {}
+        used = SimpleNamespace(state_machine="theirs:Machine")
+        known = {"n0": "h0:1", "n1": "h1:1"}
+        node.catalog = SimpleNamespace(known_addresses=lambda: known, configs={"g": used})
+
+    def code(self, peers, machine=""):
+        settings = {"stateMachine": machine} if machine else {}
+        request = groups.CreateGroupRequest(**G, identity=bytes(16), peers=peers, settings=settings)
+        answer = self._ask(request)
+        assert (answer.code == OK) == ("is not known to node n0" not in answer.text)
+        return answer.code
+
+
+@pytest.mark.parametrize(
+    ("peers", "machine"),
+    [
+        ("n0-h0:1;n7-h7:1", ""),  # the node would dial it
+        ("n0-h0:1;n1-h7:1", ""),
+        ("n0-h7:1", ""),
+        ("n0-h0:1;n1-h1:1", "antigravity:Machine"),  # it would import it
+    ],
+)
+@pytest.mark.parametrize("role", ["alter cluster", "create cluster"])
+def test_new_members_and_machines_are_brought_by_who_has_a_right_on_the_cluster(
+    rights, monkeypatch, peers, machine, role
+):
+    rights.give(ALICE, "create group g")
+    made = Made(Connected(rights), monkeypatch)
+    assert made.code(peers, machine) == FORBIDDEN
+    rights.give(ALICE, role)
+    assert made.code(peers, machine) == OK
+
+
+@pytest.mark.parametrize("machine", ["", "kv", "theirs:Machine"])
+def test_who_may_create_a_group_makes_it_of_what_the_node_knows(rights, monkeypatch, machine):
+    rights.give(ALICE, "create group g")
+    assert Made(Connected(rights), monkeypatch).code("n0-h0:1;n1-h1:1", machine) == OK
+
+
 def test_a_request_without_a_line_in_the_table_is_refused(handled, monkeypatch, rights):
     class NewRequest(base.Request, frozen=True, kw_only=True):
         pass
@@ -223,7 +271,7 @@ def test_a_request_without_a_line_in_the_table_is_refused(handled, monkeypatch, 
 
 
 @pytest.mark.parametrize("principal", [ALICE, "User:root"])
-@pytest.mark.parametrize("group", ["__cluster", "pg-1"])
+@pytest.mark.parametrize("group", ["__cluster", "pg-1", "pg-999"])
 def test_nobody_reads_or_writes_groups_of_the_brokers(handled, rights, principal, group):
     rights.give(ALICE, "all group *")
     connected = Connected(rights, principal)

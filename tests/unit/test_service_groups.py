@@ -8,7 +8,11 @@ from quorumlog.errors import UnexpectedArgumentError
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.config import CLUSTER_GROUP, NodeConfig
 from quorumlog.model.group_records import GroupRecord, GroupState
-from quorumlog.model.messages.groups import CreateGroupRequest, DeleteGroupRequest
+from quorumlog.model.messages.groups import (
+    CreateGroupRequest,
+    DeleteGroupRequest,
+    ListGroupsRequest,
+)
 from quorumlog.node.group_catalog import GroupCatalog
 from quorumlog.service.groups import answer_groups_request
 
@@ -24,7 +28,10 @@ class Lifecycle:
 
     def create(self, record, done):
         self.done.append(("create", record.group))
-        done(ResponseCode.SUCCESS, "")
+        if record.group == "orders":
+            done(ResponseCode.GROUP_EXISTS, "it exists already, with the identity 00")
+        else:
+            done(ResponseCode.SUCCESS, "")
 
     def delete(self, name, identity, done, *, purge):
         self.done.append(("delete", name))
@@ -45,7 +52,10 @@ def node():
         GroupRecord(group="pg-0", identity=FORMER, peers=PEERS, state=GroupState.DELETED)
     )
     return SimpleNamespace(
-        config=config, catalog=catalog, hosting=SimpleNamespace(lifecycle=Lifecycle())
+        config=config,
+        catalog=catalog,
+        own_address="127.0.0.1:7101",
+        hosting=SimpleNamespace(lifecycle=Lifecycle()),
     )
 
 
@@ -80,6 +90,23 @@ def test_a_client_makes_no_group_for_the_brokers(node, name, settings):
     with pytest.raises(UnexpectedArgumentError, match=f"group {name} belongs to the brokers"):
         ask(node, request)
     assert node.hosting.lifecycle.done == []
+
+
+@pytest.mark.parametrize(("sees", "said"), [(True, "with the identity 00"), (False, "")])
+def test_who_may_not_describe_a_group_is_not_told_its_identity(node, sees, said):
+    request, told = CreateGroupRequest(group="orders", identity=IDENTITY, peers=PEERS), []
+    answer_groups_request(node, request, told.append, lambda group: sees)
+    assert told[0].code is ResponseCode.GROUP_EXISTS
+    assert told[0].text.partition("exists already")[2].removeprefix(", ") == said
+
+
+def test_groups_are_counted_that_the_client_may_describe(node):
+    node.catalog.unusable.clear()
+    told = []
+    for seen in ({"pg-3"}, set(node.catalog.configs)):
+        request = ListGroupsRequest(group="", after="zzz")
+        answer_groups_request(node, request, told.append, seen.__contains__)
+    assert [one.group_count for one in told] == [1, 5]
 
 
 def test_a_client_makes_a_group_of_any_other_name(node):

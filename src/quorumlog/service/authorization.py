@@ -84,11 +84,15 @@ def refusal_of_secrets(message: Message) -> str:
     return _CLOSED.format(CLUSTER_GROUP) if is_of_cluster else ""
 
 
-def check_right(permit: Permit, rights: tuple[Right, ...]) -> None:
-    """Raise `NotAuthorizedError` unless a client has one of some rights."""
+def check_right(permit: Permit, rights: tuple[Right, ...], about: str = "") -> None:
+    """Raise `NotAuthorizedError` unless a client has one of some rights.
+
+    `about`: what they are needed for, if the request alone does not say it.
+    """
     right = permit.first_refused((rights,))
     if right is not None:
-        raise error_for(ResponseCode.NOT_AUTHORIZED, refusal_text(permit.principal, right))
+        text = refusal_text(permit.principal, right)
+        raise error_for(ResponseCode.NOT_AUTHORIZED, f"{about}: {text}" if about else text)
 
 
 def is_of_brokers(group: str) -> bool:

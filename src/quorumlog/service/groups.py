@@ -1,6 +1,7 @@
 """Requests about groups as a whole: make, alter, delete and list those of this node."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,6 +12,7 @@ from quorumlog.model.config import (
     GroupConfig,
     check_made_by_clients,
     check_name,
+    parse_peers,
 )
 from quorumlog.model.config_keys import key_of
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
@@ -36,6 +38,7 @@ from quorumlog.model.messages.groups import (
     ListGroupsResponse,
     Setting,
 )
+from quorumlog.model.wording import shortened
 from quorumlog.node.node import Node
 
 Answer: TypeAlias = Callable[[Response], None]
@@ -60,7 +63,32 @@ def create_group(node: Node, request: CreateGroupRequest, answer: Answer, sees: 
         peers=request.peers,
         settings=request.settings,
     )
-    node.hosting.lifecycle.create(record, _plain(answer))
+
+    def done(code: ResponseCode, text: str) -> None:
+        if code is ResponseCode.GROUP_EXISTS and not sees(request.group):
+            text = f"group {request.group!r} exists already"  # and not which one
+        answer(Response(code=code, text=text))
+
+    node.hosting.lifecycle.create(record, done)
+
+
+def unknown_to(node: Node, request: CreateGroupRequest) -> str:
+    """Return what a group would have that this node does not know, for people; empty: nothing.
+
+    That is a member, by its name or its address, which the node would dial, or a state machine of
+    somebody else's, whose module it would import.
+    """
+    with suppress(ConfigError):  # what is malformed is refused by whoever makes the group
+        known = {(node.config.self_id, node.own_address), *node.catalog.known_addresses().items()}
+        for replica in node.replicas.values():
+            known.update(addresses_of(replica.core.membership).items())
+        for member in parse_peers(request.peers).items():
+            if member not in known:
+                return f"member {member[0]} at {member[1]}"
+    machine = request.settings.get("stateMachine", "")
+    used = {config.state_machine for config in node.catalog.configs.values()}
+    is_new = ":" in machine and machine not in used
+    return f"state machine {shortened(machine)}" if is_new else ""
 
 
 def delete_group(node: Node, request: DeleteGroupRequest, answer: Answer, sees: Sees) -> None:
@@ -142,7 +170,7 @@ def list_groups(node: Node, request: ListGroupsRequest, answer: Answer, sees: Se
             cluster=node.config.cluster,
             node_id=node.config.self_id,
             address=node.own_address,
-            group_count=len(catalog.configs),
+            group_count=sum(map(sees, catalog.configs)),
             groups_max=node.config.limits.groups_max,
             groups=found + deleted,
             settings=settings,

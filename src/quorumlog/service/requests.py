@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.auth.acls import CLUSTER_NAME, Operation, ResourceType
-from quorumlog.auth.needs import on_transactional_id
+from quorumlog.auth.needs import on_cluster, on_transactional_id
 from quorumlog.auth.permits import Authorizer, Permit
 from quorumlog.log_events import log_event
 from quorumlog.model.block import Buffer, bodies_fit, check_proposal, parse_block
@@ -43,6 +43,7 @@ from quorumlog.model.messages.client import (
     WatchLeaderRequest,
 )
 from quorumlog.model.messages.consumers import ConsumerRequest
+from quorumlog.model.messages.groups import CreateGroupRequest
 from quorumlog.model.messages.machine import (
     QueryRequest,
     QueryResponse,
@@ -76,7 +77,12 @@ from quorumlog.service.authorization import (
     why_not_ready,
 )
 from quorumlog.service.consumers import CONSUMER_REQUESTS, ConsumerService
-from quorumlog.service.groups import GROUPS_REQUESTS, GroupsRequest, answer_groups_request
+from quorumlog.service.groups import (
+    GROUPS_REQUESTS,
+    GroupsRequest,
+    answer_groups_request,
+    unknown_to,
+)
 from quorumlog.service.security import SECURITY_REQUESTS, Asker, SecurityService
 from quorumlog.service.streams import OrderedStreams
 from quorumlog.service.unanswered import QUERY_BYTES, WAITING, Unanswered
@@ -510,6 +516,13 @@ def _uncounted(size: int) -> None:
 def _of_groups(
     client: ClientRequests, connection: Connection, frame: Frame, request: GroupsRequest
 ) -> None:
+    permit = client._permit
+    if permit is not None and isinstance(request, CreateGroupRequest):
+        new = unknown_to(client._node, request)
+        if new:
+            about = f"{new} is not known to node {client._node.config.self_id}"
+            rights = (*on_cluster(Operation.CREATE), *on_cluster(Operation.ALTER))
+            check_right(permit, rights, about)
     answer = partial(client._answer, connection, frame)
     answer_groups_request(client._node, request, answer, client._sees)
 

@@ -135,6 +135,7 @@ class ListGroupsResponse(Response, frozen=True, kw_only=True):
     node_id: str = ""
     address: str = ""
     group_count: Count = 0
+    """Groups of the node that the client may know of."""
     groups_max: Count = 0
     groups: list[GroupInfo] = []
     settings: list[Setting] = []
