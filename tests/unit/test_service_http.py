@@ -142,11 +142,60 @@ def test_no_name_is_looked_up(opened, monkeypatch):
 
 def test_a_page_that_cannot_be_made_is_a_log_line_and_nothing_else(opened, caplog, capfd):
     caplog.set_level(logging.WARNING)
-    assert asked(opened(BrokenNode()), "/health")[0] == 500
+    port = opened(BrokenNode())
+    for _ in range(3):
+        assert asked(port, "/health")[0] == 500
     (record,) = caplog.records
     assert record.message == "answering failed"
-    assert "RuntimeError: as in a bug" in getattr(record, EVENT_FIELDS)["traceback"]
+    assert str(record.exc_info[1]) == "as in a bug"
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "TRACE", "OPTIONS", "get", "XX"])
+def test_pages_are_read_and_nothing_else(opened, method):
+    connection = connected(opened())
+    connection.sendall(f"{method} /health HTTP/1.1\r\n\r\n".encode())
+    answer = ended(connection)
+    assert answer.split()[1] == b"405"
+    assert b"\r\nAllow: GET, HEAD\r\n" in answer
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/other"])
+def test_the_headers_alone_can_be_had_and_tell_no_version(opened, path):
+    port = opened()
+    answers = []
+    for method in ("GET", "HEAD"):
+        connection = connected(port)
+        connection.sendall(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
+        answers.append(ended(connection))
+    headers = [
+        sorted(line for line in one.partition(b"\r\n\r\n")[0].splitlines() if b"Date" not in line)
+        for one in answers
+    ]
+    assert headers[0] == headers[1]
+    assert answers[1].endswith(b"\r\n\r\n")
+    assert b"Python" not in answers[0].partition(b"\r\n\r\n")[0]
+
+
+@pytest.mark.parametrize("line", [b"GET /health", b"XX /", b"GET /health HTTP/9.9", b"\xff \0"])
+def test_what_is_no_request_is_answered_at_once_and_told_no_version(opened, line):
+    connection = connected(opened())
+    connection.sendall(line + b"\r\n")  # and nothing follows
+    answer = ended(connection)
+    assert answer.split()[1] in {b"400", b"505"}
+    assert b"Python" not in answer
+
+
+def test_who_is_gone_before_the_answer_leaves_no_line(opened, monkeypatch, caplog):
+    def broken(self, data):
+        raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(admin_server._Answering, "_write", broken)
+    connection = connected(opened())
+    connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+    ended(connection)
+    assert caplog.records == []
 
 
 def test_a_port_that_is_taken_is_named(opened):

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from socketserver import TCPServer
-from typing import Any, Final, TextIO, cast
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from typing import Any, Final, cast
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
-from quorumlog.log_events import log_event
+from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.wording import foreign
+from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
 from quorumlog.transport.tls_words import in_words
@@ -34,9 +36,11 @@ LINGER_S: Final = 1.0
 """How long somebody who is refused has to read why, in seconds."""
 LINGER_BYTES_MAX: Final = 64 * 1024
 """Bytes that it may still send meanwhile."""
+_WORDS_OF_HTTP_0_9: Final = 2
+LINE_BYTES_MAX: Final = 65_536
+"""Bytes of the first line of a request."""
+METHODS: Final = ("GET", "HEAD")
 _TLS_HANDSHAKE: Final = b"\x16"
-_GONE: Final = (ssl.SSLError, ConnectionError, TimeoutError)
-"""What writing an answer raises if nobody reads it any more."""
 IDENTITY: Final = "quorumlog.identity"
 """In the environment of a request: whose certificate was shown; None: nothing is encrypted."""
 REMOTE_PORT: Final = "quorumlog.remote_port"
@@ -66,6 +70,7 @@ class AdminServer(WSGIServer):
         self._open: dict[socket.socket, _Open] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._lines, self._lines_lock = ClientLines(logger, time.monotonic), threading.Lock()
         super().__init__(*arguments)
 
     def server_bind(self) -> None:
@@ -172,9 +177,18 @@ class AdminServer(WSGIServer):
             socket.socket.shutdown(place.socket, socket.SHUT_RDWR)  # below TLS
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log at DEBUG only: that a client disconnects early is no error of the node."""
+        """Have a line about what was raised: one a minute and host, with a traceback.
+
+        That a client disconnects early, or was cut off, is no error of the node.
+        """
         remote, error = ":".join(map(str, client_address[:2])), sys.exception()
-        log_event(logger, logging.DEBUG, "answering failed", exc_info=error, remote=remote)
+        if isinstance(error, OSError):
+            log_event(
+                logger, logging.DEBUG, "answering failed", remote=remote, reason=reason_of(error)
+            )
+        elif isinstance(error, Exception):
+            with self._lines_lock:  # each connection has a thread of its own
+                self._lines.fault("answering failed", "", remote, error)
 
 
 def _let_read(refused: ssl.SSLSocket) -> None:
@@ -193,25 +207,91 @@ def _let_read(refused: ssl.SSLSocket) -> None:
             left -= came
 
 
-class _ErrorStream(io.StringIO):
-    """Writes the traceback that `wsgiref` reports for an error as one log line.
+class _Answering(ServerHandler):
+    """Answers one request by the application. It tells nobody what runs here, nor which version.
 
-    That somebody has gone before the answer is no error of the node: strangers could fill the log.
+    `is_head`: only the headers are asked for. `failed` is told of what is raised meanwhile.
     """
 
-    def flush(self) -> None:
-        """See `io.IOBase`; it is the end of a traceback, and the error is being handled."""
-        if text := self.getvalue():
-            self.seek(0)
-            self.truncate()
-            level = logging.DEBUG if isinstance(sys.exception(), _GONE) else logging.WARNING
-            log_event(logger, level, "answering failed", traceback=text)
+    server_software = ""
+    headers_sent: bool
+    request_handler: WSGIRequestHandler
+
+    def __init__(
+        self,
+        stdin: Any,
+        stdout: Any,
+        environ: dict[str, Any],
+        *,
+        is_head: bool,
+        failed: Callable[[], None],
+    ) -> None:
+        errors = io.StringIO()  # what is raised is told of otherwise
+        super().__init__(stdin, stdout, errors, environ, multithread=True)
+        self._is_head, self._failed = is_head, failed
+
+    def write(self, data: bytes) -> None:
+        """See `BaseHandler`; the headers go before the first bytes."""
+        if not self._is_head:
+            super().write(data)
+        elif not self.headers_sent:
+            self.bytes_sent = len(data)
+            self.send_headers()
+
+    def log_exception(self, exc_info: Any) -> None:
+        """See `BaseHandler`."""
+        self._failed()
 
 
 class QuietHandler(WSGIRequestHandler):
     """Answers one request, with no line of its own on standard error."""
 
     timeout = REQUEST_SECONDS
+    default_request_version = "HTTP/1.0"
+    error_content_type = "text/plain"
+    error_message_format = "%(code)d %(message)s\n"
+
+    def handle(self) -> None:
+        """See `WSGIRequestHandler`. HTTP/0.9 is not answered, nor what changes something."""
+        self.raw_requestline = self.rfile.readline(LINE_BYTES_MAX + 1)
+        self.requestline, self.request_version, self.command = "", self.default_request_version, ""
+        if len(self.raw_requestline) > LINE_BYTES_MAX:
+            self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
+        elif len(self.raw_requestline.split()) == _WORDS_OF_HTTP_0_9:  # no headers would follow
+            self.send_error(HTTPStatus.BAD_REQUEST, "a request ends with HTTP/1.0 or HTTP/1.1")
+        elif not self.parse_request():
+            pass  # it has been answered
+        elif self.command not in METHODS:
+            self._refuse_method()
+        else:
+            self._answer()
+
+    def _answer(self) -> None:
+        server, environ = cast(AdminServer, self.server), self.get_environ()
+        environ["REQUEST_METHOD"] = METHODS[0]
+        answering = _Answering(
+            self.rfile,
+            self.wfile,
+            environ,
+            is_head=self.command != METHODS[0],
+            failed=lambda: server.handle_error(self.request, self.client_address),
+        )
+        answering.request_handler = self
+        answering.run(cast(Any, server.get_app()))
+
+    def _refuse_method(self) -> None:
+        allowed = ", ".join(METHODS)
+        body = f"the pages here are read: {allowed}\n".encode()
+        self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_header("Allow", allowed)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """See `BaseHTTPRequestHandler`: no version is told."""
+        return "quorumlog"
 
     def get_environ(self) -> dict[str, Any]:
         """See `WSGIRequestHandler`; besides, whose certificate was shown."""
@@ -220,10 +300,6 @@ class QuietHandler(WSGIRequestHandler):
         server = cast(AdminServer, self.server)
         environ[IDENTITY] = server.identity_of(self.connection)
         return environ
-
-    def get_stderr(self) -> TextIO:
-        """See `WSGIRequestHandler`: standard error is for log lines."""
-        return _ErrorStream()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)
         """See `BaseHTTPRequestHandler`."""
