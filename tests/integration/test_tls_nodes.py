@@ -21,7 +21,7 @@ from quorumlog.client.connection import ServerConnection
 from quorumlog.local.ports import free_ports
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.config import CLUSTER_GROUP, GroupConfig, NodeConfig
-from quorumlog.model.errors import NetworkError
+from quorumlog.model.errors import NetworkError, StorageError
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.service.served_node import ServedNode
 from quorumlog.transport.tls_contexts import client_context
@@ -234,6 +234,13 @@ async def test_a_cluster_changes_over_node_by_node_while_it_serves(pki, tmp_path
                     assert await reached(nodes, name, None) == name
                 assert await reached(nodes, name, outgoing(pki, "alice")) == name
             await until(lambda: all(is_encrypted for is_encrypted, _ in nodes.peers().values()))
+        other = Authority(tmp_path, "other", "another_cluster_of_22_")
+        other.node("n0")
+        await nodes.stop("n0")
+        with pytest.raises(StorageError, match=r"are of cluster .* is of cluster 'another_"):
+            await nodes.start("n0", tls=tls_of(other, "n0"))
+        await nodes.start("n0", tls=tls_of(pki, "n0"))
+        await nodes.leads()
 
 
 @on_the_nodes_loop

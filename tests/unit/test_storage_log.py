@@ -7,6 +7,7 @@ import pytest
 
 from quorumlog.model.block import INDEX_RECORD_DTYPE
 from quorumlog.model.codes import Magic
+from quorumlog.model.config import CLUSTER_ID_NAME
 from quorumlog.model.errors import (
     CorruptionError,
     IndexOutOfRangeError,
@@ -408,6 +409,21 @@ def test_one_directory_is_opened_by_one_process_only(tmp_path):
         NodeDirectory(files, str(tmp_path / "node"))
     first.close()
     NodeDirectory(files, str(tmp_path / "node")).close()
+
+
+def test_a_nodes_directory_is_of_the_first_cluster_that_it_was_used_for(tmp_path):
+    node = NodeDirectory(OsFileSystem(), str(tmp_path))
+    (tmp_path / f"{CLUSTER_ID_NAME}.new").write_text("a crash before it was renamed, and longer")
+    node.claim_for("A" * 22)
+    node.claim_for("A" * 22)
+    with pytest.raises(StorageError, match=f"'{'A' * 22}'.*'{'B' * 22}'.*remove {tmp_path}"):
+        node.claim_for("B" * 22)
+    (tmp_path / CLUSTER_ID_NAME).unlink()
+    node.claim_for("B" * 22)
+    (tmp_path / CLUSTER_ID_NAME).write_bytes(b"\xff" * 1_000)
+    with pytest.raises(StorageError, match="start the node with"):
+        node.claim_for("B" * 22)
+    node.close()
 
 
 def test_data_of_another_member_is_refused(tmp_path):

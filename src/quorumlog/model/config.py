@@ -51,6 +51,8 @@ JOURNAL_NAME = f"{OWN_PREFIX}journal"
 """Directory of a node's journal, in its own directory."""
 AUDIT_LOG_NAME = f"{OWN_PREFIX}audit.log"
 """The newest file of a node's audit log, in its own directory."""
+CLUSTER_ID_NAME = f"{OWN_PREFIX}cluster"
+"""The file that says of which cluster the data in a node's directory are."""
 
 
 def check_name(kind: str, name: str, *, dash: bool = True) -> None:

@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.machine.base import StateMachine
 from quorumlog.model.codes import Role
-from quorumlog.model.config import AUDIT_LOG_NAME, JOURNAL_NAME, GroupConfig
+from quorumlog.model.config import AUDIT_LOG_NAME, CLUSTER_ID_NAME, JOURNAL_NAME, GroupConfig
 from quorumlog.model.errors import ConfigError, NoSpaceError, StorageError, StoreLockedError
 from quorumlog.model.hooks import RoleChange, RoleListener
 from quorumlog.model.membership import addresses_of, peers_text
@@ -40,6 +41,7 @@ from quorumlog.storage.metadata.group_files import DELETED_NAME
 
 logger = logging.getLogger(__name__)
 
+_OWN_FILES: Final = (LOCK_NAME, DELETED_NAME, JOURNAL_NAME, CLUSTER_ID_NAME)
 _AUDIT_LOG: Final = re.compile(rf"{re.escape(AUDIT_LOG_NAME)}(\.[0-9]+)?")
 
 __all__ = ["Groups", "HostedReplicas", "close_replica", "reconfigure"]
@@ -143,12 +145,16 @@ class Groups(HostedReplicas):
         self.failed: dict[str, str] = {}
         self.being_opened: set[str] = set()
 
-    def lock(self) -> None:
+    def lock(self, cluster_id: str) -> None:
         """Lock the node's directory. Raises `StoreLockedError` when another process has it.
 
-        Raises `StorageError` if the journal is to be where no directory can be.
+        `cluster_id`: what the node's certificate says; empty: nothing. Raises `StorageError` if
+        what is there is another cluster's, or the journal is to be where no directory can be.
         """
         self._directory = NodeDirectory(self._files, self._config.store_base_dir)
+        if cluster_id:
+            with suppress(NoSpaceError):  # it is noted at the next start
+                self._directory.claim_for(cluster_id)
         if self._config.journal_directory:
             try:
                 self._files.make_directory(self._config.journal_directory)
@@ -210,7 +216,7 @@ class Groups(HostedReplicas):
 
     def _log_unknown_directories(self) -> None:
         base, configs = self._config.store_base_dir, self._catalog.configs
-        known = {LOCK_NAME, DELETED_NAME, JOURNAL_NAME, *configs, *self._catalog.unusable}
+        known = {*_OWN_FILES, *configs, *self._catalog.unusable}
         data = [path for group in configs.values() for path in group.data_directories]
         for name in self._files.names(base):
             path = f"{base}/{name}"

@@ -102,7 +102,8 @@ class Hosting:
         await asyncio.shield(self._opening[0])
 
     async def _open(self, planned: Callable[[DescriptorPlan], None]) -> None:
-        self.groups.lock()
+        tls = self._links.tls
+        self.groups.lock("" if tls is None else tls.current.own.cluster_id)
         found = await asyncio.to_thread(self._files.load, self._environment.wall_ms())
         await asyncio.to_thread(self.groups.settle)
         self.lifecycle.loaded(await asyncio.to_thread(self._files.finish, found))

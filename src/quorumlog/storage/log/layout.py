@@ -10,6 +10,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.model.block import INDEX_RECORD_SIZE
+from quorumlog.model.config import CLUSTER_ID_NAME
 from quorumlog.model.errors import (
     CorruptionError,
     StorageError,
@@ -38,6 +39,7 @@ INDEX = "index"
 LOCK_NAME = "quorumlog.lock"
 IDENTITY_NAME = "quorumlog.identity"
 IDENTITY_BYTES_MAX = 4_096
+CLUSTER_ID_BYTES_MAX = 256
 _KNOWN_FROM_NOWHERE_ELSE = (STATE_NAME, IDENTITY_NAME)
 _FOUND_AGAIN = (MEMBERSHIP_NAME, TABLES_NAME, DAMAGE_NAME)
 _SMALL_FILES = (
@@ -93,7 +95,30 @@ class NodeDirectory:
     def __init__(self, files: FileSystem, path: str) -> None:
         self.path = path
         files.make_directory(path)
+        self._files = files
         self._lock = files.lock(f"{path}/{LOCK_NAME}")
+
+    def claim_for(self, cluster_id: str) -> None:
+        """Check that the data are of a cluster; note that they are, if nothing says so yet.
+
+        Raises `StorageError` if they are another's, or that cannot be known or noted.
+        """
+        path = f"{self.path}/{CLUSTER_ID_NAME}"
+        if not self._files.exists(path):
+            _replace_file(self._files, self.path, path, f"{cluster_id}\n".encode())
+            return
+        file = self._files.open(path, writable=False)
+        try:
+            known = file.read_at(CLUSTER_ID_BYTES_MAX, 0).decode(errors="replace").strip()
+        finally:
+            file.close()
+        if known != cluster_id:
+            raise StorageError(
+                f"the data in {self.path} are of cluster {known!a}, and the node's certificate is "
+                f"of cluster {cluster_id!a}: start the node with a certificate of the former, or "
+                "with an empty storeBaseDir. If it is sure that all of these data are to be the "
+                f"latter's, as its authority was made anew, remove {path} on each node"
+            )
 
     def close(self) -> None:
         """Let other processes have it."""
@@ -348,11 +373,15 @@ def _restore_identity(files: FileSystem, directory: str, identity: Identity) -> 
 
 
 def _write_identity(files: FileSystem, directory: str, path: str, identity: Identity) -> None:
+    _replace_file(files, directory, path, msgspec.json.encode(identity))
+
+
+def _replace_file(files: FileSystem, directory: str, path: str, content: bytes) -> None:
     beside = f"{path}.new"
     file = files.open(beside, create=True)
     try:
         file.resize(0)
-        file.write_at([msgspec.json.encode(identity)], 0)
+        file.write_at([content], 0)
         file.sync()
     finally:
         file.close()
