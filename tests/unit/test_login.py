@@ -91,14 +91,14 @@ def test_connections_end_once_the_password_counts_no_more():
     changes.changes_users()
     logged_in("bob", "bob", "other")
     logged_in("ended", "alice", "secret").end()
-    world.logins.users_changed()
+    world.logins.users_changed(["alice", "bob", "eve"])
     assert ended == []
     world.clock.is_ready = False
     world.users.remove("alice")
-    world.logins.users_changed()
+    world.logins.users_changed(["alice", "bob", "eve"])
     assert ended == []  # it may be that this node does not know her yet
     world.clock.is_ready = True
-    world.logins.users_changed()
+    world.logins.users_changed(["alice", "bob", "eve"])
     assert ended == ["gone"]
     gone.end()
     world.clock.sleep(CHANGE_GRACE_S)  # for the answer to who has changed the own password
@@ -109,8 +109,10 @@ def test_connections_end_once_the_password_counts_no_more():
     after.changes_users()
     world.clock.sleep(CHANGE_S)
     world.users.add("alice", "newer", iterations=8_192)
-    world.logins.users_changed()
+    world.logins.users_changed(["alice", "bob", "eve"])
     assert ended == ["gone", "changes", "after"]
+    after.end()
+    assert world.logins._by_password.keys() == {"User:bob"}
 
 
 def test_who_logs_in_again_with_the_new_password_goes_on():
@@ -119,7 +121,7 @@ def test_who_logs_in_again_with_the_new_password_goes_on():
     scram_login(login, "alice", "secret")
     login.changes_users()
     world.users.add("alice", "newer")
-    world.logins.users_changed()
+    world.logins.users_changed(["alice", "bob", "eve"])
     scram_login(login, "alice", "newer")
     world.clock.sleep(CHANGE_GRACE_S)
     assert ended == []

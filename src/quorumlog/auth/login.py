@@ -1,7 +1,7 @@
 """Logins of a node, by either port: what is offered, who is in, and how refusals are answered."""
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -183,21 +183,26 @@ class Logins:
         self._decoys = decoys
         self._remembered = remembered
         self._tokens = tokens
-        self._by_password: dict[ConnectionLogin, None] = {}
-        """Those of open connections by which somebody is in with a password."""
+        self._by_password: dict[str, dict[ConnectionLogin, None]] = {}
+        """Those of open connections by which somebody is in with a password, by principal."""
 
     def note(self, login: "ConnectionLogin") -> None:
         """Somebody is in with a password: until that counts no more, or the connection ends."""
-        self._by_password[login] = None
+        self._by_password.setdefault(login.principal, {})[login] = None
 
     def forget(self, login: "ConnectionLogin") -> None:
         """The connection of a login has ended."""
-        self._by_password.pop(login, None)
+        of_user = self._by_password.get(login.principal, {})
+        of_user.pop(login, None)
+        if not of_user:
+            self._by_password.pop(login.principal, None)
 
-    def users_changed(self) -> None:
-        """End the connections of those who are gone, or have another password by now."""
-        for login in [one for one in self._by_password if one.is_revoked]:
-            login.revoke()
+    def users_changed(self, users: Iterable[str]) -> None:
+        """End the connections of those of some users who are gone, or have another password."""
+        for user in users:
+            for login in list(self._by_password.get(USER + user, ())):
+                if login.is_revoked:
+                    login.revoke()
 
     @property
     def are_required(self) -> bool:

@@ -210,9 +210,10 @@ class KafkaService:
         def changed() -> None:
             nonlocal seen
             users = self.view().security.users
-            if users != seen:  # quickly told: what has not changed is the same object
-                seen = users
-                logins.users_changed()
+            before, seen = seen, users
+            if users != before:  # quickly told: what has not changed is the same object
+                names = {*before, *users}
+                logins.users_changed(one for one in names if users.get(one) != before.get(one))
 
         return changed
 
