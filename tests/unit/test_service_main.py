@@ -72,3 +72,28 @@ def test_a_node_that_is_told_to_stop_during_its_start_does(
     assert node.returncode == status
     assert said in errors
     assert b"node started" not in errors
+
+
+LOOKS_AT_GARBAGE = """
+import gc, sys
+from quorumlog.model.config import load_config
+from quorumlog.service import main
+
+async def looks(config):
+    print(gc.get_freeze_count(), len(gc.get_objects()))
+    return 0
+
+main._serve = looks
+sys.exit(main.serve(load_config(sys.argv[1])))
+"""
+
+
+def test_the_garbage_collector_does_not_look_at_what_was_imported(tmp_path):
+    """A look at it holds up all groups, and comes when many connections are made at once."""
+    (config,) = configs(tmp_path, count=1).values()
+    file = tmp_path / "n0.toml"
+    file.write_bytes(dump_config(config))
+    command = [sys.executable, "-c", LOOKS_AT_GARBAGE, file]
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    frozen, looked_at = map(int, ended.stdout.split())
+    assert frozen > 10 * looked_at
