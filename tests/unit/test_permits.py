@@ -32,7 +32,7 @@ def test_a_right_that_is_taken_away_is_gone_at_once(rights):
 
 def test_who_logs_in_as_somebody_else_has_the_rights_of_that_one(rights):
     rights.give("User:alice", "read group g")
-    client = SimpleNamespace(principal="User:alice", remote_address="192.0.2.1:5")
+    client = SimpleNamespace(principal="User:alice", mechanism="", remote_address="192.0.2.1:5")
     permit = rights.authorizer.permit(client)
     assert permit.may(READ, GROUP, "g")
     client.principal = "User:bob"

@@ -390,9 +390,7 @@ class StreamConnection(_Spoken):
 
     @property
     def mechanism(self) -> str:
-        """How the other side proved who it is: `certificate`, or the mechanism of SASL by which it
-        has logged in; empty: it did not.
-        """
+        """How the other side proved who it is: `certificate`, or how it has logged in; or not."""
         if self.login_mechanism or self.principal == ANONYMOUS:
             return self.login_mechanism
         return BY_CERTIFICATE if self.principal == self.identity.principal else ""
