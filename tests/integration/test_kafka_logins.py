@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import struct
+import time
 
 import aiokafka
 import confluent_kafka
@@ -15,12 +16,16 @@ from kafka.net.sasl.oauth import AbstractTokenProvider as OtherTokenProvider
 from scramp import ScramClient
 
 from certificates import Authority
+from kafka_client import fetch_values
+from kafka_peer import sent
 from login_access import Issuer
 from login_cluster import SECONDS, login_node
 from quorumlog.auth.sasl import Reason
 from quorumlog.client.contexts import Access, Context
 from quorumlog.client.kafka_security import kafka_python_settings, librdkafka_settings
 from quorumlog.kafka.frames import LOGIN_FRAME_BYTES_MAX
+from quorumlog.kafka.requests import ApiKey
+from quorumlog.machine.cluster.commands import CreateTopics, NewTopic
 from quorumlog.machine.cluster.sinks import attempt_id
 from quorumlog.model.errors import LoginError
 from quorumlog.model.limits import Limits
@@ -445,9 +450,17 @@ def test_frames_before_a_login_are_short(plain):
 
 def test_the_connection_of_who_is_removed_ends_whatever_it_waits_for(plain):
     plain.add_user("gil", "other")
+    topic = NewTopic("t", bytes(15) + b"t", 1)
+    plain.run(plain.broker.execute(CreateTopics([topic]), SECONDS * 1_000))
+    assert plain.run(plain.broker.wait_open([topic.topic_id], SECONDS * 1_000))
     with Raw(plain) as raw, Raw(plain) as bob:
         log_in(raw, "gil")
         log_in(bob, "bob")
+        waiting = fetch_values(0, wait_ms=2**31 - 1, bytes_min=1_400)
+        raw.socket.sendall(sent(ApiKey.FETCH, 12, waiting))
+        queues = [one._queue for one in plain.served._kafka._listener.connections]
+        while all(one.is_empty for one in queues):
+            time.sleep(0.001)
         plain.add_user("gil", "another")
         assert raw.answer() is None
         assert len(bob.ask(METADATA, 4, ALL_TOPICS)) > 20
