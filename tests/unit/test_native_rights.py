@@ -16,6 +16,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages import (
     base,
     client,
+    groups,
     machine,
     security,
     transactions,

@@ -19,7 +19,6 @@ from quorumlog.auth.acls import CLUSTER, Operation
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.login import (
     BUSY_TEXT,
-    REFUSED_TEXT,
     Answer,
     ConnectionLogin,
     LoggedIn,
@@ -30,7 +29,9 @@ from quorumlog.auth.login import (
 )
 from quorumlog.auth.permits import Authorizer, Right, host_of, refusal_text
 from quorumlog.auth.principals import USER
+from quorumlog.model.audit_events import BY_CERTIFICATE
 from quorumlog.model.config import NodeConfig, is_loopback, parse_address
+from quorumlog.model.messages.login import REFUSED_TEXT
 from quorumlog.model.security_config import OAUTHBEARER, PLAIN
 
 NO_CERTIFICATE: Final = "show a client certificate of this cluster"
@@ -119,6 +120,11 @@ class _Client(NamedTuple):
     principal: str
     login_mechanism: str
     remote_address: str
+
+    @property
+    def mechanism(self) -> str:
+        """See `auth.permits.Client`."""
+        return self.login_mechanism or BY_CERTIFICATE
 
 
 class AdminMembers:
