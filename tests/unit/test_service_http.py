@@ -6,7 +6,6 @@ import logging
 import socket
 import ssl
 import threading
-import traceback
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.service import admin_server
-from quorumlog.service.admin_server import CONNECTIONS_MAX, QuietHandler
+from quorumlog.service.admin_server import CONNECTIONS_MAX
 from quorumlog.service.http import AdminPort
 
 PATIENCE_S = 60.0
@@ -254,24 +253,3 @@ def test_what_a_stranger_asks_for_is_text_in_the_log(opened, caplog):
     ]
     assert said
     assert all(text.isprintable() and len(text) <= 200 for text in said)
-
-
-@pytest.mark.parametrize(
-    ("error", "level"),
-    [
-        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), "DEBUG"),
-        (TimeoutError("timed out"), "DEBUG"),
-        (BrokenPipeError(), "DEBUG"),
-        (ValueError("a page"), "WARNING"),
-    ],
-)
-def test_who_has_gone_before_the_answer_writes_no_line_into_the_log(caplog, error, level):
-    caplog.set_level("DEBUG")
-    stream = QuietHandler.get_stderr(None)
-    try:
-        raise error
-    except Exception:
-        traceback.print_exc(file=stream)
-        stream.flush()
-    (line,) = caplog.records
-    assert line.levelname == level

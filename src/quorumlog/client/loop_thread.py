@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import uvloop
@@ -76,29 +75,28 @@ class LoopThread:
             self._process.check()
             raise QuorumlogError("the interpreter is ending; nothing can be waited for any more")
         tasks: list[asyncio.Task[T]] = []
-        ended: Future[None] = Future()
+        ended = threading.Event()
 
         def start() -> None:
             tasks.append(self._loop.create_task(work))
-            tasks[0].add_done_callback(lambda _: ended.set_result(None))
+            tasks[0].add_done_callback(lambda _: ended.set())
 
         def cancel() -> None:
             if tasks:
                 tasks[0].cancel()
             else:  # interrupted before it was started
                 work.close()
-                ended.set_result(None)
+                ended.set()
 
         try:
             if not self._call_soon(start):
                 work.close()
-                ended.set_result(None)
-            while not ended.done():
-                with suppress(TimeoutError):
-                    ended.result(SIGNAL_SECONDS)
+                ended.set()
+            while not ended.wait(SIGNAL_SECONDS):
+                pass
         except BaseException:
             if self._call_soon(cancel):  # else `stop` cancels it
-                ended.result(CANCEL_SECONDS)
+                ended.wait(CANCEL_SECONDS)
             raise
         if not tasks or (self._is_stopping and tasks[0].cancelled()):
             raise QuorumlogError(closed_text(self._owner))
