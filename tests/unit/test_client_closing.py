@@ -2,8 +2,8 @@
 
 import asyncio
 import inspect
+import signal
 import threading
-from concurrent.futures import Future
 
 import pytest
 
@@ -12,7 +12,6 @@ from quorumlog.client import (
     Producer,
     SyncClient,
     connection_pool,
-    loop_thread,
     silence_watch,
 )
 from quorumlog.client import metadata as clusters
@@ -306,29 +305,19 @@ def test_what_comes_too_late_is_refused_and_leaves_nothing(start):
     thread.stop()
 
 
-def test_an_interrupted_call_ends_before_the_interruption_is_seen(monkeypatch):
+def test_an_interrupted_call_ends_before_the_interruption_is_seen():
     thread = LoopThread()
-    started = threading.Event()
     ended = []
 
-    class Interrupted(Future):
-        def result(self, timeout=None):
-            if timeout is None:
-                assert started.wait(SOON_S)
-                raise KeyboardInterrupt
-            return super().result(timeout)
-
-    async def endless():
-        started.set()
+    async def endless(caller):
+        signal.pthread_kill(caller, signal.SIGINT)
         try:
             await asyncio.Event().wait()
         finally:
             ended.append(True)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(loop_thread, "Future", Interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            thread.wait(endless())
+    with pytest.raises(KeyboardInterrupt):
+        thread.wait(endless(threading.get_ident()))
     assert ended == [True]
     thread.stop()
 
