@@ -254,7 +254,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path, monkey
     (config,) = configs(tmp_path, count=1).values()
     begun, go_on = threading.Event(), threading.Event()
 
-    def start(self, node, kafka, view):
+    def start(self, *whose):
         begun.set()
         go_on.wait(30)
 
