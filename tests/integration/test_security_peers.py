@@ -4,6 +4,7 @@ Each line of `docs/security.md#what-both-sides-say` is here. kafkajs is in tests
 """
 
 import asyncio
+import logging
 import os
 import re
 import shutil
@@ -155,6 +156,7 @@ def showing(node, pki, which):
 @pytest.fixture
 def lines(caplog, monkeypatch):
     """What nodes write into their logs and audit logs, and what libraries of clients log."""
+    caplog.set_level(logging.WARNING, "kafka")  # our command line lets it log nothing
     return Lines(caplog, monkeypatch)
 
 

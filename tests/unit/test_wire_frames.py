@@ -204,6 +204,14 @@ MESSAGES = [
         group="__cluster", changes=[security.QuotaAlteration([("user", "a")], "request_percentage")]
     ),
     security.AlteredResponse(outcomes=[(200, "")]),
+    security.CheckSecurityRequest(group="__cluster"),
+    security.CheckSecurityResponse(
+        node_id="n0",
+        findings=[("plain", "it listens without TLS")],
+        clients=[security.ClientFields("User:a", "192.0.2.7", "kafka", "app", True, 3)],
+        left_out=1,
+    ),
+    client.Throttled(ms=1_000),
     cluster.Leading(local_id="n0", remote_id="n1", groups=[cluster.LedGroup("pg-0", 3, ["n0"])]),
     cluster.ClusterCommand(local_id="n0", remote_id="n1", number=4, timeout_ms=1_000),
     cluster.ClusterAnswer(

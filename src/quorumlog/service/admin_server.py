@@ -150,10 +150,16 @@ class AdminServer(WSGIServer):
         return secured
 
     def identity_of(self, connection: socket.socket) -> Identity | None:
-        """Return who has shown a certificate; None: nothing is encrypted."""
+        """Return who has shown a certificate; None: nothing is encrypted.
+
+        Raises `OSError` if the connection has ended meanwhile.
+        """
         if self.tls is None or not isinstance(connection, ssl.SSLSocket):
             return None
-        return self.tls.current.admin.identify_object(cast(ssl.SSLObject, connection))
+        try:
+            return self.tls.current.admin.identify_object(cast(ssl.SSLObject, connection))
+        except ValueError as error:  # what the socket says once it has ended
+            raise ConnectionAbortedError("it was cut off") from error
 
     def server_close(self) -> None:
         """End all connections, once no more are accepted; return when their threads have ended."""
