@@ -446,7 +446,7 @@ class Native:
         self.reason = reason
 
 
-def test_a_changed_password_ends_connections_of_both_ports_with_the_next_request(monkeypatch):
+def test_no_request_is_served_after_the_password_was_changed(monkeypatch):
     world, native = World(), Native()
     login = world.login()
     scram_login(login, "alice", "secret")
