@@ -19,14 +19,14 @@ class Node:
     """A node whose users change, and that notes up to where it was asked to forget."""
 
     def __init__(self):
-        self.now_ms = self.gone = 0
+        self.now_ms = self.verifiers_removed = 0
         self.index = 10
         self.asked = []
         self.is_done = True
         self.is_there = True
         self.former = FormerVerifiers(
             lambda: self.now_ms,
-            lambda: self.gone,
+            lambda: self.verifiers_removed,
             lambda: self.index,
             lambda: self if self.is_there else None,
         )
@@ -44,10 +44,10 @@ def test_a_verifier_that_was_taken_away_is_forgotten_at_once_and_others_a_minute
     node = Node()
     node.pass_ms(FORGET_MS)
     assert node.asked == [], "there is nothing to be forgotten"
-    node.gone = 1
+    node.verifiers_removed = 1
     node.pass_ms(0)
     assert node.asked == [10]
-    node.gone, node.index = 5, 20
+    node.verifiers_removed, node.index = 5, 20
     node.pass_ms(FORGET_MS - 1)
     assert node.asked == [10], "users may change their passwords as often as they like"
     node.pass_ms(1)
@@ -57,7 +57,7 @@ def test_a_verifier_that_was_taken_away_is_forgotten_at_once_and_others_a_minute
 
 def test_what_cannot_be_removed_yet_is_tried_again_soon_and_then_once_a_minute():
     node = Node()
-    node.gone, node.is_done = 1, False
+    node.verifiers_removed, node.is_done = 1, False
     for _ in range(TRIES + 5):
         node.pass_ms(TRY_MS)
     assert node.asked == [10] * TRIES
@@ -69,7 +69,7 @@ def test_what_cannot_be_removed_yet_is_tried_again_soon_and_then_once_a_minute()
 
 def test_a_replica_that_is_not_there_is_waited_for():
     node = Node()
-    node.gone, node.is_there = 1, False
+    node.verifiers_removed, node.is_there = 1, False
     node.pass_ms(0)
     node.is_there = True
     node.pass_ms(0)

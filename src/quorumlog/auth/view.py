@@ -24,7 +24,8 @@ class SecurityView:
         acls: the ACLs of each principal, in the order in which they were added.
         rules: the same, compiled.
         quotas: the quotas of each entity, by their keys.
-        gone: how many changes took a verifier away since the snapshot that the node began with.
+        verifiers_removed: how many changes took a verifier away since the snapshot that the node
+            began with.
         decoys: what users who do not exist are like to whoever logs in.
     """
 
@@ -33,7 +34,7 @@ class SecurityView:
     acls: Mapping[str, Mapping[Acl, None]] = field(default_factory=dict)
     rules: Mapping[str, PrincipalRules] = field(default_factory=dict)
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
-    gone: int = field(default=0, compare=False)
+    verifiers_removed: int = field(default=0, compare=False)
     decoys: LikeUsers = field(default=LikeUsers(), repr=False)
 
     @property

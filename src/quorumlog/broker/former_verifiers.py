@@ -26,20 +26,20 @@ class Forgetting(Protocol):
 class FormerVerifiers:
     """Has a node forget them. `now_ms` reads a clock that never goes back.
 
-    `gone` returns how many changes have taken a verifier away, as far as is known here,
-    `applied_index` up to where that is. `former_state` returns the part of the replica of
+    `verifiers_removed` returns how many changes have taken a verifier away, as far as is known
+    here, `applied_index` up to where that is. `former_state` returns the part of the replica of
     `__cluster` that removes it; None: there is no replica now.
     """
 
     def __init__(
         self,
         now_ms: Callable[[], int],
-        gone: Callable[[], int],
+        verifiers_removed: Callable[[], int],
         applied_index: Callable[[], int],
         former_state: Callable[[], Forgetting | None],
     ) -> None:
         self._now_ms = now_ms
-        self._gone = gone
+        self._verifiers_removed = verifiers_removed
         self._applied_index = applied_index
         self._former_state = former_state
         self._seen = 0
@@ -50,9 +50,10 @@ class FormerVerifiers:
 
     def tick(self) -> None:
         """Forget what is due."""
-        now_ms, gone = self._now_ms(), self._gone()
-        if gone != self._seen and now_ms >= self._begin_ms:  # less, too: the machine was made anew
-            self._seen, self._until, self._tries = gone, self._applied_index(), 0
+        now_ms, removed = self._now_ms(), self._verifiers_removed()
+        # fewer, too: the machine was made anew
+        if removed != self._seen and now_ms >= self._begin_ms:
+            self._seen, self._until, self._tries = removed, self._applied_index(), 0
             self._begin_ms, self._try_ms = now_ms + FORGET_MS, now_ms
         if self._until is None or now_ms < self._try_ms:
             return

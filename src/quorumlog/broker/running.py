@@ -111,7 +111,10 @@ class Running:
         self._chores = (
             RetentionRules(node.replicas, self.view, self.barrier, now_ms),
             FormerVerifiers(
-                now_ms, lambda: self.view().security.gone, self.applied_index, self._former_state
+                now_ms,
+                lambda: self.view().security.verifiers_removed,
+                self.applied_index,
+                self._former_state,
             ),
         )
         self.registration = Registration(

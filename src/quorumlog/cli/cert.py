@@ -163,7 +163,10 @@ def _copy_authority(authority: "AuthorityDirectory", target: Path) -> None:
     copy = target / "ca.pem"
     if not copy.exists():
         write_new(copy, read(authority.pair.certificate), CERTIFICATE_MODE)
-        print_line(f"copied {copy}, the authority, whom whoever uses the certificate trusts")
+        print_line(
+            f"copied {copy}: the authority's certificate, which whoever uses this certificate has "
+            "to trust"
+        )
 
 
 def _print_made(made: "Made", directory: Path) -> None:

@@ -78,7 +78,8 @@ def set_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help=f"Quotas: {', '.join(KEYS)}. Rates are for each second and node, in bytes.",
+            help=f"Quotas: {', '.join(KEYS)}. Rates are for each second and node: byte rates in "
+            "bytes, request_rate in requests, connection_creation_rate in connections.",
         ),
     ],
     user: User = None,
@@ -91,7 +92,8 @@ def set_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 ) -> None:
     """Set quotas; others of the same user, client id or address stay.
 
-    Each node lets a client have this much, and delays what is more: nothing is lost. Kafka's
+    Each node counts by itself. Requests above a rate are delayed, and nothing is lost;
+    connections above connections or connection_creation_rate are closed. Kafka's
     request_percentage and controller_mutation_rate are kept and shown only.
     """
     entity = _entity(user, client_id, address)

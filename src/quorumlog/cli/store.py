@@ -97,7 +97,7 @@ def dump_command(
 ) -> None:
     """Print the entries of a store as they lie on disk, committed or not.
 
-    By what passwords are checked is shown as ***.
+    Verifiers of passwords are shown as ***.
     """
     found = scan_store(
         OsFileSystem(), group_directory(directory, anywhere=bool(data)), _paths(data)

@@ -58,7 +58,7 @@ class Node:
         config: the configuration, or the path of a TOML file with it. `logLevel` has no effect:
             the program decides what becomes of the records of the logger `quorumlog`.
         security: who the program is to the nodes that `create_group` and `delete_group` ask, also
-            to this one, where they speak TLS. A node's own certificate is none of a client.
+            to this one, where they speak TLS. A node's own certificate is refused from clients.
 
     Raises:
         ConfigError: the configuration cannot be read, or is impossible.

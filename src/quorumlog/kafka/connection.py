@@ -72,10 +72,10 @@ class KafkaConnection(StreamConnection):
 
     def _begun(self) -> None:
         """See `StreamConnection`: the client speaks first."""
-        if self._comes_too_often():
+        if self._ended_by_quota_of_address():
             return
         if self._logins is None:
-            self._has_too_many()
+            self._ended_by_quota_of_user()
             return
         login = ConnectionLogin(
             self._logins, self.origin, self.principal, lambda: self.abort(REVOKED)
@@ -85,10 +85,10 @@ class KafkaConnection(StreamConnection):
             self._decoder.await_login()
             self._expect_login(lambda: login.is_decided)
         else:
-            self._has_too_many()
+            self._ended_by_quota_of_user()
 
-    def _comes_too_often(self) -> bool:
-        """End the connection if its address has too many, or makes them too fast."""
+    def _ended_by_quota_of_address(self) -> bool:
+        """End it, and return True, if its address has too many, or makes them too fast."""
         shared = self._shared
         if shared is None:
             return False
@@ -98,8 +98,8 @@ class KafkaConnection(StreamConnection):
             self.refused(reason)
         return bool(reason)
 
-    def _has_too_many(self) -> bool:
-        """End the connection if its user has too many."""
+    def _ended_by_quota_of_user(self) -> bool:
+        """End it, and return True, if its user has too many."""
         shared = self._shared
         if shared is None:
             return False
@@ -111,7 +111,7 @@ class KafkaConnection(StreamConnection):
     def _admit(self, principal: str, mechanism: str) -> None:
         """The client has logged in."""
         self.principal, self.login_mechanism = principal, mechanism
-        if self._has_too_many():
+        if self._ended_by_quota_of_user():
             return
         self._decoder.end_login()
         self._watch_idle()

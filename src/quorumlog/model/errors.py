@@ -488,10 +488,10 @@ class NetworkError(RequestError):
 
 
 class HandshakeError(NetworkError):
-    """No connection to a node comes about, as TLS does not; nothing was done.
+    """The TLS handshake with a node failed, and would fail again; nothing was done.
 
     One side does not accept the other's certificate, or only one of them speaks TLS. The text says
-    which and why. Trying again will not help.
+    which and why.
     """
 
     outcome = Outcome.DID_NOT_HAPPEN

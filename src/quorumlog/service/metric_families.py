@@ -280,7 +280,9 @@ FAMILIES: Final = (
         ("quota",),
         {
             "throttled_waits": "Times a connection was told to wait, by the key of the quota.",
-            "throttled_seconds": "How long connections were told to wait, by the same.",
+            "throttled_seconds": (
+                "Seconds that connections were told to wait, by the key of the quota."
+            ),
         },
     ),
     *_counters(

@@ -49,7 +49,8 @@ class TargetAssignment:
         self._topics_version: int | None = None
         """None: members or subscriptions have changed since."""
         self._visible_version: int | None = None
-        """None: a member may see others of the topics since."""
+        """The version of `VisibleTopics` that the topics were looked up with; None: they are to be
+        looked up again."""
         self._next_ms = 0
 
     def of(self, member_id: str) -> Partitions:
@@ -66,7 +67,7 @@ class TargetAssignment:
         self._topics_version = None
 
     def viewer_changed(self) -> None:
-        """A member may see others of the topics: look which before the next."""
+        """A member may see other topics than before: look them up before the next target."""
         self._visible_version = None
 
     def look_at_topics(self) -> bool:

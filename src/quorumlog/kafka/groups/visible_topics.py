@@ -41,7 +41,7 @@ class VisibleTopics:
 
     @property
     def version(self) -> int:
-        """Another one whenever members may see others than before."""
+        """Changes whenever members may see other topics than before."""
         authorizer = self._authorizer
         return -1 if authorizer is None or not authorizer.is_ready else authorizer.view().version
 

@@ -58,7 +58,8 @@ class SavedSecurity(msgspec.Struct, frozen=True, array_like=True):
 class Security:
     """All of it. What a user, a principal or an entity has is replaced, never changed.
 
-    `gone`: how many changes took a verifier away that was there before. It is not saved.
+    `verifiers_removed`: how many changes took a verifier away that was there before. It is not
+    saved.
 
     `rules` are compiled when a view is asked for, of the principals that have changed since.
     """
@@ -69,7 +70,7 @@ class Security:
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     acl_count: int = 0
     decoy_secret: bytes = b""
-    gone: int = 0
+    verifiers_removed: int = 0
     _parameters: dict[str, Parameters] | None = None
     _rules: dict[str, PrincipalRules] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
@@ -104,7 +105,7 @@ class Security:
                 after.pop(mechanism, None)
         if after and before is None and len(self.users) >= USERS_MAX:
             return ResponseCode.CLUSTER_FULL, f"a cluster has at most {USERS_MAX} users"
-        self.gone += any(after.get(how) != one for how, one in (before or {}).items())
+        self.verifiers_removed += any(after.get(how) != one for how, one in (before or {}).items())
         if after:
             self.users[name] = after
         else:
@@ -209,7 +210,7 @@ class Security:
                 dict(self.acls),
                 dict(self._rules),
                 dict(self.quotas),
-                self.gone,
+                self.verifiers_removed,
                 LikeUsers(self.decoy_secret, self._parameters),
             )
         return self._view

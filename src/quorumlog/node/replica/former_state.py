@@ -1,4 +1,4 @@
-"""Removing what a machine has had before, when it must not be kept: passwords, say."""
+"""Removing earlier states of a machine from disk, when they must not be kept, such as verifiers."""
 
 from quorumlog.node.replica.context import ReplicaContext
 from quorumlog.node.replica.machine_state import MachineState
