@@ -191,3 +191,13 @@ TABLE = [
 ]  # fmt: skip
 """Key, version, request, and who may have it besides super users. Produce comes last, by hand."""
 LOGINS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+
+
+def errors_in(answer):
+    """Return all error codes in an answer, at whatever depth."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            yield from [value] if name.endswith("error_code") else errors_in(value)
+    elif isinstance(answer, list):
+        for one in answer:
+            yield from errors_in(one)

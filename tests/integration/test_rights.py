@@ -15,7 +15,7 @@ import quorumlog.errors as qe
 from kafka_client import Client as KafkaClient
 from kafka_client import fetch_values, produce_request, until
 from kafka_peer import sent
-from kafka_rights_table import LOGINS, ROLES, TABLE, WRITES
+from kafka_rights_table import LOGINS, ROLES, TABLE, WRITES, errors_in
 from login_cluster import SECONDS, login_node
 from quorumlog import Client
 from quorumlog.client.consumer import Consumer
@@ -93,19 +93,6 @@ async def kafka_client(node, principal):
 
 def principal_of(role):
     return "User:ANONYMOUS" if role == "anonymous" else f"User:{role}"
-
-
-def errors_in(answer):
-    """Return all error codes in an answer, at whatever depth."""
-    if isinstance(answer, dict):
-        for name, value in answer.items():
-            if name.endswith("error_code"):
-                yield value
-            else:
-                yield from errors_in(value)
-    elif isinstance(answer, list):
-        for one in answer:
-            yield from errors_in(one)
 
 
 def is_allowed(answer):

@@ -13,7 +13,7 @@ import pytest
 from certificates import Authority
 from kafka_client import produce_request
 from kafka_peer import answered, sent
-from kafka_rights_table import LOGINS
+from kafka_rights_table import LOGINS, errors_in
 from kafka_rights_table import TABLE as KAFKA_REQUESTS
 from login_cluster import login_node
 from native_rights_table import ID
@@ -218,16 +218,6 @@ MESSAGES = [
 ]
 """All requests of clients, and a message of each other kind."""
 OTHERS = [one for one, _ in MESSAGES[len(NATIVE_REQUESTS) :]]
-
-
-def errors_in(answer):
-    """Return all error codes in an answer, at whatever depth."""
-    if isinstance(answer, dict):
-        for name, value in answer.items():
-            yield from [value] if name.endswith("error_code") else errors_in(value)
-    elif isinstance(answer, list):
-        for one in answer:
-            yield from errors_in(one)
 
 
 # -- without TLS ----------------------------------------------------------------------------------

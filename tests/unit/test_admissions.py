@@ -14,6 +14,7 @@ from quorumlog.auth.admissions import (
 from quorumlog.auth.quotas import checked_entity
 from quorumlog.auth.throttles import Throttles
 from quorumlog.transport import strangers
+from quorumlog.transport.member_hosts import MemberHosts
 from quorumlog.transport.strangers import GRACE_S, Strangers
 
 # -- quotas -------------------------------------------------------------------------------------
@@ -104,7 +105,10 @@ class Connection:
 class World:
     def __init__(self, of_host_max=3, most=5, connections_max=48):
         self.now = 0.0
-        self.strangers = Strangers(of_host_max, most, connections_max, lambda: self.now)
+        self.members = MemberHosts()
+        self.strangers = Strangers(
+            of_host_max, most, connections_max, lambda: self.now, self.members
+        )
 
     def come(self, address="10.0.0.1"):
         """Return the connection if it may be set up at once, its turn if it waits, or False."""
@@ -183,7 +187,7 @@ async def test_one_that_gave_up_waiting_leaves_its_turn_to_the_next(world):
 
 
 async def test_members_have_no_bound(world):
-    world.strangers.note_member("10.0.0.1")
+    world.members.note("10.0.0.1")
     assert all(isinstance(world.come(), Connection) for _ in range(10))
 
 

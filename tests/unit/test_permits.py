@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.auth.acls import RESOURCE_NAME_MAX, Operation, ResourceType
-from quorumlog.auth.permits import KNOWN_MAX, Right, host_of, refusal_text
+from quorumlog.auth.hosts import without_port
+from quorumlog.auth.permits import KNOWN_MAX, Right, refusal_text
 from rights import RightsOfTest, acl
 
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
@@ -44,7 +45,7 @@ def test_an_acl_for_an_address_is_for_that_address(rights):
     rights.give("User:bob", "read group other")
     assert rights.permit("User:alice", "192.0.2.9:1").may(READ, GROUP, "g")
     assert not rights.permit("User:alice", "198.51.100.9:1").may(READ, GROUP, "g")
-    assert host_of("[2001:db8::1]:80") == host_of("2001:db8::1:80") == "2001:db8::1"
+    assert without_port("[2001:db8::1]:80") == without_port("2001:db8::1:80") == "2001:db8::1"
 
 
 def test_what_is_remembered_is_bounded_and_stays_right(rights):

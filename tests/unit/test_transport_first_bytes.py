@@ -308,7 +308,7 @@ async def test_handshakes_of_many_at_once_leave_the_loop_time_for_others(pki):
         now[0] += 0.6 * TURN_S
         return now[0]
 
-    tls.handshakes = HandshakeTurns(passing, lambda: 0.0)
+    tls.handshakes = HandshakeTurns(passing, lambda: 0.0, tls.members)
     port = TlsPort(tls, lambda: tls.current.native)
     clients, servers = [], []
     for _ in range(10):

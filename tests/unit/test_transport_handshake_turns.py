@@ -5,12 +5,8 @@ import asyncio
 import pytest
 
 from quorumlog.auth.hosts import host_of
-from quorumlog.transport.handshake_turns import (
-    MEMBER_HOSTS_MAX,
-    PAUSE_S,
-    TURN_S,
-    HandshakeTurns,
-)
+from quorumlog.transport.handshake_turns import PAUSE_S, TURN_S, HandshakeTurns
+from quorumlog.transport.member_hosts import MEMBER_HOSTS_MAX, MemberHosts
 
 
 class World:
@@ -22,7 +18,8 @@ class World:
         self.is_pausing = False
         self.busy = 0.0
         """What share of the time the loop's thread computes for others."""
-        self.turns = HandshakeTurns(lambda: self.now, self.used)
+        self.members = MemberHosts()
+        self.turns = HandshakeTurns(lambda: self.now, self.used, self.members)
 
     def used(self):
         """It is asked for at the beginning and at the end of a pause."""
@@ -81,14 +78,14 @@ async def test_hosts_take_turns_and_members_come_first():
     for number in range(3):  # one network is one host
         world.wait(f"2001:db8::{number}", f"b{number}")
     world.wait("192.0.2.9", "member")
-    world.turns.note_member("192.0.2.9")
+    world.members.note("192.0.2.9")
     assert await world.finish() == ["member", "a0", "b0", "a1", "b1", "a2", "b2"]
 
 
 async def test_the_hosts_of_members_are_bounded():
     world = World()
     for number in range(MEMBER_HOSTS_MAX + 1):
-        world.turns.note_member(f"10.0.{number // 256}.{number % 256}")
+        world.members.note(f"10.0.{number // 256}.{number % 256}")
     for address in ("192.0.2.1", "10.0.0.0", "10.0.0.1"):
         world.wait(address, address)
     assert await world.finish() == ["10.0.0.1", "192.0.2.1", "10.0.0.0"]

@@ -7,6 +7,11 @@ _PREFIX_V6: Final = 64
 """Bits of the network that one host of IPv6 has to itself: it can use each address of it."""
 
 
+def without_port(address: str) -> str:
+    """Return the host in `host:port`, without the brackets of IPv6."""
+    return address.rpartition(":")[0].strip("[]")
+
+
 def host_of(address: str) -> str:
     """Return an address (without a port) as one text; of IPv6, the network that it is in."""
     try:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.failure_delays import FailureDelays
+from quorumlog.auth.hosts import without_port
 from quorumlog.auth.oauthbearer import OauthbearerExchange, TokenRules
 from quorumlog.auth.plain import PlainExchange
 from quorumlog.auth.principals import USER, principal_of
@@ -41,6 +42,9 @@ CHANGE_S: Final = 10.0
 """How long the answer to a client that changes users is waited for, in seconds."""
 CHANGE_GRACE_S: Final = 1.0
 """Such a client whose own password has changed has this time for the answer, in seconds."""
+REVOKED_TEXT: Final = (
+    "the password that this client has logged in with was changed, or the user removed"
+)
 BUSY_TEXT: Final = "too many logins at once, or this node has just started; try again"
 _BY_CERTIFICATE: Final = "a super user comes by a certificate"
 _OF_USER: Final = (Reason.UNKNOWN_USER, Reason.PASSWORD)
@@ -62,7 +66,7 @@ class Origin(NamedTuple):
 
 def origin_of(address: str, *, is_encrypted: bool) -> Origin:
     """Return where a login comes from. `address`: host and port of the client."""
-    host = address.rpartition(":")[0]
+    host = without_port(address)
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -17,6 +17,7 @@ from quorumlog.auth.acls import (
     word_of,
 )
 from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.auth.hosts import without_port
 from quorumlog.auth.judge import judge
 from quorumlog.auth.principals import ANY_USER, USER
 from quorumlog.auth.rules import allows
@@ -180,7 +181,7 @@ class Permit:
                 client.principal,
                 operation,
                 Resource(kind, name),
-                host_of(client.remote_address),
+                without_port(client.remote_address),
                 self._authorizer.super_users,
             )
             if len(name) <= RESOURCE_NAME_MAX:  # longer ones are no resource's; clients send any
@@ -263,11 +264,6 @@ def _name_meant(acl: Acl) -> str:
     """
     is_any = acl.pattern is PatternType.LITERAL and acl.name == "*"
     return "" if is_any else acl.name
-
-
-def host_of(address: str) -> str:
-    """Return the host in `host:port`, without the brackets of IPv6."""
-    return address.rpartition(":")[0].strip("[]")
 
 
 def who(principal: str) -> str:

@@ -19,6 +19,7 @@ from quorumlog.client.contexts import (
     contexts_of,
     contexts_path,
     read_contexts,
+    renamed,
 )
 from quorumlog.client.outgoing_tls import outgoing_tls
 from quorumlog.model.config import parse_address
@@ -26,6 +27,8 @@ from quorumlog.model.errors import ConfigError
 
 _DEFAULT_LINE: Final = re.compile(r"^default\s*=.*$", re.MULTILINE)
 _TABLE: Final = re.compile(r"^\s*\[", re.MULTILINE)
+_OPTIONS: Final = {"clusterId": "--cluster-id", "verifyName": "--verify-name"}
+"""The options by which keys of a context are given."""
 _UNASKED: Final = "-"
 """In the place of a password that would be asked for."""
 
@@ -132,7 +135,7 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     try:
         _check(context)
     except ConfigError as error:
-        raise CommandError(_as_options(str(error))) from None
+        raise CommandError(renamed(str(error), _OPTIONS)) from None
     found = read_contexts(contexts_path())
     if name in found.by_name:
         raise CommandError(f"there is a context {name} already, in {found.path}; change it there")
@@ -203,13 +206,6 @@ def _is_of(header: str, name: str) -> bool:
         return bool(msgspec.toml.decode(header) == {"contexts": {name: {}}})
     except msgspec.DecodeError:
         return False
-
-
-def _as_options(text: str) -> str:
-    """Return a text about keys of a context with the options that were typed."""
-    for key, option in (("clusterId", "--cluster-id"), ("verifyName", "--verify-name")):
-        text = re.sub(rf"\b{key}\b", option, text)
-    return text
 
 
 def _check(context: Context) -> None:

@@ -41,6 +41,7 @@ _SET: Final = "DYNAMIC_TOPIC_CONFIG"
 """The source of a config that was set for its topic."""
 _NOT_LED: Final = "done, but not all partitions have a leader yet"
 """How a broker begins to say why it does not wait any longer, with the code below."""
+# numbers of `kafka.errors.ErrorCode`, which a command that is to start soon does not import
 _NONE: Final = 0
 _EXISTS: Final = 36
 _UNKNOWN: Final = 3

@@ -40,6 +40,9 @@ NO_PLACE: Final = {
 }
 """Keys that somebody may try, and what to do instead."""
 
+_KEYS: Final = {"cluster_id": "clusterId", "verify_name": "verifyName"}
+"""What a file of contexts calls attributes of `Security`."""
+
 Ask: TypeAlias = Callable[[str], str]
 """Asks the person at the terminal for a secret: question → answer."""
 
@@ -116,7 +119,7 @@ class Context(
         try:
             return self._checked(password, token)
         except ConfigError as error:  # its words are those of the file
-            raise ConfigError(_as_keys(str(error))) from None
+            raise ConfigError(renamed(str(error), _KEYS)) from None
 
     def _checked(self, password: Secret | None, token: SecretFile | None) -> Security:
         return Security(
@@ -132,10 +135,10 @@ class Context(
         )
 
 
-def _as_keys(text: str) -> str:
-    """Return a text about attributes of `Security` with the keys of a file of contexts."""
-    for name, key in (("cluster_id", "clusterId"), ("verify_name", "verifyName")):
-        text = re.sub(rf"\b{name}\b", key, text)
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with other names for what it is about, wherever they are whole words."""
+    for name, other in names.items():
+        text = re.sub(rf"\b{name}\b", other, text)
     return text
 
 

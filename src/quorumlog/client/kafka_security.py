@@ -157,7 +157,10 @@ def secured(plain: socket.socket, host: str, security: Security | None) -> socke
 
 
 def end(connection: socket.socket) -> None:
-    """Close what `secured` has returned: with a word, so that it is not taken for cut off."""
+    """Close what `secured` has returned: with a word, so that it is not taken for cut off.
+
+    Spark's modules call this, as they import nothing of `transport`.
+    """
     close_socket(connection)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from quorumlog.auth.login import Answer, ConnectionLogin, LoggedIn, Refused
+from quorumlog.auth.login import REVOKED_TEXT, Answer, ConnectionLogin, LoggedIn, Refused
 from quorumlog.auth.sasl import Continue
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.block import Buffer
@@ -13,7 +13,6 @@ _BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_
 """Requests of a client that has not logged in, as Kafka has them (KIP-43, KIP-152)."""
 _NEEDED: Final = "a request of a client that has not logged in; set security.protocol to SASL_SSL"
 _EXPIRED: Final = "a request after the client's token has expired; it has to log in again (KIP-368)"
-REVOKED: Final = "the password that the client has logged in with was changed, or the user removed"
 
 
 class ClientLogin:
@@ -49,7 +48,7 @@ class ClientLogin:
             return _EXPIRED
         if api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
             self._login.changes_users()
-        return REVOKED if self._login.is_revoked else ""
+        return REVOKED_TEXT if self._login.is_revoked else ""
 
     def begin(self, mechanism: str, version: int) -> bool:
         """Take a SaslHandshake of a version; return whether the mechanism is offered."""

@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from quorumlog.auth.login import ConnectionLogin, Logins
-from quorumlog.kafka.client_login import REVOKED, ClientLogin
+from quorumlog.auth.hosts import without_port
+from quorumlog.auth.login import REVOKED_TEXT, ConnectionLogin, Logins
+from quorumlog.kafka.client_login import ClientLogin
 from quorumlog.kafka.context import Services
 from quorumlog.kafka.frames import FrameReader, ReceivedFrame
 from quorumlog.kafka.memory import KafkaMemory
@@ -78,7 +79,7 @@ class KafkaConnection(StreamConnection):
             self._ended_by_quota_of_user()
             return
         login = ConnectionLogin(
-            self._logins, self.origin, self.principal, lambda: self.abort(REVOKED)
+            self._logins, self.origin, self.principal, lambda: self.abort(REVOKED_TEXT)
         )
         self._login = self._queue.login = ClientLogin(login, self._admit)
         if login.is_needed:
@@ -92,7 +93,7 @@ class KafkaConnection(StreamConnection):
         shared = self._shared
         if shared is None:
             return False
-        host = self.remote_address.rpartition(":")[0]
+        host = without_port(self.remote_address)
         reason = shared.admissions.refusal_of_address(self, host, shared.now())
         if reason:
             self.refused(reason)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.auth.acls import CLUSTER, Operation
 from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.auth.hosts import host_of, without_port
 from quorumlog.auth.login import (
     BUSY_TEXT,
     Answer,
@@ -27,7 +28,7 @@ from quorumlog.auth.login import (
     Refused,
     origin_of,
 )
-from quorumlog.auth.permits import Authorizer, Right, host_of, refusal_text
+from quorumlog.auth.permits import Authorizer, Right, refusal_text
 from quorumlog.auth.principals import USER
 from quorumlog.model.audit_events import BY_CERTIFICATE
 from quorumlog.model.config import NodeConfig, is_loopback, parse_address
@@ -153,7 +154,7 @@ class AdminMembers:
         """Return what somebody may see; `anonymous`: what those see who do not say who they are."""
         if not request.authorization and request.principal == ANONYMOUS:
             return self._for_strangers(request, anonymous)
-        host = host_of(request.address) if request.authorization else ""
+        host = host_of(without_port(request.address)) if request.authorization else ""
         with self._lock:
             is_full = len(self._pending) >= PENDING_MAX
             if self._is_stopped or is_full or self._by_host[host] >= HOST_LOGINS_MAX:

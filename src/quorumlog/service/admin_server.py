@@ -23,6 +23,7 @@ from quorumlog.model.wording import foreign
 from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
+from quorumlog.transport.tls_contexts import say_close
 from quorumlog.transport.tls_words import in_words
 
 logger = logging.getLogger(__name__)
@@ -113,10 +114,7 @@ class AdminServer(WSGIServer):
         finally:
             with self._lock:
                 self._open.pop(request, None)
-            if isinstance(connection, ssl.SSLSocket):
-                with suppress(OSError, ValueError):  # the other side need not answer
-                    connection.settimeout(0)
-                    connection.unwrap()
+            say_close(connection)
             self.shutdown_request(connection)
 
     def _secured(self, request: socket.socket, client_address: Any) -> socket.socket:

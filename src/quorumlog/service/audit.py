@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from quorumlog.auth.hosts import without_port
 from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.audit_events import (
     NO_AUDIT,
@@ -307,7 +308,7 @@ def _bounded(event: AuditEvent) -> AuditEvent:
 
 
 def _host(event: AuditEvent) -> str:
-    return event.address.rpartition(":")[0]
+    return without_port(event.address)
 
 
 def _key(event: AuditEvent) -> Hashable:
@@ -326,11 +327,11 @@ def _owner(event: AuditEvent) -> Hashable:
 
 def _site(address: str) -> str:
     """Return the host of an address, or of IPv6 the network in which one client can be any host."""
-    host = address.rpartition(":")[0]
+    host = without_port(address)
     if ":" not in host:
         return host
     try:
-        found = IPv6Address(host.strip("[]"))
+        found = IPv6Address(host)
     except ValueError:
         return host
     if found.ipv4_mapped is not None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from quorumlog.auth.login import Answer, ConnectionLogin, LoggedIn, Logins, Refused
+from quorumlog.auth.login import REVOKED_TEXT, Answer, ConnectionLogin, LoggedIn, Logins, Refused
 from quorumlog.auth.sasl import Continue
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.base import Hello, Response
@@ -13,9 +13,6 @@ from quorumlog.wire.frame import Frame
 
 _EXPIRED: Final = (
     "the token that this client has logged in with has expired; log in with another one"
-)
-_REVOKED: Final = (
-    "the password that this client has logged in with was changed, or the user removed"
 )
 
 
@@ -40,7 +37,7 @@ class LoginGate:
             self._logins,
             connection.origin,
             connection.principal,
-            lambda: connection.abort(_REVOKED),
+            lambda: connection.abort(REVOKED_TEXT),
         )
         self._login = login
         if login.is_needed:
@@ -59,7 +56,7 @@ class LoginGate:
         if login is None or isinstance(frame.message, Authenticate):
             self._authenticate(connection, frame, login)
         elif login.is_expired or login.is_revoked:
-            text = _EXPIRED if login.is_expired else _REVOKED
+            text = _EXPIRED if login.is_expired else REVOKED_TEXT
             expired = Response(code=ResponseCode.LOGIN_EXPIRED, text=text)
             connection.send(expired, correlation_id=frame.correlation_id)
             connection.close(text)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.auth.acls import CLUSTER_NAME, Operation, ResourceType
+from quorumlog.auth.hosts import without_port
 from quorumlog.auth.needs import on_cluster, on_transactional_id
 from quorumlog.auth.permits import Authorizer, Permit
 from quorumlog.log_events import log_event
@@ -532,7 +533,7 @@ def _consumer(
 ) -> None:
     if client._consumers is None:
         raise error_for(ResponseCode.UNSUPPORTED, "this node coordinates no consumers")
-    host = connection.remote_address.rpartition(":")[0]
+    host = without_port(connection.remote_address)
     client._consumers.answer(request, host, partial(client._answer, connection, frame))
 
 

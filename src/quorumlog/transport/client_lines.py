@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from quorumlog.auth.hosts import without_port
 from quorumlog.log_events import FieldValue, log_event
 from quorumlog.model.wording import TEXT_LENGTH_MAX, foreign
 
@@ -58,7 +59,7 @@ class ClientLines:
         fields: Mapping[str, FieldValue],
     ) -> None:
         client_id, address = foreign(client[0]), client[1]
-        left_out = self._left_out(self._last[level], (client_id, address.rpartition(":")[0]))
+        left_out = self._left_out(self._last[level], (client_id, without_port(address)))
         if left_out is None:
             return
         told = {

@@ -97,7 +97,7 @@ class TlsPort:
     def _identify(self, incoming: IncomingTls, address: str, ssl_object: ssl.SSLObject) -> Identity:
         found = incoming.identify_object(ssl_object)
         if found.certified is not None and found.certified.kind == "node":
-            self._tls.handshakes.note_member(address)
+            self._tls.members.note(address)
         return found
 
     def _refuse(

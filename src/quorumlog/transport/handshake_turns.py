@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from quorumlog.auth.hosts import host_of
+from quorumlog.transport.member_hosts import MemberHosts
 
 TURN_S: Final = 0.001
 """Time for handshakes in one turn of the loop; the last one may go beyond it."""
@@ -21,8 +22,6 @@ BUSY_PAUSE: Final = 3
 take a quarter of its time."""
 IDLE_SHARE: Final = 0.5
 """A loop is busy if its thread has computed for more than this share of a pause."""
-MEMBER_HOSTS_MAX: Final = 256
-"""Hosts of members that are known; beyond, the one that was met first is forgotten."""
 
 
 class ShakingHands(Protocol):
@@ -36,27 +35,22 @@ class ShakingHands(Protocol):
 class HandshakeTurns:
     """The handshakes of all ports of a node. `now`: seconds, which go on within a turn.
 
-    `used`: seconds of the processor that the thread of the loop has used.
+    `used`: seconds of the processor that the thread of the loop has used. Those of the `members`
+    come first.
     """
 
-    def __init__(self, now: Callable[[], float], used: Callable[[], float]) -> None:
+    def __init__(
+        self, now: Callable[[], float], used: Callable[[], float], members: MemberHosts
+    ) -> None:
         self._now = now
         self._used = used
-        self._members: dict[str, None] = {}
+        self._members = members
         self._waiting: dict[str, deque[ShakingHands]] = {}
         """By host, in the order of their turns; its connections in the order in which they came."""
         self._is_called = False
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
-
-    def note_member(self, address: str) -> None:
-        """A member is at an address: its handshakes come first from now on."""
-        host = host_of(address)
-        self._members.pop(host, None)
-        self._members[host] = None
-        if len(self._members) > MEMBER_HOSTS_MAX:
-            del self._members[next(iter(self._members))]
 
     def wait(self, address: str, connection: ShakingHands) -> None:
         """Have a connection from an address go on in its turn."""
@@ -89,9 +83,7 @@ class HandshakeTurns:
             self._run()
 
     def _next(self) -> ShakingHands:
-        members = self._members
-        host = next((one for one in members if one in self._waiting), "") if members else ""
-        host = host or next(iter(self._waiting))
+        host = self._members.first_of(self._waiting) or next(iter(self._waiting))
         connections = self._waiting.pop(host)
         found = connections.popleft()
         if connections:  # its next one comes after those of other hosts

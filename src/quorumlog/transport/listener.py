@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from quorumlog.auth.certificates import check_member
+from quorumlog.auth.hosts import without_port
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
@@ -73,6 +74,7 @@ class Listener:
             lambda hello: hello.role in PEER_ROLES and (is_member is None or is_member(hello)),
             is_crowded,
             appends,
+            None if tls is None else tls.members,
         )
         self._timer: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
@@ -225,10 +227,10 @@ class Listener:
         Members have no bounds.
         """
         self._check_identity(connection, hello)
-        shared, host = self.shared, connection.remote_address.rpartition(":")[0]
+        shared, host = self.shared, without_port(connection.remote_address)
         if hello.role in PEER_ROLES:
             if self._accepts(hello):
-                shared.strangers.note_member(host)
+                shared.members.note(host)
             return
         reason = shared.admissions.refusal_of_address(connection, host, shared.now())
         if reason:

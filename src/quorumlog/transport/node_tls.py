@@ -22,6 +22,7 @@ from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.name_rules import parse_member_rule, parse_principal_rule
 from quorumlog.model.tls_config import FILES, TlsConfig
 from quorumlog.transport.handshake_turns import HandshakeTurns
+from quorumlog.transport.member_hosts import MemberHosts
 from quorumlog.transport.tls import Identity, IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import peer_context, server_context
 from quorumlog.transport.tls_words import in_words
@@ -291,7 +292,8 @@ class NodeTls:
         self.config = config
         self._self_id = self_id
         self._now_s = now_s
-        self.handshakes = HandshakeTurns(time.monotonic, time.thread_time)
+        self.members = MemberHosts()
+        self.handshakes = HandshakeTurns(time.monotonic, time.thread_time, self.members)
         self._seen = _Seen(self._stats())
         self.when_revoked: list[Callable[[IsRevoked], None]] = []
         """Called when newer revocation lists may have more certificates."""

@@ -152,7 +152,7 @@ class _Link:
             self.close()  # it may have been made, and even opened, in this very moment
             raise
         if links.tls is not None and (peer := transport.get_extra_info("peername")):
-            links.tls.handshakes.note_member(peer[0])
+            links.tls.members.note(peer[0])
         # a peer that dies meanwhile may have closed the connection again: there is no socket then
         if hasattr(socket, "TCP_USER_TIMEOUT") and not transport.is_closing():
             transport.get_extra_info("socket").setsockopt(

@@ -13,6 +13,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.model.messages.base import Hello
 from quorumlog.transport.budget import Budgets, RequestMemory
 from quorumlog.transport.client_lines import ClientLines
+from quorumlog.transport.member_hosts import MemberHosts
 from quorumlog.transport.scheduler import Scheduler
 from quorumlog.transport.strangers import Strangers
 from quorumlog.transport.unsecured import UnsecuredClients
@@ -46,7 +47,9 @@ class SharedResources:
         is_member: Callable[[Hello], bool],
         is_crowded: Callable[[], bool] = lambda: False,
         appends: RequestMemory | None = None,
+        members: MemberHosts | None = None,
     ) -> None:
+        self.members = MemberHosts() if members is None else members
         self.budgets = Budgets(
             limits.receive_bytes_max,
             limits.peer_receive_bytes_max,
@@ -70,6 +73,7 @@ class SharedResources:
             limits.strangers_max,
             limits.connections_max,
             self.now,
+            self.members,
             self._tell_of_stranger,
         )
         self.admissions = Admissions(Throttles())

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from quorumlog.auth.hosts import host_of
+from quorumlog.auth.hosts import host_of, without_port
+from quorumlog.transport.member_hosts import MemberHosts
 
 GRACE_S: Final = 1.0
 """A stranger has this time before it makes room for others."""
@@ -20,10 +21,6 @@ CHECK_S: Final = 0.05
 WAITING_SHARE: Final = 4
 """Connections that wait are at most this part of all that a node accepts; those of one host, this
 part of them. More are closed."""
-MEMBER_HOSTS_MAX: Final = 256
-"""Hosts of members that are known, whose connections have no bound here; beyond, the one that was
-met the longest ago is forgotten."""
-
 
 _TOO_MANY: Final = "too many connections have not said who they are"
 
@@ -48,7 +45,7 @@ class Strangers:
 
     `now`: seconds. `tell` is called with an address, and with why a connection of it is ended: it
     must be quick, and bound what it writes. `ended` counts those that made room, `refused` those
-    for which there was not even room to wait.
+    for which there was not even room to wait. Hosts of the `members` have no bound.
     """
 
     def __init__(
@@ -57,6 +54,7 @@ class Strangers:
         most: int,
         connections_max: int,
         now: Callable[[], float],
+        members: MemberHosts,
         tell: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
         self._of_host_max = of_host_max
@@ -70,7 +68,7 @@ class Strangers:
         """Those of each host that are being set up."""
         self._count = self._waiting_count = 0
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._members: dict[str, None] = {}
+        self._members = members
         self._timer: asyncio.TimerHandle | None = None
         self.ended = self.refused = 0
 
@@ -78,14 +76,6 @@ class Strangers:
     def waiting(self) -> int:
         """How many connections wait to be set up."""
         return self._waiting_count
-
-    def note_member(self, address: str) -> None:
-        """A member is at this address (without a port): members must not be kept out."""
-        host = host_of(address)
-        self._members.pop(host, None)
-        self._members[host] = None
-        if len(self._members) > MEMBER_HOSTS_MAX:
-            del self._members[next(iter(self._members))]
 
     def place(self, address: str) -> "asyncio.Future[None] | bool":
         """Return whether a connection from an address may be set up, or what it has to wait for.
@@ -157,7 +147,7 @@ class Strangers:
             return False
         self._forget(full, oldest)
         self.ended += 1
-        self._tell(oldest.remote_address.rpartition(":")[0], _TOO_MANY)
+        self._tell(without_port(oldest.remote_address), _TOO_MANY)
         oldest.abort(_TOO_MANY)
         return True
 
@@ -192,4 +182,4 @@ class Strangers:
 
 
 def _host_at(connection: Stranger) -> str:
-    return host_of(connection.remote_address.rpartition(":")[0])
+    return host_of(without_port(connection.remote_address))

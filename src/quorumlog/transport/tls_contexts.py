@@ -160,13 +160,18 @@ def _of(error: OSError) -> str:
     return reason.replace("_", " ").lower() if isinstance(reason, str) else reason_of(error)
 
 
-def close_socket(connection: socket.socket) -> None:
-    """Close a socket; one that speaks TLS says so first, so that the other side is not cut off.
+def say_close(connection: socket.socket) -> None:
+    """Say over a socket that speaks TLS that it will be closed, so that nobody is cut off.
 
-    The answer of the other side is not waited for.
+    The answer of the other side is not waited for. A socket without TLS is left as it is.
     """
     if isinstance(connection, ssl.SSLSocket):
         with suppress(OSError, ValueError):  # it is closed, broken, or waits for the answer
             connection.settimeout(0)
             connection.unwrap()
+
+
+def close_socket(connection: socket.socket) -> None:
+    """Close a socket; one that speaks TLS says so first."""
+    say_close(connection)
     connection.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from quorumlog.auth.certificates import ANONYMOUS
-from quorumlog.auth.permits import host_of
+from quorumlog.auth.hosts import without_port
 from quorumlog.model.wording import foreign
 
 CLIENTS_MAX: Final = 1_000
@@ -87,4 +87,4 @@ def _client_of(connection: ClientConnection) -> UnsecuredClient | None:
     if not connection.is_served or not (is_plain or principal == ANONYMOUS):
         return None
     name = foreign(connection.called, NAME_LENGTH_MAX)
-    return UnsecuredClient(principal, host_of(connection.remote_address), name, is_plain)
+    return UnsecuredClient(principal, without_port(connection.remote_address), name, is_plain)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from quorumlog.auth.acls import Operation
+from quorumlog.auth.hosts import without_port
 from quorumlog.kafka.broker_view import TopicView
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
@@ -131,7 +132,7 @@ def _asked(context: RequestContext, request: Any) -> ConsumerHeartbeat:
         request.server_assignor,
         None if owned is None else _owned(owned),
         context.client_id[:TEXT_MAX],
-        context.address.rpartition(":")[0],
+        without_port(context.address),
         principal=context.principal,
     )
 

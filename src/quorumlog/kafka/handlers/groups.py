@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from quorumlog.auth.acls import Operation, ResourceType
+from quorumlog.auth.hosts import without_port
 from quorumlog.kafka.context import Answer, RequestContext
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups.consumer_protocol import ProtocolGroup
@@ -176,7 +177,7 @@ def _join_request(context: RequestContext, request: Any) -> JoinRequest:
     session_ms = request.session_timeout_ms
     return JoinRequest(
         context.client_id[:TEXT_MAX],
-        context.address.rpartition(":")[0],
+        without_port(context.address),
         request.member_id,
         getattr(request, "group_instance_id", None),
         session_ms,
