@@ -14,12 +14,15 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.silence_watch import GONE_S
 from quorumlog.machine.cluster.commands import AlterQuotas, QuotaChange
 from quorumlog.model.features import SECURITY
+from quorumlog.model.limits import DEFAULT_LIMITS
 
 LOG = "log"
 RATE = 9_000
 """Less than one entry has: whoever appends one, or reads it, has to wait on any machine."""
 BODY = b"x" * 10_000
 ENTRIES = 3
+PLACES = 5
+"""More connections than a client makes to a node."""
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +200,28 @@ def test_an_address_has_so_many_connections_to_both_ports(node, limit):
     assert len(errors) >= 2
     assert refused(node)["address_connections"] >= 2
     assert asyncio.run(connected(node, 1)) == [], "they have ended"
+
+
+async def opened(node):
+    """Return an open connection to the own port."""
+    one = connections.ServerConnection(node.address, "", DEFAULT_LIMITS, group=LOG)
+    await one.open(SECONDS)
+    return one
+
+
+async def test_a_producer_waits_for_a_place_of_its_address(node, limit):
+    admissions = node.served._kafka.admissions
+    await until(lambda: not admissions._open)
+    limit("connections", PLACES, ip=None)
+    held = [await opened(node) for _ in range(PLACES)]
+    before = admissions.refused["address_connections"]
+    client = Client([node.address], LOG, timeout_ms=SECONDS * 1000)
+    async with client, Producer(client) as producer:
+        sent = await producer.send(BODY)
+        await until(lambda: admissions.refused["address_connections"] > before)
+        for one in held:
+            one.close()
+        assert (await sent).index >= 0
 
 
 async def kafka_connections(node, count):

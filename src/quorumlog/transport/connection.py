@@ -63,7 +63,8 @@ class Connection(StreamConnection):
 
     `greet` is called with the other side's Hello; it returns the handler, or raises
     `RemoteProtocolError` with the text for the other side. Before it, `check_identity` does so if
-    the other side is not who its Hello says. `shared`: see `StreamConnection`.
+    the other side is not who its Hello says, and raises `HelloRefusedError` for another reason.
+    `shared`: see `StreamConnection`.
     `agreed` is what both sides use, once the other's Hello has come. `refused_with` is the code
     with which either side refused the other's Hello, or SUCCESS. `has_no_tls`: it has ended, for a
     reason of TLS that the next one would meet, too.
@@ -158,6 +159,9 @@ class Connection(StreamConnection):
             return
         try:
             self._check_identity(self, message)
+        except HelloRefusedError as error:
+            self._refuse_hello(str(error), error.code)
+            return
         except RemoteProtocolError as error:
             self._refuse_hello(str(error), ResponseCode.LOGIN_REFUSED)
             return

@@ -21,7 +21,7 @@ from quorumlog.transport.node_tls import IsRevoked, NodeTls, refused_node
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.stream import TransportCounters
 from quorumlog.wire.frame import MAGIC, encode_frame
-from quorumlog.wire.versions import stating_versions
+from quorumlog.wire.versions import HelloRefusedError, stating_versions
 
 CLIENT_ROLE = "client"
 PEERS_RESERVE = 256
@@ -222,9 +222,10 @@ class Listener:
             raise RemoteProtocolError(refused_node(certified))
 
     def _check_other(self, connection: Connection, hello: Hello) -> None:
-        """Raise `RemoteProtocolError` if the other side is not who it says, or has too much.
+        """Raise `RemoteProtocolError` if the other side is not who it says.
 
-        Members have no bounds.
+        Raises `HelloRefusedError` if it has too much, which it may try again; members have no
+        bounds.
         """
         self._check_identity(connection, hello)
         shared, host = self.shared, without_port(connection.remote_address)
@@ -234,7 +235,7 @@ class Listener:
             return
         reason = shared.admissions.refusal_of_address(connection, host, shared.now())
         if reason:
-            raise RemoteProtocolError(reason)
+            raise HelloRefusedError(reason, ResponseCode.UNEXPECTED_MEMBER)
 
     def _end_revoked(self, is_revoked: IsRevoked) -> None:
         """End connections of whoever shows a certificate that is revoked now."""
