@@ -190,3 +190,12 @@ def test_a_connection_that_ends_is_looked_at_no_more(loop):
     before = len(world.sent)
     loop.run(5)
     assert len(world.sent) == before
+
+
+def test_an_answer_that_comes_after_the_end_has_nobody_wait(loop):
+    world = World(loop)
+    world.limit(CONSUMED, 1)
+    world.gate.closed(world, "for this test")
+    world.gave(1_000)
+    assert (world.sent, loop.calls) == ([], [])
+    assert world.throttles.buckets.left((CONSUMED, "alice", None), 1, loop.now) < 0, "it counts"

@@ -54,6 +54,7 @@ class QuotaGate:
         self._client_id = ""
         self._timer: asyncio.TimerHandle | None = None
         """Set while the client has to wait."""
+        self._is_closed = False
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -72,6 +73,7 @@ class QuotaGate:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """See `ConnectionHandler`."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._requests.closed(connection, reason)
@@ -94,7 +96,7 @@ class QuotaGate:
         return frame
 
     def _gave(self, connection: Connection, size: int) -> None:
-        """Something was read: entries, or answers of a state machine."""
+        """Something was read: entries, or answers of a state machine, maybe for who has left."""
         if self._throttles.is_active:
             now = self._now()
             self._meter.name(connection.principal, self._client_id)
@@ -102,7 +104,9 @@ class QuotaGate:
             self._throttle(connection, now)
 
     def _throttle(self, connection: Connection, now: float) -> None:
-        if self._timer is None and (seconds := self._meter.begin_wait(now)):
+        if self._is_closed or self._timer is not None:
+            return
+        if seconds := self._meter.begin_wait(now):
             if not connection.agreed.features & THROTTLING:
                 connection.mute()
             self._tell(connection, seconds)
