@@ -13,6 +13,7 @@ from quorumlog.client.client import Client
 from quorumlog.client.producer import Producer
 from quorumlog.client.silence_watch import GONE_S
 from quorumlog.machine.cluster.commands import AlterQuotas, QuotaChange
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.features import SECURITY
 from quorumlog.model.limits import DEFAULT_LIMITS
 
@@ -222,6 +223,18 @@ async def test_a_producer_waits_for_a_place_of_its_address(node, limit):
         for one in held:
             one.close()
         assert (await sent).index >= 0
+
+
+async def test_a_client_hears_that_its_user_has_too_many(node, limit):
+    """A request that is on its way did not happen then, and may be sent again."""
+    admissions = node.served._kafka.admissions
+    await until(lambda: not admissions._open)
+    limit("connections", 1, user=None)
+    held, refused = await opened(node), (await opened(node)).transport
+    await until(lambda: refused.reason)
+    assert "ANONYMOUS has used up its quota: connections 1" in refused.reason
+    assert refused.refused_with == ResponseCode.UNEXPECTED_MEMBER
+    held.close()
 
 
 async def kafka_connections(node, count):

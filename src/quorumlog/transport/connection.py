@@ -221,9 +221,8 @@ class Connection(StreamConnection):
         self._resume(QUOTA)
 
     def refuse(self, reason: str) -> None:
-        """End the connection, with a line in the log: the client is not served here."""
-        self._tell_refused("refusing a connection", reason)
-        self.close(reason)
+        """End the connection: the client is told why, and that nothing of it was taken."""
+        self._refuse_hello(reason, ResponseCode.UNEXPECTED_MEMBER)
 
     def await_login(self, is_over: Callable[[], bool]) -> None:
         """Take nothing from a client but its login, within the time for a handshake.
