@@ -20,6 +20,7 @@ from kafka_client import fetch_values
 from kafka_peer import sent
 from login_access import Issuer
 from login_cluster import SECONDS, login_node
+from quorumlog.auth.quotas import CONNECTIONS, USER, checked_entity
 from quorumlog.auth.sasl import Reason
 from quorumlog.client.contexts import Access, Context
 from quorumlog.client.kafka_security import kafka_python_settings, librdkafka_settings
@@ -84,6 +85,14 @@ def plain(tmp_path_factory):
     with login_node(tmp_path_factory.mktemp("kafka"), limits=QUICK) as node:
         for user in ("bob", *CLIENTS):
             node.add_user(user, "other")
+        yield node
+
+
+@pytest.fixture(scope="module")
+def optional(tmp_path_factory):
+    """A node without TLS, on loopback, where bob may log in."""
+    with login_node(tmp_path_factory.mktemp("kafka"), login="optional") as node:
+        node.add_user("bob", "other")
         yield node
 
 
@@ -494,6 +503,33 @@ def log_in(raw, user):
     client.set_server_first(first[8:-8].decode())
     last = raw.ask(AUTHENTICATE, 1, data(client.get_client_final().encode()))
     client.set_server_final(last[8:-8].decode())
+
+
+def test_where_a_login_is_optional_a_connection_is_counted_for_who_it_turns_out_to_be(optional):
+    admissions = optional.served._kafka.admissions
+    limits = [("bob", 1), ("ANONYMOUS", 1)]
+    admissions.throttles.use(
+        {checked_entity([("user", name)]): {CONNECTIONS: most} for name, most in limits}
+    )
+
+    def counted():
+        return {name: count for (kind, name), count in admissions._open.items() if kind == USER}
+
+    with Raw(optional) as bob, Raw(optional) as nobody, Raw(optional) as beyond:
+        assert bob.ask(VERSIONS, 0, b"")[:2] == NO_ERROR
+        assert counted() == {}
+        log_in(bob, "bob")
+        assert counted() == {"bob": 1}
+        assert nobody.ask(METADATA, 4, ALL_TOPICS)
+        assert counted() == {"bob": 1, "ANONYMOUS": 1}
+        beyond.send(METADATA, 4, ALL_TOPICS)
+        assert beyond.answer() is None
+        bob.socket.shutdown(socket.SHUT_RDWR)
+        assert bob.answer() is None
+        while counted() != {"ANONYMOUS": 1}:
+            time.sleep(0.001)
+        log_in(nobody, "bob")
+        assert counted() == {"bob": 1}, "it is nobody's any more"
 
 
 def test_a_request_after_a_token_has_expired_closes_the_connection(secured, issuer, authority):

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from certificates import Authority
+from kafka_client import until
 from login_access import Issuer
 from login_cluster import login_node
+from quorumlog.auth.quotas import CONNECTIONS, USER, checked_entity
 from quorumlog.auth.verifiers import SALT_BYTES, verifier_of
 from quorumlog.client import Client, Security
 from quorumlog.client.connection import ServerConnection
@@ -239,6 +241,41 @@ async def test_where_a_login_is_optional_a_client_may_log_in_or_not(optional):
     with pytest.raises(LoginError, match=text):
         async with connected(optional, Credentials("SCRAM-SHA-256", **BOB)):
             pass
+
+
+async def test_where_a_login_is_optional_a_connection_is_counted_for_who_it_turns_out_to_be(
+    optional,
+):
+    admissions, login = optional.served._kafka.admissions, Credentials("SCRAM-SHA-512", **BOB)
+    limits = [("bob", 1), ("ANONYMOUS", 1)]
+    admissions.throttles.use(
+        {checked_entity([("user", name)]): {CONNECTIONS: most} for name, most in limits}
+    )
+
+    def counted():
+        return {name: count for (kind, name), count in admissions._open.items() if kind == USER}
+
+    await until(lambda: not counted())  # those of other tests
+    async with connected(optional, login) as bob, connected(optional) as nobody:
+        assert counted() == {"bob": 1}
+        assert await asked(bob)
+        assert await asked(nobody)
+        assert counted() == {"bob": 1, "ANONYMOUS": 1}
+        async with connected(optional) as beyond:
+            with pytest.raises(NetworkError, match="ANONYMOUS has used up its quota") as refused:
+                await asked(beyond)
+            assert refused.value.outcome is Outcome.DID_NOT_HAPPEN
+        with pytest.raises(NetworkError, match="bob has used up its quota: connections 1"):
+            async with connected(optional, login):
+                pass
+        bob.close()
+        await until(lambda: "bob" not in counted())
+        await LoginOfClient(login).run(
+            nobody._authenticate, address=optional.address, is_encrypted=False
+        )
+        assert await asked(nobody)
+        assert counted() == {"bob": 1}, "it is nobody's any more"
+    admissions.throttles.use({})
 
 
 async def test_a_salted_password_is_computed_once(plain, monkeypatch):

@@ -79,6 +79,17 @@ def test_a_user_has_so_many_connections_whatever_the_address():
     assert found.refused[USER_CONNECTIONS] == 2
 
 
+def test_who_becomes_another_user_is_counted_as_that_one_only():
+    found = admissions(({"user": None}, "connections", 1))
+    assert found.refusal_of_user(1, "User:ANONYMOUS") == found.refusal_of_user(1, "User:bob") == ""
+    assert found.refusal_of_user(2, "User:ANONYMOUS") == ""
+    assert found.refusal_of_user(2, "User:bob")
+    assert found.refusal_of_user(3, "User:ANONYMOUS")
+    found.left(1)
+    found.left(2)
+    assert found.refusal_of_user(3, "User:ANONYMOUS") == found.refusal_of_user(3, "User:bob") == ""
+
+
 def test_without_quotas_everybody_comes_and_nothing_stays_of_who_has_left():
     found = admissions()
     for number in range(1_000):

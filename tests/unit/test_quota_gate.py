@@ -54,7 +54,7 @@ class World:
 
     def __init__(self, loop, features=OWN_FEATURES):
         self.principal, self.agreed = "User:alice", SimpleNamespace(features=features)
-        self.sent, self.served, self.is_muted = [], [], False
+        self.sent, self.served, self.is_muted, self.refused = [], [], False, []
         self.throttles = Throttles()
         self.gate = QuotaGate(self.throttles, Admissions(self.throttles), self, loop.time)
         self.gate.opened(self, Hello(cluster="c", node_id="", role="client", client="job"))
@@ -79,6 +79,9 @@ class World:
 
     def send(self, message):
         self.sent.append(message)
+
+    def refuse(self, reason, *, has_taken):
+        self.refused.append((reason, has_taken))
 
     def mute(self):
         self.is_muted = True
@@ -180,6 +183,19 @@ def test_without_a_quota_nothing_is_counted_and_one_that_is_taken_away_ends_the_
     world.throttles.use({})
     loop.run(1.1)
     assert not world.is_muted
+
+
+@pytest.mark.parametrize("has_taken", [True, False])
+def test_who_has_logged_in_as_a_user_with_too_many_gets_nothing(loop, has_taken):
+    world = World(loop)
+    if has_taken:
+        world.ask()
+    served = len(world.served)
+    world.throttles.use({checked_entity([("user", "bob")]): {"connections": 0.5}})
+    world.principal = "User:bob"
+    world.ask()
+    assert len(world.served) == served
+    assert world.refused == [("bob has used up its quota: connections 0.5", has_taken)]
 
 
 def test_a_connection_that_ends_is_looked_at_no_more(loop):

@@ -64,13 +64,13 @@ class Admissions:
         return ""
 
     def refusal_of_user(self, connection: object, principal: str) -> str:
-        """Count a connection as one of a principal, once; return why it may not be; empty: it may.
+        """Count a connection as one of a principal, once, and of nobody else from now on.
 
-        It is to be closed then.
+        Returns why it may not be, and is to be closed; empty: it may.
         """
         name = principal.removeprefix(USER_PREFIX)
-        key = (USER, name)
-        if key in self._counted.get(connection, ()):
+        key, counted = (USER, name), self._counted.get(connection, set())
+        if key in counted:
             return ""
         quotas = self.throttles.quotas
         for entity in (((USER, name),), ((USER, None),)):
@@ -80,19 +80,25 @@ class Admissions:
                     self.refused[USER_CONNECTIONS] += 1
                     return _text(name, CONNECTIONS, most)
                 break
+        for former in [one for one in counted if one[0] == USER]:
+            counted.discard(former)
+            self._uncount(former)
         self._count(connection, key)
         return ""
 
     def left(self, connection: object) -> None:
         """A connection has ended."""
         for key in self._counted.pop(connection, ()):
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
+            self._uncount(key)
 
     def _count(self, connection: object, key: tuple[str, str]) -> None:
         self._counted.setdefault(connection, set()).add(key)
         self._open[key] = self._open.get(key, 0) + 1
+
+    def _uncount(self, key: tuple[str, str]) -> None:
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
 
     def _of_address(self, key: str, exact: str, host: str) -> _Bound | None:
         quotas = self.throttles.quotas

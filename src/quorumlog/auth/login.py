@@ -308,6 +308,11 @@ class ConnectionLogin:
         return self._logins.are_required and self.principal == ANONYMOUS
 
     @property
+    def is_possible(self) -> bool:
+        """Whether the client has not said who it is, and may still log in."""
+        return self.principal == ANONYMOUS and bool(self.offered)
+
+    @property
     def is_expired(self) -> bool:
         """Whether the client has to log in again before it may ask for anything."""
         return self._until is not None and self._logins.environment.now() >= self._until

@@ -9,7 +9,7 @@ from quorumlog.auth.sasl import Continue
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.block import Buffer
 
-_BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """Requests of a client that has not logged in, as Kafka has them (KIP-43, KIP-152)."""
 _NEEDED: Final = "a request of a client that has not logged in; set security.protocol to SASL_SSL"
 _EXPIRED: Final = "a request after the client's token has expired; it has to log in again (KIP-368)"
@@ -40,7 +40,7 @@ class ClientLogin:
 
     def why_not(self, api_key: int) -> str:
         """Return why a request is not answered; empty: it may be."""
-        if api_key in _BEFORE_LOGIN:
+        if api_key in BEFORE_LOGIN:
             return ""
         if self._login.is_needed:
             return _NEEDED

@@ -76,7 +76,7 @@ class KafkaConnection(StreamConnection):
         if self._ended_by_quota_of_address():
             return
         if self._logins is None:
-            self._ended_by_quota_of_user()
+            self.ended_by_quota_of_user()
             return
         login = ConnectionLogin(
             self._logins, self.origin, self.principal, lambda: self.abort(REVOKED_TEXT)
@@ -85,8 +85,8 @@ class KafkaConnection(StreamConnection):
         if login.is_needed:
             self._decoder.await_login()
             self._expect_login(lambda: login.is_decided)
-        else:
-            self._ended_by_quota_of_user()
+        elif not login.is_possible:
+            self.ended_by_quota_of_user()
 
     def _ended_by_quota_of_address(self) -> bool:
         """End it, and return True, if its address has too many, or makes them too fast."""
@@ -99,8 +99,8 @@ class KafkaConnection(StreamConnection):
             self.refused(reason)
         return bool(reason)
 
-    def _ended_by_quota_of_user(self) -> bool:
-        """End it, and return True, if its user has too many."""
+    def ended_by_quota_of_user(self) -> bool:
+        """See `request_queue.Connection`."""
         shared = self._shared
         if shared is None:
             return False
@@ -112,7 +112,7 @@ class KafkaConnection(StreamConnection):
     def _admit(self, principal: str, mechanism: str) -> None:
         """The client has logged in."""
         self.principal, self.login_mechanism = principal, mechanism
-        if self._ended_by_quota_of_user():
+        if self.ended_by_quota_of_user():
             return
         self._decoder.end_login()
         self._watch_idle()

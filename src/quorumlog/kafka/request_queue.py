@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from quorumlog.kafka.administration import acts_of, administers
-from quorumlog.kafka.client_login import ClientLogin
+from quorumlog.kafka.client_login import BEFORE_LOGIN, ClientLogin
 from quorumlog.kafka.codec import decode_request, encode_response, error_response, refuse_version
 from quorumlog.kafka.context import EVERYTHING, Answer, RequestContext, Services
 from quorumlog.kafka.errors import ERROR_NAMES, ErrorCode, error_of
@@ -101,6 +101,10 @@ class Connection(Protocol):
         """Write into the logs that the client is refused."""
         ...
 
+    def ended_by_quota_of_user(self) -> bool:
+        """Count the connection as its user's; close it, and return True, if that has too many."""
+        ...
+
     def refused(self, reason: str) -> None:
         """Close the connection, with a line in the log: the client is not served here."""
         ...
@@ -152,7 +156,7 @@ class RequestQueue:
         self._throttling = Throttling(services.throttles, services.now, self.changed)
         self._bytes = 0
         self._is_starting = self._has_many = False
-        self.is_closed = False
+        self.is_closed = self._is_counted = False
         self.client_id = ""
         self.login: ClientLogin | None = None
         """Who the client is; None: nobody logs in here."""
@@ -248,8 +252,7 @@ class RequestQueue:
         # not before: it may have waited for a login
         context.principal = self._connection.principal
         context.mechanism = self._connection.mechanism
-        if self.login is not None and (reason := self.login.why_not(header.api_key)):
-            self._turn_away(request, reason)
+        if self.login is not None and not self._may_ask(request, self.login):
             return
         if self._throttling.throttles.is_active:
             self._throttling.begins(request)
@@ -264,6 +267,20 @@ class RequestQueue:
                 request.read(decode_request, partial(self._handle, request))
         except Exception as error:
             self.failed(request, error)
+
+    def _may_ask(self, request: PendingRequest, login: ClientLogin) -> bool:
+        """Whether the client is who it has to be; else the connection ends."""
+        api_key = request.header.api_key
+        if reason := login.why_not(api_key):
+            self._turn_away(request, reason)
+            return False
+        if self._is_counted or api_key in BEFORE_LOGIN:
+            return True
+        self._is_counted = True
+        if self._connection.ended_by_quota_of_user():
+            self.close()
+            return False
+        return True
 
     def _turn_away(self, request: PendingRequest, reason: str) -> None:
         """End the connection: the client has to log in first, and is told so if that is possible.

@@ -19,6 +19,7 @@ _EXPIRED: Final = (
 class LoginGate:
     """Handles a client's connection until it has logged in; then `requests` gets all other frames.
 
+    Who may log in, and does not have to, is nobody yet until either that or another request comes.
     A client may log in again, for longer. Once its password was changed or its user removed, the
     connection ends, whatever it waits for; once its token has expired, with the next request.
     """
@@ -42,7 +43,7 @@ class LoginGate:
         self._login = login
         if login.is_needed:
             connection.await_login(lambda: login.is_decided)
-        else:
+        elif not login.is_possible:
             self._open(connection)
 
     def _open(self, connection: Connection) -> None:
@@ -63,6 +64,10 @@ class LoginGate:
         else:
             if isinstance(frame.message, AlterUsersRequest):
                 login.changes_users()
+            if not self._is_open:  # it does not log in
+                self._open(connection)
+                if not connection.is_open:
+                    return
             self._requests.frame_received(connection, frame)
 
     def _authenticate(

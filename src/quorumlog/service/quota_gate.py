@@ -54,19 +54,31 @@ class QuotaGate:
         self._client_id = ""
         self._timer: asyncio.TimerHandle | None = None
         """Set while the client has to wait."""
-        self._is_closed = False
+        self._principal = ""
+        """Whose connection this is counted as."""
+        self._has_taken = self._is_closed = False
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self._client_id = hello.client
         self._requests.gave = lambda size: self._gave(connection, size)
         self._requests.opened(connection, hello)
+        self._is_admitted(connection)
+
+    def _is_admitted(self, connection: Connection) -> bool:
+        """Count the connection as its user's; end it, and return False, if that has too many."""
+        self._principal = connection.principal
         reason = self._admissions.refusal_of_user(connection, connection.principal)
         if reason:
-            connection.refuse(reason)
+            connection.refuse(reason, has_taken=self._has_taken)
+        return not reason
 
     def frame_received(self, connection: Connection, frame: Frame) -> None:
         """See `ConnectionHandler`."""
+        # the client may have logged in meanwhile
+        if connection.principal != self._principal and not self._is_admitted(connection):
+            return
+        self._has_taken = True
         if self._throttles.is_active and not isinstance(frame.message, _FREE):
             frame = self._counted(connection, frame)
         self._requests.frame_received(connection, frame)

@@ -220,9 +220,16 @@ class Connection(StreamConnection):
         """Take bytes again, as far as quotas are concerned."""
         self._resume(QUOTA)
 
-    def refuse(self, reason: str) -> None:
-        """End the connection: the client is told why, and that nothing of it was taken."""
-        self._refuse_hello(reason, ResponseCode.UNEXPECTED_MEMBER)
+    def refuse(self, reason: str, *, has_taken: bool = False) -> None:
+        """End the connection: the client is told why, and that nothing of it was taken.
+
+        `has_taken`: something was, so that it is told nothing.
+        """
+        if has_taken:
+            self._tell_refused("refusing a connection", reason)
+            self.close(reason)
+        else:
+            self._refuse_hello(reason, ResponseCode.UNEXPECTED_MEMBER)
 
     def await_login(self, is_over: Callable[[], bool]) -> None:
         """Take nothing from a client but its login, within the time for a handshake.
