@@ -216,3 +216,50 @@ async def test_who_has_said_who_it_is_or_has_left_takes_no_place(world):
     world.strangers.place("10.0.0.1")
     world.strangers.done("10.0.0.1")
     assert (world.strangers.refused, world.strangers.ended) == (0, 0)
+
+
+async def test_hosts_take_turns_though_one_has_silent_ones_to_spare(monkeypatch):
+    """Whoever sends strangers without end makes room for others, not for more of its own."""
+    monkeypatch.setattr(strangers, "CHECK_S", 3_600)
+    world = World(of_host_max=2, most=4, connections_max=480)
+    for address in ("10.0.0.1", "10.0.0.2") * 2:
+        assert isinstance(world.come(address), Connection)
+    hostile = [world.come(address) for address in ("10.0.0.1", "10.0.0.2") * 8]
+    honest = world.come("10.0.0.3")
+    world.now += GRACE_S
+    world.strangers._look()
+    assert honest.done()
+    assert sum(turn.done() for turn in hostile) == 3
+    world.strangers._timer.cancel()
+
+
+async def test_a_look_at_those_that_wait_looks_at_each_known_one_once(monkeypatch):
+    """However many hosts wait: the loop has members and clients to serve."""
+    monkeypatch.setattr(strangers, "CHECK_S", 3_600)
+    world, known, waiting, looked = World(most=64, connections_max=4_096), 64, 256, []
+
+    class Watched(Connection):
+        @property
+        def is_stranger(self):
+            looked.append(self)
+            return True
+
+        @is_stranger.setter
+        def is_stranger(self, value):
+            pass
+
+    addresses = (f"10.0.{number // 256}.{number % 256}" for number in count())
+    for _ in range(known):
+        address = next(addresses)
+        assert world.strangers.place(address) is True
+        world.strangers.came(Watched(world, address))
+        world.strangers.done(address)
+    turns = [world.come(next(addresses)) for _ in range(waiting)]
+    for ended in (0, known):
+        looked.clear()
+        world.strangers._look()
+        assert len(looked) == known
+        assert (sum(turn.done() for turn in turns), world.strangers.ended) == (ended, ended)
+        assert world.strangers.waiting == waiting - ended
+        world.now += GRACE_S
+    world.strangers._timer.cancel()

@@ -9,6 +9,7 @@ and is not done, makes room for one that waits.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from heapq import heapify, heappop, heapreplace
 from typing import Final, Protocol
 
 from quorumlog.auth.hosts import host_of, without_port
@@ -132,14 +133,31 @@ class Strangers:
         """Whether there is room for one more of a host; if need be, another one is ended."""
         if self._is_within(host):
             return True
-        for other in list(self._known) if self._count >= self._most else [host]:
-            for one in [one for one in self._known.get(other, ()) if not one.is_stranger]:
-                self._forget(other, one)
-        if self._is_within(host):
-            return True
+        self._prune(list(self._known) if self._count >= self._most else [host])
+        return self._is_within(host) or self._make_room(host, self._by_size())
+
+    def _prune(self, hosts: list[str]) -> None:
+        """Forget those of some hosts that are no strangers any more."""
+        for host in hosts:
+            for one in [one for one in self._known.get(host, ()) if not one.is_stranger]:
+                self._forget(host, one)
+
+    def _by_size(self) -> list[tuple[int, int, str]]:
+        """Return the hosts as a heap, the one with most first, of those the one known longest."""
+        found = [
+            (-len(known), place, host) for place, (host, known) in enumerate(self._known.items())
+        ]
+        heapify(found)
+        return found
+
+    def _make_room(self, host: str, by_size: list[tuple[int, int, str]]) -> bool:
+        """End the oldest of a host that is full, or else of the one that has most; if it may be.
+
+        `by_size` was made before; hosts may only have lost some since.
+        """
         full = host
         if self._of_host(host) < self._of_host_max:
-            full = max(self._known, key=lambda one: len(self._known[one]), default=host)
+            full = self._fullest(by_size)
         if full not in self._known:
             return False
         oldest, since = next(iter(self._known[full].items()))
@@ -150,6 +168,18 @@ class Strangers:
         self._tell(without_port(oldest.remote_address), _TOO_MANY)
         oldest.abort(_TOO_MANY)
         return True
+
+    def _fullest(self, by_size: list[tuple[int, int, str]]) -> str:
+        while by_size:
+            noted, place, host = by_size[0]
+            count = len(self._known.get(host, ()))
+            if count == -noted:
+                return host
+            if count:
+                heapreplace(by_size, (-count, place, host))
+            else:
+                heappop(by_size)
+        return ""
 
     def _is_within(self, host: str) -> bool:
         return self._count < self._most and self._of_host(host) < self._of_host_max
@@ -164,19 +194,26 @@ class Strangers:
             self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._look)
 
     def _look(self) -> None:
-        """Let those go on for which there is room: hosts take turns."""
+        """Let those go on for which there is room: hosts take turns, one each."""
         self._timer = None
-        for host in list(self._waiting):
+        self._prune(list(self._known))
+        by_size, hosts = self._by_size(), deque(self._waiting)
+        while hosts:
+            host = hosts.popleft()
             turns = self._waiting[host]
-            while turns and self._has_room(host):
-                turn = turns.popleft()
+            while turns and turns[0].done():  # it is not waited for any more
+                turns.popleft()
                 self._waiting_count -= 1
-                if not turn.done():
-                    turn.set_result(None)
-                    self._begin(host)
+            if turns and not (self._is_within(host) or self._make_room(host, by_size)):
+                continue
             del self._waiting[host]
-            if turns:  # its next one comes after those of other hosts
+            if turns:
+                turns.popleft().set_result(None)
+                self._waiting_count -= 1
+                self._begin(host)
+            if turns:  # its next one comes after those of other hosts, at the next look, too
                 self._waiting[host] = turns
+                hosts.append(host)
         if self._waiting:
             self._look_later()
 
