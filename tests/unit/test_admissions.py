@@ -263,3 +263,16 @@ async def test_a_look_at_those_that_wait_looks_at_each_known_one_once(monkeypatc
         assert world.strangers.waiting == waiting - ended
         world.now += GRACE_S
     world.strangers._timer.cancel()
+
+
+async def test_one_that_waits_can_be_turned_away_until_its_turn_has_come(world):
+    served = [world.come() for _ in range(3)]
+    first, second, third = (world.come() for _ in range(3))
+    assert world.strangers.turn_away("10.0.0.1", second)
+    assert (second.cancelled(), world.strangers.waiting, world.strangers.refused) == (True, 2, 1)
+    served[0].abort("it has left")
+    await first
+    assert not world.strangers.turn_away("10.0.0.1", first)
+    world.set_up()
+    assert world.strangers.turn_away("10.0.0.1", third)
+    assert world.strangers.waiting == 0

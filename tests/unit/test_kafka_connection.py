@@ -19,6 +19,7 @@ from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import error_for
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import FOREIGN_LENGTH_MAX, TEXT_LENGTH_MAX
+from quorumlog.transport import strangers
 from quorumlog.transport.budget import RequestMemory
 from quorumlog.transport.client_lines import CLIENTS_MAX, PAUSE_S, ClientLines
 from quorumlog.transport.stream import TLS_ALERT
@@ -402,3 +403,33 @@ async def test_what_a_stranger_calls_itself_is_text_in_one_line_a_minute(cluster
     assert said["client"].startswith("0\\x1b")
     assert all(str(value).isprintable() for value in said.values())
     assert all(len(str(value)) <= FOREIGN_LENGTH_MAX for value in said.values())
+
+
+async def test_silent_strangers_of_several_hosts_leave_room_for_others(tmp_path, monkeypatch):
+    """They wait for their turn in a quarter of the places, and make room before all others."""
+    monkeypatch.setattr(strangers, "CHECK_S", 3_600)
+    limits = Limits(kafka_connections_max=16, strangers_per_address_max=1)
+    api_versions = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1)
+    async with kafka_cluster(tmp_path, limits=limits) as cluster, asyncio.timeout(60):
+        listener, writers = cluster.nodes[0].listener, []
+
+        async def come(host):
+            where = {"local_addr": (host, 0)}
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, **where)
+            writers.append(writer)
+            return reader, writer
+
+        silent = [await come(f"127.0.0.{2 + number % 4}") for number in range(24)]
+        await until(lambda: listener.transport_counters.accepted == len(silent))
+        assert listener.shared.strangers.waiting == limits.kafka_connections_max // 4
+        for number in range(12):
+            reader, writer = await come(f"127.0.0.{10 + number}")
+            writer.write(api_versions)
+            assert (await reader.readexactly(8))[4:] == struct.pack(">i", 1)
+        assert listener.transport_counters.refused_places == 0
+        ends = await asyncio.gather(
+            *(reader.read() for reader, _ in silent), return_exceptions=True
+        )
+        assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
+        for writer in writers:
+            writer.close()

@@ -118,6 +118,7 @@ class KafkaListener:
             self._make,
             self.transport_counters,
             lambda: self.shared.strangers,
+            self._places,
         )
 
     @property
@@ -178,10 +179,16 @@ class KafkaListener:
         left = self._limits.send_bytes_max - self.shared.budgets.answers.used
         return max(ANSWER_BYTES_MIN, min(ANSWER_BYTES_MAX, left // 4))
 
+    def _places(self) -> int:
+        return min(self._limits.kafka_connections_max, self._descriptors())
+
     def _has_room(self) -> bool:
-        """Whether there is room for one more connection; if need be, an unproven one is closed."""
+        """Whether there is room for one more connection; if need be, another one is closed.
+
+        That is one that waits for its turn, or else one that is unproven.
+        """
         count = len(self.connections) + self._acceptor.set_up
-        if count < min(self._limits.kafka_connections_max, self._descriptors()):
+        if count < self._places() or self._acceptor.end_waiting():
             return True
         while self._unproven:
             oldest = next(iter(self._unproven))

@@ -10,10 +10,11 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from quorumlog.auth.hosts import host_of
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.errors import ConfigError
 from quorumlog.transport.resolver import Resolver
-from quorumlog.transport.strangers import Strangers
+from quorumlog.transport.strangers import WAITING_SHARE, Strangers
 from quorumlog.transport.stream import TransportCounters
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class Acceptor:
 
     `has_room` says whether there is room for one more, besides those that are being `set_up`; if
     there is none, it is closed. `counters` count both. `strangers`: how many of a host may not have
-    said who they are; more wait.
+    said who they are; more wait. `places`: how many connections there may be on this port, of which
+    those that wait take a part.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         counters: TransportCounters,
         strangers: Callable[[], Strangers],
+        places: Callable[[], int],
     ) -> None:
         self._host = host
         self.port = port
@@ -49,9 +52,12 @@ class Acceptor:
         self._make = make
         self._counters = counters
         self._strangers = strangers
+        self._places = places
         self._sockets: list[socket.socket] = []
         self._is_stopped = False
         self._setting_up: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, dict[asyncio.Future[None], str]] = {}
+        """By host, the oldest first: those that wait for their turn, and their addresses."""
         self._pause_s = ACCEPT_PAUSE_MIN_S
 
     @property
@@ -63,6 +69,27 @@ class Acceptor:
     def set_up(self) -> int:
         """How many connections were accepted whose protocol does not know of them yet."""
         return len(self._setting_up)
+
+    def end_waiting(self) -> bool:
+        """End one that waits for its turn, the last one of the host that has most; if there is any.
+
+        Nothing was read of it: it makes room before those that could say something.
+        """
+        while self._waiting:
+            host = max(self._waiting, key=lambda one: len(self._waiting[one]))
+            turn = next(reversed(self._waiting[host]))
+            address = self._waiting[host][turn]
+            self._waits_no_more(address, turn)
+            if self._strangers().turn_away(address, turn):
+                return True
+        return False
+
+    def _waits_no_more(self, address: str, turn: "asyncio.Future[None]") -> None:
+        host = host_of(address)
+        of_host = self._waiting.get(host, {})
+        of_host.pop(turn, None)
+        if not of_host:
+            self._waiting.pop(host, None)
 
     async def start(self) -> None:
         """Start to listen; `port` is then the port. Raises `ConfigError` if that cannot be.
@@ -122,8 +149,11 @@ class Acceptor:
             place = self._strangers().place(address[0])
             if place is False:
                 accepted.close()
+            elif place is True:
+                self._set_up(accepted, address[0], None)
             else:
-                self._set_up(accepted, address[0], None if place is True else place)
+                self._wait(address[0], place)
+                self._set_up(accepted, address[0], place)
 
     def _accept_later(self, error: OSError) -> None:
         """Stop accepting for a while, as descriptors or memory are short; the backlog waits."""
@@ -137,6 +167,12 @@ class Acceptor:
             loop.remove_reader(one)
         loop.call_later(self._pause_s, self._listen)
         self._pause_s = min(ACCEPT_PAUSE_MAX_S, 2 * self._pause_s)
+
+    def _wait(self, address: str, turn: "asyncio.Future[None]") -> None:
+        """Note that somebody waits; if need be, another one is ended."""
+        if sum(map(len, self._waiting.values())) >= max(1, self._places() // WAITING_SHARE):
+            self.end_waiting()
+        self._waiting.setdefault(host_of(address), {})[turn] = address
 
     def _set_up(
         self, accepted: socket.socket, address: str, turn: asyncio.Future[None] | None
@@ -154,7 +190,10 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         try:
             if turn is not None:
-                await turn
+                try:
+                    await turn
+                finally:
+                    self._waits_no_more(address, turn)
             try:
                 await loop.connect_accepted_socket(self._make, accepted)
             finally:

@@ -87,7 +87,13 @@ class Listener:
             self._tls_port = TlsPort(tls, lambda: tls.current.native, self._answer_plain)
             tls.when_revoked.append(self._end_revoked)
         self._acceptor = Acceptor(
-            host, port, self._has_room, self._make, self.counters, lambda: self.shared.strangers
+            host,
+            port,
+            self._has_room,
+            self._make,
+            self.counters,
+            lambda: self.shared.strangers,
+            lambda: self._limits.connections_max,
         )
 
     @property
@@ -147,9 +153,12 @@ class Listener:
     # -- places -----------------------------------------------------------------------------
 
     def _has_room(self) -> bool:
-        """Whether there is room for one more connection; if need be, an unproven one is closed."""
+        """Whether there is room for one more connection; if need be, another one is closed.
+
+        That is one that waits for its turn, or else one that is unproven.
+        """
         count = len(self.connections) + self._acceptor.set_up
-        if count < self._limits.connections_max:
+        if count < self._limits.connections_max or self._acceptor.end_waiting():
             return True
         while self._unproven:
             oldest = next(iter(self._unproven))

@@ -20,7 +20,7 @@ GRACE_S: Final = 1.0
 CHECK_S: Final = 0.05
 """Pause between looks whether those that wait may go on."""
 WAITING_SHARE: Final = 4
-"""Connections that wait are at most this part of all that a node accepts; those of one host, this
+"""Connections that wait are at most this part of all that a port accepts; those of one host, this
 part of them. More are closed."""
 
 _TOO_MANY: Final = "too many connections have not said who they are"
@@ -46,7 +46,8 @@ class Strangers:
 
     `now`: seconds. `tell` is called with an address, and with why a connection of it is ended: it
     must be quick, and bound what it writes. `ended` counts those that made room, `refused` those
-    for which there was not even room to wait. Hosts of the `members` have no bound.
+    for which there was not even room to wait. How many may wait in all is a matter of their ports.
+    Hosts of the `members` have no bound.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Strangers:
     ) -> None:
         self._of_host_max = of_host_max
         self._most = most
-        self._waiting_max = max(1, connections_max // WAITING_SHARE)
+        self._waiting_of_host_max = max(1, connections_max // WAITING_SHARE // WAITING_SHARE)
         self._now = now
         self._tell = tell
         self._known: dict[str, dict[Stranger, float]] = {}
@@ -88,9 +89,7 @@ class Strangers:
             self._begin(host)
             return True
         of_host = self._waiting.get(host, ())
-        if self._waiting_count >= self._waiting_max or len(of_host) >= max(
-            1, self._waiting_max // WAITING_SHARE
-        ):
+        if len(of_host) >= self._waiting_of_host_max:
             self.refused += 1
             self._tell(address, f"{_TOO_MANY}, and {len(of_host)} wait")
             return False
@@ -99,6 +98,20 @@ class Strangers:
         self._waiting_count += 1
         self._look_later()
         return turn
+
+    def turn_away(self, address: str, turn: "asyncio.Future[None]") -> bool:
+        """End one that waits, as others need its place; False: its turn has come already."""
+        if turn.done():
+            return False
+        turns = self._waiting[host_of(address)]
+        turns.remove(turn)
+        if not turns:
+            del self._waiting[host_of(address)]
+        self._waiting_count -= 1
+        self.refused += 1
+        self._tell(address, f"{_TOO_MANY}, and others wait, too")
+        turn.cancel()
+        return True
 
     def _begin(self, host: str) -> None:
         self._begun[host] = self._begun.get(host, 0) + 1
