@@ -1,5 +1,6 @@
 """The admin port beyond loopback: who logs in by password or token, and has a right, sees all."""
 
+import asyncio
 import base64
 import contextlib
 import http.client
@@ -26,11 +27,19 @@ from quorumlog.auth.acls import (
     Permission,
     ResourceType,
 )
+from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.machine.cluster.commands import AlterAcls
 from quorumlog.model.config import NodeConfig
 from quorumlog.model.tls_config import TlsConfig
 from quorumlog.node.node import wall_ms
-from quorumlog.service.admin_access import HOST_LOGINS_MAX, AdminMembers, access_of, message_of
+from quorumlog.service.admin_access import (
+    HOST_LOGINS_MAX,
+    Access,
+    AdminMembers,
+    AdminRequest,
+    access_of,
+    message_of,
+)
 from quorumlog.service.http import AdminPort
 from quorumlog.transport.tls_contexts import client_context
 
@@ -212,6 +221,34 @@ def test_what_is_not_offered_is_not_asked_for(node, authority):
         assert body == "show a client certificate of this cluster\n"
         assert asked(port, authority, "/metrics", basic("bob"))[0] == 403
         assert asked(port, authority, "/metrics", pair=authority.user("bob"))[0] == 200
+
+
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_a_header_is_nobodys_login_where_none_is_offered(node, is_judged):
+    """It may be of a proxy."""
+    authorizer = node.served._kafka.authorizer if is_judged else None
+    members = AdminMembers(node._loop, None, authorizer)
+    for user, access in (("bob", Access.ALL), ("eve", Access.HEALTH if is_judged else Access.ALL)):
+        asked = AdminRequest("GET", "/metrics", "10.0.0.1:1", f"User:{user}", basic("bob"))
+        assert members.verdict(asked, anonymous=Access.HEALTH).access is access
+    stranger = AdminRequest("GET", "/metrics", "10.0.0.1:1", ANONYMOUS, basic("bob"))
+    assert members.verdict(stranger, anonymous=Access.HEALTH).access is Access.HEALTH
+
+
+def test_whoever_needs_no_right_sees_all_though_the_loop_is_blocked(node):
+    """That is when a node's own words about itself are needed most."""
+    loop = asyncio.new_event_loop()  # it never runs
+    try:
+        for principal, authorizer in (
+            ("User:eve", None),
+            ("Node:n9", node.served._kafka.authorizer),
+        ):
+            for header in ("", basic("bob")):
+                members = AdminMembers(loop, None, authorizer)
+                asked = AdminRequest("GET", "/health", "10.0.0.1:1", principal, header)
+                assert members.verdict(asked, anonymous=Access.HEALTH).access is Access.ALL
+    finally:
+        loop.close()
 
 
 def test_a_port_for_everybody_asks_nobody(node, authority):

@@ -152,8 +152,13 @@ class AdminMembers:
 
     def verdict(self, request: AdminRequest, *, anonymous: Access) -> Verdict:
         """Return what somebody may see; `anonymous`: what those see who do not say who they are."""
-        if not request.authorization and request.principal == ANONYMOUS:
-            return self._for_strangers(request, anonymous)
+        if request.authorization and not self._challenges(request):
+            request = request._replace(authorization="")  # of a proxy: nobody logs in here
+        if not request.authorization:
+            if request.principal == ANONYMOUS:
+                return self._for_strangers(request, anonymous)
+            if not self._is_judged(request.principal):
+                return _ALL  # even if the loop is blocked, which is when it is needed most
         host = host_of(without_port(request.address)) if request.authorization else ""
         with self._lock:
             is_full = len(self._pending) >= PENDING_MAX
@@ -195,6 +200,10 @@ class AdminMembers:
         offered = self._logins.offered(_origin(request))
         return tuple(text for mechanism, text in _SCHEMES.items() if mechanism in offered)
 
+    def _is_judged(self, principal: str) -> bool:
+        """Whether somebody needs a right: nodes of the cluster do not."""
+        return self._authorizer is not None and principal.startswith(USER)
+
     async def _judge(self, request: AdminRequest, anonymous: Access) -> Verdict:
         client = _Client(request.principal, "", request.address)
         if request.authorization:
@@ -202,8 +211,8 @@ class AdminMembers:
             if isinstance(found, Verdict):
                 return found
             client = _Client(*found, request.address)
-        if self._authorizer is None or not client.principal.startswith(USER):
-            return _ALL  # a node of the cluster, or nobody is judged
+        if self._authorizer is None or not self._is_judged(client.principal):
+            return _ALL
         permit = self._authorizer.permit(client)
         if not permit.is_ready:
             return Verdict(anonymous, "503 Service Unavailable", NOT_READY, is_recorded=True)
@@ -214,9 +223,9 @@ class AdminMembers:
 
     async def _log_in(self, request: AdminRequest, anonymous: Access) -> tuple[str, str] | Verdict:
         """Return the principal that logs in and its mechanism, or why it does not."""
-        challenges = self._challenges(request)
-        if self._logins is None or not challenges:
+        if self._logins is None:
             return Verdict(anonymous)
+        challenges = self._challenges(request)
         said = message_of(request.authorization)
         if said is None:
             return Verdict(Access.NONE, "400 Bad Request", _MALFORMED, is_recorded=True)
