@@ -25,6 +25,7 @@ class Wire:
     def set_write_buffer_limits(self, high=None, low=None):
         self.high = 64 * 1024 if high is None else high
         self.low = self.high // 4 if low is None else low
+        self._pause_if_full()
 
     def get_write_buffer_size(self):
         return len(self.sent)
@@ -32,6 +33,9 @@ class Wire:
     def write(self, data):
         assert not self.is_closed
         self.sent += data
+        self._pause_if_full()
+
+    def _pause_if_full(self):
         if len(self.sent) > self.high and not self.has_paused:
             self.has_paused = True
             self.protocol.pause_writing()

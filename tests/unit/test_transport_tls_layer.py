@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from certificates import DAY, Authority
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.tls_config import TlsConfig
+from quorumlog.transport import lingering
 from quorumlog.transport.tls import IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import client_context, server_context
 from quorumlog.transport.tls_layer import (
@@ -229,6 +230,34 @@ async def test_a_client_that_goes_on_sending_reads_why_the_server_ends_the_conne
     assert (server.wire.is_eof, server.wire.is_closed) == (True, False)
     server.wire.end()
     assert server.app.error is None
+
+
+async def test_a_slow_reader_gets_all_that_was_written_before_the_end(pki, monkeypatch):
+    """The time to read why it was refused begins when all was sent."""
+    monkeypatch.setattr(lingering, "LINGER_S", 0)
+    client, server = await opened(pki)
+    server.layer.write(LARGE)
+    server.layer.close()
+    client.layer.write(b"a request")
+    while server.layer._outbox.size:
+        client.wire.give(server.wire.take(100_000))
+        await turns(1)
+    assert server.wire.get_write_buffer_size()
+    await turns(10)
+    assert not server.wire.is_aborted, "nobody has had the time to read the rest"
+    client.wire.give(server.wire.take())
+    assert client.app.received == LARGE
+    await turns(10)
+    assert server.wire.is_aborted, "the other side does not close"
+
+
+async def test_who_reads_nothing_has_some_seconds_for_what_was_written(pki, monkeypatch):
+    monkeypatch.setattr(lingering, "CLOSE_GRACE_SECONDS", 0)
+    _, server = await opened(pki)
+    server.layer.write(b"an answer")
+    server.layer.close()
+    await turns(10)
+    assert server.wire.is_aborted
 
 
 async def test_an_end_that_nobody_said_is_an_error(pki):

@@ -8,8 +8,10 @@ from typing import Final
 
 RECEIVED_BYTES_MAX: Final = 64 * 1024
 """Bytes taken from a socket at a time, where a connection's own bytes are not decrypted yet."""
+CLOSE_GRACE_SECONDS: Final = 5.0
+"""How long a connection that ends waits for the other side to read what was sent."""
 LINGER_S: Final = 1.0
-"""How long the other side has to read why it was refused."""
+"""How long the other side, once all was sent, has to read why it was refused."""
 LINGER_BYTES_MAX: Final = 1024 * 1024
 """Bytes that it may still send meanwhile."""
 
@@ -31,18 +33,36 @@ class Lingering(asyncio.BufferedProtocol):
     """Waits until the other side has read the last words and closes; what it sends is forgotten.
 
     A socket that is closed while something is unread resets the connection, and what was sent to
-    the other side is lost. `lost` is called at the end.
+    the other side is lost. What is unsent has a time of its own before that. `lost` is called at
+    the end.
     """
 
     def __init__(self, transport: asyncio.Transport, lost: Callable[[Exception | None], None]):
         self._transport = transport
         self._lost = lost
         self._left = LINGER_BYTES_MAX
-        self._timer = asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(CLOSE_GRACE_SECONDS, transport.abort)
+        self._is_waiting = False
         transport.set_protocol(self)
         with suppress(OSError, RuntimeError):  # it has ended meanwhile: connection_lost follows
-            transport.resume_reading()
-            transport.write_eof()
+            transport.set_write_buffer_limits(high=0)  # resume_writing says when all is sent
+            if not transport.get_write_buffer_size():
+                self._wait()
+
+    def _wait(self) -> None:
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        with suppress(OSError, RuntimeError):
+            self._transport.resume_reading()
+            self._transport.write_eof()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._wait()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""

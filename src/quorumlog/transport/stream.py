@@ -20,6 +20,7 @@ from quorumlog.model.audit_events import BY_CERTIFICATE, AuditedEvent, AuditEven
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import foreign
+from quorumlog.transport.lingering import CLOSE_GRACE_SECONDS
 from quorumlog.transport.scheduler import TrafficClass
 from quorumlog.transport.shared_resources import SharedResources
 from quorumlog.transport.time_slices import TimeSlices
@@ -31,8 +32,6 @@ from quorumlog.wire.receiver import FrameReceiver, UnexpectedTlsError
 
 logger = logging.getLogger(__name__)
 
-CLOSE_GRACE_SECONDS = 5.0
-"""How long a connection that ends waits for the other side to read what was sent."""
 UNREAD_PAUSE_BYTES = 1024 * 1024
 """No request of a client is handled while it has this much to read."""
 KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
