@@ -211,7 +211,7 @@ class ProtocolGroup:
         depends_on, viewer = (member.subscription, member.assignor), member.viewer
         is_changed = self.members.update(member, asked)
         if viewer != member.viewer and member.subscription.pattern:
-            self.target.viewer_changed()
+            self.target.viewer_changed(member)
         if is_changed:
             if self.members.said_bytes > SAID_MAX:
                 self._remove(member)

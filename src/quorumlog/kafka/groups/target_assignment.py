@@ -49,8 +49,9 @@ class TargetAssignment:
         self._topics_version: int | None = None
         """None: members or subscriptions have changed since."""
         self._visible_version: int | None = None
-        """The version of `VisibleTopics` that the topics were looked up with; None: they are to be
-        looked up again."""
+        """The version of `VisibleTopics` that the topics were looked up with."""
+        self._viewers: set[str] = set()
+        """The ids of members that may see others of the topics since."""
         self._next_ms = 0
 
     def of(self, member_id: str) -> Partitions:
@@ -66,24 +67,28 @@ class TargetAssignment:
         """Members or subscriptions have changed: look which topics these are before the next."""
         self._topics_version = None
 
-    def viewer_changed(self) -> None:
+    def viewer_changed(self, member: Consumer) -> None:
         """A member may see other topics than before: look them up before the next target."""
-        self._visible_version = None
+        if self._store.patterns.visible.are_judged:
+            self._viewers.add(member.member_id)
 
     def look_at_topics(self) -> bool:
         """Look which topics there are; return whether they are others, for the same members."""
         before = self._topics_version, self._visible_version
-        now = self._store.topics_version, self._store.patterns.visible.version
-        if before == now:
+        visible, known = self._store.patterns.visible, self._store.topics
+        now = self._store.topics_version, visible.version
+        is_seen_anew = self._is_seen_anew()
+        if before == now and not is_seen_anew:
             return False
         self._topics_version, self._visible_version = now
-        known = self._store.topics
         topics: dict[str, frozenset[bytes]] = {}
         counts: dict[bytes, int] = {}
         of_same: dict[tuple[Subscription, Viewer | None], frozenset[bytes]] = {}
         for member in self._members:
-            key = member.subscription, member.viewer if member.subscription.pattern else None
-            ids = of_same.get(key) if member.principal is not None else None
+            is_judged = visible.are_judged and bool(member.subscription.pattern)
+            key = member.subscription, member.viewer if is_judged else None
+            # of whom nothing has been heard yet, each has topics of its own
+            ids = None if is_judged and member.principal is None else of_same.get(key)
             if ids is None:
                 found = [known[name] for name in self.names_of(member) if name in known]
                 ids = of_same[key] = frozenset(topic.topic_id for topic in found)
@@ -91,9 +96,24 @@ class TargetAssignment:
             topics[member.member_id] = ids
         is_other = (topics, counts) != (self._topics, self._counts)
         self._topics, self._counts = topics, counts
-        if is_other and before[1] != now[1]:
+        if is_other and (is_seen_anew or before[1] != now[1]):
             self.hurry()  # until then a member would be told partitions of what it may not see
         return is_other and before[0] is not None
+
+    def _is_seen_anew(self) -> bool:
+        """Whether any of those that may see others of the topics does.
+
+        After a change of the coordinator all members come to be known, one after the other: as a
+        rule they see what they saw, so the topics of the others are not looked at for each.
+        """
+        changed, self._viewers = self._viewers, set()
+        known, by_id = self._store.topics, self._members.by_id
+        return any(
+            frozenset(known[name].topic_id for name in self.names_of(by_id[one]) if name in known)
+            != self._topics.get(one)
+            for one in changed
+            if one in by_id
+        )
 
     def names_of(self, member: Consumer) -> frozenset[str]:
         """Return the names of the topics that a member is subscribed to and may know of.
@@ -108,9 +128,8 @@ class TargetAssignment:
         matched = patterns.matched(pattern)
         if member.principal is None and patterns.visible.are_judged:
             held = {topic_id for topic_id, _ in member.held.assigned}
-            return matched.intersection(
-                name for name, one in known.items() if one.topic_id in held
-            ).union(names)
+            had = (name for name in matched if name in known and known[name].topic_id in held)
+            return frozenset(had).union(names)
         return patterns.visible.of(member.viewer, matched).union(names)
 
     def is_due(self, epoch: int, now_ms: int) -> bool:

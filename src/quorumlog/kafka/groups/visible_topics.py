@@ -10,7 +10,8 @@ from quorumlog.auth.acls import Operation, Resource, ResourceType
 from quorumlog.auth.permits import Authorizer
 
 KNOWN_MAX: Final = 100_000
-"""Judgements that are remembered of all members; then all of them are forgotten."""
+"""Judgements that are remembered of all members, each member counted, too. What is judged beyond
+is not remembered; once that is as much again, all of it is forgotten, as members may have gone."""
 
 
 class Viewer(NamedTuple):
@@ -32,7 +33,7 @@ class VisibleTopics:
         self._authorizer = authorizer
         self._version = -1
         self._known: dict[Viewer, dict[str, bool]] = {}
-        self._count = 0
+        self._count = self._beyond = 0
 
     @property
     def are_judged(self) -> bool:
@@ -52,12 +53,23 @@ class VisibleTopics:
             return names
         if principal is None:
             return frozenset()
-        if self._version != self.version or self._count > KNOWN_MAX:
+        if self._version != self.version or self._beyond >= KNOWN_MAX:
             self._known.clear()
-            self._version, self._count = self.version, 0
-        known = self._known.setdefault(viewer, {})
-        for name in names - known.keys():
-            topic = Resource(ResourceType.TOPIC, name)
-            known[name] = authorizer.shows(principal, host, Operation.DESCRIBE, topic)
-            self._count += 1
-        return frozenset(name for name in names if known[name])
+            self._version, self._count, self._beyond = self.version, 0, 0
+        known = self._known.get(viewer, {})
+        judged = {
+            name: authorizer.shows(
+                principal, host, Operation.DESCRIBE, Resource(ResourceType.TOPIC, name)
+            )
+            for name in names - known.keys()
+        }
+        self._remember(viewer, judged)
+        return frozenset(name for name in names if known.get(name) or judged.get(name))
+
+    def _remember(self, viewer: Viewer, judged: dict[str, bool]) -> None:
+        count = len(judged) + (viewer not in self._known)
+        if self._count + count <= KNOWN_MAX:
+            self._known.setdefault(viewer, {}).update(judged)
+            self._count += count
+        else:
+            self._beyond += count
