@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from quorumlog.client import Client, Producer, connection_pool
+from quorumlog.client import Client, Producer, connection_pool, leader_discovery
 from quorumlog.client.login import LoginOfClient
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import (
     DeadlineExceededError,
+    HandshakeError,
     LoginError,
     NetworkError,
     NoLeaderError,
@@ -86,7 +87,7 @@ def calls_of(client):
 
 
 @pytest.mark.parametrize("number", range(5))
-async def test_one_refused_login_says_what_all_nodes_would_say_late(world, number):
+async def test_two_refused_logins_say_what_all_nodes_would_say_late(world, number):
     world.servers["n0"].login_answer = world.servers["n1"].login_answer = Authenticated(
         code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT
     )
@@ -97,14 +98,113 @@ async def test_one_refused_login_says_what_all_nodes_would_say_late(world, numbe
     assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
 
 
-async def test_a_refusal_counts_though_another_node_holds_its_own_back(world):
+@pytest.mark.parametrize("number", range(5))
+async def test_a_refusal_counts_though_another_node_holds_its_own_back(world, number, monkeypatch):
+    monkeypatch.setattr(leader_discovery, "OTHERS_S", 0.05)
     world.servers["n1"].login_answer = Authenticated(
         code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT
     )
     async with Client(world.addresses, "g", timeout_ms=1e9) as client:
         metadata_of(client).connections._login = LoginOfClient(Alice())
+        metadata_of(client)._generator.shuffle = list.reverse
         with pytest.raises(LoginError, match="login refused"):
-            await soon(client.append(b"x"))
+            await soon(calls_of(client)[number]())
+
+
+async def test_a_refusal_counts_though_another_node_is_away(world):
+    world.servers["n1"].login_answer = Authenticated(
+        code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT
+    )
+    await world.servers["n0"].listener.stop()
+    async with Client(world.addresses, "g", timeout_ms=1e9) as client:
+        metadata_of(client).connections._login = LoginOfClient(Alice())
+        for call in calls_of(client):
+            with pytest.raises(LoginError, match="login refused"):
+                await soon(call())
+
+
+class PlainAlice:
+    """What somebody logs in with whose password one node does not know yet."""
+
+    mechanism, user, password, token = "PLAIN", "alice", Secret("right"), None
+
+
+class AsIfEncrypted(LoginOfClient):
+    """Sends a password without TLS."""
+
+    async def run(self, ask, *, address, is_encrypted):
+        await super().run(ask, address=address, is_encrypted=True)
+
+
+def behind_and_known(world):
+    """Have n1 not know a user that n0 knows; return a client that asks n1 first."""
+    n0, n1 = world.servers.values()
+    n0.login_answer = Authenticated()
+    n1.login_answer = Authenticated(code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT)
+    client = Client([n1.address, n0.address], "g", timeout_ms=1e9)
+    metadata_of(client).connections._login = AsIfEncrypted(PlainAlice())
+    metadata_of(client)._generator.shuffle = lambda addresses: None
+    return client
+
+
+async def test_a_login_is_taken_by_others_than_the_node_that_is_behind(world):
+    n0, n1 = world.servers.values()
+    async with behind_and_known(world) as client:
+        await soon(client.append(b"x"))
+        assert (await soon(client._requester.any_server())).address == n0.address
+        assert {one.node_id for one in await soon(client.admin.status())} == {"n0", "n1"}
+    assert world.stored == [b"x"]
+    assert n1.logins == 3, "once a call"
+
+
+async def test_a_node_that_is_behind_ends_no_call_while_the_others_elect_a_leader(world):
+    world.leader_id, n0 = None, world.servers["n0"]
+    async with behind_and_known(world) as client:
+        waiting = asyncio.ensure_future(client.append(b"x"))
+        while n0.asked_count < 3:
+            n0.asked.clear()
+            await soon(n0.asked.wait())
+        world.elect("n0")
+        await soon(waiting)
+    assert world.stored == [b"x"]
+
+
+# -- an outage ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", ["login", "certificate"])
+async def test_while_the_others_are_away_one_that_refuses_ends_no_call(world, problem):
+    n0 = world.servers["n0"]
+    async with behind_and_known(world) as client:
+        await soon(client.append(b"x"))
+        await n0.listener.stop()
+        metadata = metadata_of(client)
+        if problem == "certificate":
+            asked = metadata.ask
+
+            async def ask(address, group=""):
+                if address == n0.address:
+                    return await asked(address, group)
+                raise HandshakeError(f"{address}: certificate has expired")
+
+            metadata.ask = ask
+        metadata.forget_leader()
+        with pytest.raises(NoLeaderError, match="expired|login refused") as caught:
+            await soon(metadata.leader())
+        assert caught.value.retriable
+
+
+async def test_a_certificate_that_none_of_the_nodes_accepts_ends_a_call(world):
+    async with Client(world.addresses, "g", timeout_ms=1e9) as client:
+        await soon(client.append(b"x"))
+
+        async def ask(address, group=""):
+            raise HandshakeError(f"{address}: certificate has expired")
+
+        metadata_of(client).ask = ask
+        metadata_of(client).forget_leader()
+        with pytest.raises(HandshakeError, match="expired"):
+            await soon(client.append(b"y"))
 
 
 async def test_a_node_that_takes_no_logins_is_no_reason_not_to_ask_the_others(world):

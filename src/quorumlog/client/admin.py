@@ -155,12 +155,15 @@ class GroupAdmin:
         return list(await asyncio.gather(*map(self._status_of, view.addresses())))
 
     async def _learn_members(self) -> None:
+        is_refused = False
         for server in self._requester.metadata.addresses():
             try:
                 found = await self._requester.metadata.ask(server, self._requester.group)
             except RequestError as error:
                 if isinstance(error, LoginError) and error.is_everywhere:
-                    return  # each of them is told so for itself
+                    if is_refused:
+                        return  # each of them is told so for itself
+                    is_refused = True  # or the first one is behind
                 continue
             self._requester.metadata.members = dict(found.groups[0].peers) if found.groups else {}
             return

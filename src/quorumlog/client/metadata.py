@@ -8,9 +8,11 @@ from quorumlog.client.connection_pool import ConnectionPool
 from quorumlog.client.leader_discovery import LeaderDiscovery
 from quorumlog.client.security import Security
 from quorumlog.model.errors import (
+    HandshakeError,
     LoginError,
     NetworkError,
     NoLeaderError,
+    RequestError,
     UnknownGroupError,
     error_for,
 )
@@ -109,15 +111,24 @@ class Metadata:
         self.check_open()
         if found is not None:
             return self._set_leader_from(found)
-        # a group that was found before still exists: its servers do not answer now
-        is_outage = self.members and isinstance(discovery.refusal, UnknownGroupError)
-        if discovery.refusal is not None and not is_outage:
-            raise discovery.refusal
+        refusal = discovery.refusal
+        if refusal is not None and not self._is_outage(refusal, discovery):
+            raise refusal
         reasons = "; ".join(
             text if text.startswith(f"{address}: ") else f"{address}: {text}"
             for address, text in discovery.objections.items()
         )
         raise NoLeaderError(f"no leader of {self.group} found; {reasons}")
+
+    def _is_outage(self, refusal: RequestError, discovery: LeaderDiscovery) -> bool:
+        """Whether servers may tell of the group again that do not answer now: it was found before.
+
+        One alone may have an old certificate, or be behind and not know a user yet.
+        """
+        if not self.members or discovery.is_refused_by_all:
+            return bool(self.members) and isinstance(refusal, UnknownGroupError)
+        is_behind = isinstance(refusal, LoginError) and refusal.is_everywhere
+        return is_behind or isinstance(refusal, HandshakeError | UnknownGroupError)
 
     def _set_leader_from(self, found: GroupMetadata) -> str:
         address = _leader_of(found)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
-from quorumlog.client import options
+from quorumlog.client import leader_discovery, options
 from quorumlog.client.connection import Answer, ServerConnection
 from quorumlog.client.metadata import Metadata
 from quorumlog.client.retry import Backoff
@@ -202,16 +202,26 @@ class Requester:
         `without`: addresses of servers that are of no use.
         """
         error: RequestError | None = None
+        refused: LoginError | None = None
         for address in self.metadata.candidates():
             if address in without:
                 continue
             try:
-                return await self.metadata.connection(address)
+                # once one has refused a login, see `OTHERS_S`
+                async with asyncio.timeout(leader_discovery.OTHERS_S if refused else None):
+                    return await self.metadata.connection(address)
+            except TimeoutError:
+                error = refused
+                break
             except RequestError as failed:
                 if isinstance(failed, LoginError) and failed.is_everywhere:
-                    raise  # others would say the same, each of them late
+                    if refused is not None:
+                        raise  # others would say the same, each of them late
+                    refused = failed
                 # one that may answer later says more than a refusal
                 error = failed if error is None or failed.retriable else error
+        if refused is not None and not self.metadata.members:
+            raise refused  # else the group was found before, and who knows the user is away
         raise error or ConfigError("no servers")
 
     def _out_of_time(

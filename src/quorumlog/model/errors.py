@@ -401,7 +401,8 @@ class LoginError(RequestError):
 
     Attributes:
         is_everywhere: True if a node refused the name, the password or the token: users are the
-            same on all nodes of a cluster, so the others would refuse, too, and as late.
+            same on all nodes of a cluster, so the others would refuse, too, and as late, unless
+            this one is behind.
     """
 
     code = ResponseCode.LOGIN_REFUSED
