@@ -189,7 +189,7 @@ async def test_while_the_others_are_away_one_that_refuses_ends_no_call(world, pr
 
             metadata.ask = ask
         metadata.forget_leader()
-        with pytest.raises(NoLeaderError, match="expired|login refused") as caught:
+        with pytest.raises(NoLeaderError, match=r"expired|login refused") as caught:
             await soon(metadata.leader())
         assert caught.value.retriable
 

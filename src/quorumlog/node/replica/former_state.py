@@ -42,8 +42,10 @@ class FormerState:
         fetched = self._served.indexes()
 
         def run() -> int:
-            snapshots.check(newest)  # it is the only one then
-            return snapshots.keep_newest(1, fetched)
+            snapshots.check(newest)  # it is the only one then that is known to be good
+            # a later one may lie there already whose state is not trusted when it is told of
+            snapshots.keep_newest(1, [*fetched, newest.last_included_index])
+            return newest.last_included_index
 
         # without a gap: the log goes on in a new file, if nothing came after the snapshot
         remove = self._snapshotter.remove_covered

@@ -1,0 +1,59 @@
+"""What a replica removes when nothing may be left of what its machine had before."""
+
+from types import SimpleNamespace
+
+from test_storage_snapshots import Disk, save
+
+from quorumlog.node.replica.former_state import FormerState
+
+
+class Executor:
+    """Runs work at once."""
+
+    def run(self, work, done, failed):
+        try:
+            found = work()
+        except Exception as error:
+            failed(error)
+        else:
+            done(found)
+
+
+class Side:
+    """A replica with snapshots at some indexes, the last of which it knows as its newest."""
+
+    def __init__(self, *indexes, begin=-1, fetched=()):
+        self.disk = Disk()
+        self.snapshots = self.disk.snapshots
+        newest = [save(self.snapshots, index, b"state") for index in indexes][-1]
+        self.log = SimpleNamespace(before_begin_index=begin)
+        self.asked, self.lost = [], []
+        self.former = FormerState(
+            SimpleNamespace(log=self.log, environment=SimpleNamespace(executor=Executor())),
+            self.snapshots,
+            SimpleNamespace(newest=newest),
+            SimpleNamespace(
+                ask=self.asked.append,
+                remove_covered=self.remove_covered,
+                lost=lambda index, error: self.lost.append(index),
+            ),
+            SimpleNamespace(indexes=lambda: list(fetched)),
+        )
+
+    def remove_covered(self, last):
+        self.log.before_begin_index = last
+
+
+def test_earlier_snapshots_and_the_entries_up_to_the_newest_are_removed():
+    side = Side(50, 80, 100)
+    assert not side.former.forget(90)
+    assert side.former.forget(90)
+    assert (side.snapshots.indexes(), side.log.before_begin_index) == ([100], 100)
+
+
+def test_the_snapshot_that_was_checked_stays_though_a_later_one_has_appeared():
+    side = Side(50, 100)
+    save(side.snapshots, 200, b"of a state that is not trusted any more")
+    side.former.forget(90)
+    assert side.snapshots.indexes() == [100, 200]
+    assert side.log.before_begin_index == 100, "what comes after it is needed if 200 is not used"
