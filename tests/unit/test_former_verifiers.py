@@ -10,6 +10,7 @@ from quorumlog.machine.cluster.commands import (
     encode,
     masked,
 )
+from quorumlog.machine.cluster.security import Security
 
 SALTED = b"of the password, in 32 bytes .. "
 SHA256 = "SCRAM-SHA-256"
@@ -97,3 +98,22 @@ def test_a_change_of_users_is_shown_without_what_passwords_are_checked_by():
 def test_everything_else_is_shown_as_it_is():
     for body in (b"", b"text", b"\x93\x01", bytes(100)):
         assert masked(body) == body
+
+
+def test_after_a_restart_a_node_forgets_what_it_may_still_have_in_files():
+    users = Security()
+    node = Node()
+    node.former = FormerVerifiers(
+        lambda: node.now_ms, lambda: users.view().gone, lambda: node.index, lambda: node
+    )
+    users = Security.restored(users.saved())
+    node.pass_ms(FORGET_MS)
+    assert node.asked == [], "there have never been users"
+    kept = verifier_of_salted(SALTED, SHA256, b"salt of alice", 4_096)
+    change, gone = UserChange("alice", {SHA256: kept}), UserChange("alice", {SHA256: None})
+    users.alter_users(AlterUsers("", "", [change, gone], b"secret of decoys"))
+    users = Security.restored(users.saved())
+    node.pass_ms(FORGET_MS)
+    assert node.asked == [10]
+    node.pass_ms(FORGET_MS)
+    assert node.asked == [10], "once"

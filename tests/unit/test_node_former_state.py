@@ -57,3 +57,27 @@ def test_the_snapshot_that_was_checked_stays_though_a_later_one_has_appeared():
     side.former.forget(90)
     assert side.snapshots.indexes() == [100, 200]
     assert side.log.before_begin_index == 100, "what comes after it is needed if 200 is not used"
+
+
+def test_a_snapshot_from_before_one_that_was_fetched_is_removed_too():
+    side = Side(50, 100, begin=100)
+    assert not side.former.forget(100)
+    assert side.former.forget(100)
+    assert side.snapshots.indexes() == [100]
+
+
+def test_while_an_earlier_one_is_fetched_it_is_asked_for_again():
+    side = Side(50, 100, begin=100, fetched=[50])
+    assert not side.former.forget(100)
+    assert not side.former.forget(100)
+    assert side.snapshots.indexes() == [50, 100]
+
+
+def test_a_newest_snapshot_that_is_damaged_is_told_of_and_nothing_is_removed():
+    side = Side(50, 100)
+    file = side.disk.files.open(side.snapshots.path_of(100))
+    file.write_at([b"X"], 0)
+    file.close()
+    assert not side.former.forget(90)
+    assert side.lost == [100]
+    assert side.snapshots.indexes() == [50, 100]
