@@ -104,7 +104,10 @@ def test_after_a_restart_a_node_forgets_what_it_may_still_have_in_files():
     users = Security()
     node = Node()
     node.former = FormerVerifiers(
-        lambda: node.now_ms, lambda: users.view().gone, lambda: node.index, lambda: node
+        lambda: node.now_ms,
+        lambda: users.view().verifiers_removed,
+        lambda: node.index,
+        lambda: node,
     )
     users = Security.restored(users.saved())
     node.pass_ms(FORGET_MS)

@@ -26,9 +26,10 @@ class Forgetting(Protocol):
 class FormerVerifiers:
     """Has a node forget them. `now_ms` reads a clock that never goes back.
 
-    `verifiers_removed` returns how many changes have taken a verifier away, as far as is known here; another
-    number, too, when the users come from a snapshot: what an earlier run of this node, or whoever
-    made the snapshot, has removed is asked for once more. `applied_index`: up to where that is.
+    `verifiers_removed` returns how many changes have taken a verifier away, as far as is known
+    here; another number, too, when the users come from a snapshot: what an earlier run of this
+    node, or whoever made the snapshot, has removed is asked for once more. `applied_index`: up to
+    where that is.
     `former_state` returns the part of the replica of `__cluster` that removes it; None: there is no
     replica now.
     """

@@ -58,8 +58,9 @@ class SavedSecurity(msgspec.Struct, frozen=True, array_like=True):
 class Security:
     """All of it. What a user, a principal or an entity has is replaced, never changed.
 
-    `verifiers_removed`: how many changes took a verifier away that was there before. It is not saved: if there
-    have ever been users, it begins with the number of all changes that a snapshot has.
+    `verifiers_removed`: how many changes took a verifier away that was there before. It is not
+    saved: if there have ever been users, it begins with the number of all changes that a snapshot
+    has.
 
     `rules` are compiled when a view is asked for, of the principals that have changed since.
     """
@@ -239,8 +240,8 @@ class Security:
         for acl in saved.acls:
             found.acls.setdefault(acl.principal, {})[acl] = None
         found._changed = set(found.acls)
-        if saved.decoy_secret:  # some may be gone that are still in files of this node
-            found.gone = saved.version
+        if saved.decoy_secret:  # some may have been removed that are still in files of this node
+            found.verifiers_removed = saved.version
         return found
 
 
