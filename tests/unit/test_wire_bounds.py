@@ -255,7 +255,7 @@ def test_before_the_handshake_nothing_but_a_hello_is_decoded():
 
 
 def test_every_kind_is_said_by_somebody():
-    answer_types = (Response, Responses, GroupIdentity, Authenticated)  # to clients
+    answer_types = (Response, Responses, GroupIdentity, Authenticated, Throttled)  # to clients
     answers = {
         kind for kind, message in MESSAGE_OF_KIND.items() if issubclass(message, answer_types)
     }
