@@ -19,6 +19,7 @@ from quorumlog.model.messages.client import (
     GroupIdentity,
     MetadataRequest,
     StoreLocation,
+    Throttled,
 )
 from quorumlog.model.messages.login import Authenticated
 from quorumlog.model.messages.machine import QueryRequest
