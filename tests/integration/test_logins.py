@@ -179,7 +179,7 @@ async def test_a_security_with_a_password_is_a_login(secured, user):
 
 
 async def test_a_client_logs_in_with_a_token_until_it_expires(secured, issuer):
-    token = issuer.token("EdDSA", sub="carol", exp=wall_ms() / 1000 + 0.5)
+    token = issuer.token("EdDSA", sub="carol", exp=wall_ms() / 1000 + 2)
     credentials = Credentials("OAUTHBEARER", token=token)
     async with connected(secured, credentials, tls=secured.tls) as connection:
 
