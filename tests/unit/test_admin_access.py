@@ -3,8 +3,10 @@
 import asyncio
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from quorumlog.auth.certificates import ANONYMOUS
+from quorumlog.model.security_config import PLAIN
 from quorumlog.service.admin_access import HOST_LOGINS_MAX, Access, AdminMembers, AdminRequest
 
 
@@ -14,7 +16,7 @@ class World:
     def __init__(self, loop):
         self.loop, self.create_task = loop, loop.create_task
         self.asked = threading.Semaphore(0)
-        self.members = AdminMembers(self, None, None)
+        self.members = AdminMembers(self, SimpleNamespace(offered=lambda origin: [PLAIN]), None)
 
     def call_soon_threadsafe(self, callback):
         self.loop.call_soon_threadsafe(callback)
