@@ -18,7 +18,7 @@ TURN_S: Final = 0.001
 PAUSE_S: Final = 0.001
 """Pause after such a turn, if more of them wait: they take half of the loop's time at most."""
 BUSY_PAUSE: Final = 3
-"""While the loop is busy with others, the pause is so many times what the turn took: handshakes
+"""While the loop is busy with others, the pause is this many times what the turn took: handshakes
 take a quarter of its time."""
 IDLE_SHARE: Final = 0.5
 """A loop is busy if its thread has computed for more than this share of a pause."""
