@@ -81,6 +81,19 @@ def test_a_line_that_is_larger_than_everything_is_dropped_and_said_at_once(pipe,
     assert json.loads(line)["count"] == 1
 
 
+def test_the_last_line_is_written_though_there_is_no_room_after_what_was_dropped(pipe, monkeypatch):
+    monkeypatch.setattr(logs, "LINES_BYTES_MAX", 300_000)
+    for number in range(1_000):
+        pipe.writer.put(f"{number:0999}")
+    dropped = pipe.writer.dropped
+    pipe.writer.put_last("the last words")
+    *kept, said, last = pipe.lines_until(lambda line: "last words" in line)
+    assert len(kept) == 1_000 - dropped
+    assert json.loads(said)["count"] == dropped
+    assert last == "the last words"
+    assert pipe.writer.dropped == dropped
+
+
 def test_when_the_reader_is_gone_lines_are_counted_and_nothing_ends(pipe):
     pipe.close(pipe.reader)
     for _ in range(2):

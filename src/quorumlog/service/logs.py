@@ -67,12 +67,27 @@ class LineWriter:
             if self._size + len(line) > LINES_BYTES_MAX:
                 self.dropped += 1
                 self._unreported_drops += 1
+                self._tell()
             else:
-                self._lines.append(line)
-                self._size += len(line)
-            if not self._is_told:  # once for all lines that it finds
-                self._is_told = True
-                self._changed.notify_all()
+                self._keep(line)
+
+    def put_last(self, text: str) -> None:
+        """Have a line written after all others, with or without room for it; never waits."""
+        with self._changed:
+            if self._unreported_drops:
+                self._keep(_about_dropped(self._unreported_drops))
+                self._unreported_drops = 0
+            self._keep((text + "\n").encode(errors="replace"))
+
+    def _keep(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._size += len(line)
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._is_told:  # once for all lines that it finds
+            self._is_told = True
+            self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all is written, but not for longer; return whether it is."""
@@ -176,7 +191,7 @@ def last_words(text: str) -> None:
     if writer is None:
         print(text, file=sys.stderr, flush=True)
     else:
-        writer.put(text)
+        writer.put_last(text)
         writer.flush(LAST_WORDS_S)
 
 
