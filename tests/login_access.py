@@ -62,6 +62,7 @@ class Clock:
         self.timers = []
         self.work = []
         self.events = []
+        self.spent = []
         self.is_ready = True
         self.nonces = 0
 
@@ -108,6 +109,7 @@ class Clock:
             self.nonce,
             lambda: self.is_ready,
             self.events.append,
+            self.spent.append,
         )
 
 

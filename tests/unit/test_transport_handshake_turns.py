@@ -71,6 +71,24 @@ async def test_who_is_served_keeps_three_quarters_of_a_busy_loop(busy, share):
     assert handshakes / world.now == pytest.approx(share, rel=0.15)
 
 
+async def test_what_logins_take_after_their_handshakes_counts():
+    world = World()
+    world.busy = 1.0
+    login = TURN_S / 4
+    world.turns.spend(1_000)  # nobody waits for a turn: nobody has to wait for this
+    for number in range(100):
+        world.wait("192.0.2.1", number)
+    done = 0
+    while len(world.turns):
+        await asyncio.sleep(0)
+        for _ in world.done[done:]:
+            world.now += login
+            world.computed += login
+            world.turns.spend(login)
+        done = len(world.done)
+    assert 100 * (TURN_S / 2 + login) / world.now == pytest.approx(0.25, rel=0.2)
+
+
 async def test_hosts_take_turns_and_members_come_first():
     world = World()
     for number in range(3):

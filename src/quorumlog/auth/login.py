@@ -141,7 +141,8 @@ class LoginEnvironment(NamedTuple):
 
     `now` reads a clock that never goes back, in seconds, `wall_ms` Unix time in milliseconds.
     `later` makes a call after some seconds. `nonce` returns text that was not there before.
-    `is_ready`: whether the node knows yet which users there are.
+    `is_ready`: whether the node knows yet which users there are. `spent` is told the seconds that
+    each step of a login took.
     """
 
     now: Callable[[], float]
@@ -151,6 +152,7 @@ class LoginEnvironment(NamedTuple):
     nonce: Callable[[], str]
     is_ready: Callable[[], bool]
     told: Callable[[LoginEvent], None]
+    spent: Callable[[float], None]
 
 
 @dataclass(slots=True)
@@ -387,6 +389,7 @@ class ConnectionLogin:
             self._busy(done)
         else:
             self._take(exchange.step(data), done)
+        environment.spent(environment.now() - self._since)
 
     def _take(self, step: Step, done: Callable[[Answer], None]) -> None:
         if isinstance(step, Compute):

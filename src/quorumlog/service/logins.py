@@ -182,6 +182,7 @@ def make_logins(
         nonce=lambda: secrets.token_urlsafe(NONCE_BYTES),
         is_ready=is_ready,
         told=told,
+        spent=(lambda _seconds: None) if node.tls is None else node.tls.handshakes.spend,
     )
     return Logins(
         security,

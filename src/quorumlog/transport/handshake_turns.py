@@ -1,8 +1,9 @@
 """Turns of TLS handshakes: each takes up to a millisecond, which everything else on the loop waits.
 
 However many clients come at once, a turn of the loop has little time for their handshakes, so that
-members' messages are not late, and those who are served keep three quarters of a busy loop. Hosts
-take turns with each other, members' hosts before all others.
+members' messages are not late, and those who are served keep three quarters of a busy loop: what a
+login takes after its handshake counts, too. Hosts take turns with each other, members' hosts before
+all others.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ class HandshakeTurns:
         self._waiting: dict[str, deque[ShakingHands]] = {}
         """By host, in the order of their turns; its connections in the order in which they came."""
         self._is_called = False
+        self._spent = 0.0
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -57,13 +59,20 @@ class HandshakeTurns:
         self._waiting.setdefault(host_of(address), deque()).append(connection)
         if not self._is_called:
             self._is_called = True
+            self._spent = 0.0  # nobody has waited meanwhile
             asyncio.get_running_loop().call_soon(self._run)
+
+    def spend(self, seconds: float) -> None:
+        """Count time of a login that came after a handshake as if that had taken it."""
+        self._spent += seconds
 
     def _run(self) -> None:
         self._is_called = False
-        begun = self._now()
+        begun = self._now() - self._spent
+        self._spent = 0.0
         try:
-            while self._waiting and self._now() < begun + TURN_S:
+            ends = self._now() + TURN_S
+            while self._waiting and self._now() < ends:
                 self._next().go_on()
         finally:
             if self._waiting and not self._is_called:
