@@ -32,6 +32,7 @@ class Wire:
 
     def write(self, data):
         assert not self.is_closed
+        assert not self.is_eof, "uvloop raises an error"
         self.sent += data
         self._pause_if_full()
 

@@ -1,5 +1,6 @@
 """The TLS layer, with a test between its two ends that decides which bytes arrive when."""
 
+import asyncio
 import ssl
 
 import pytest
@@ -228,6 +229,28 @@ async def test_a_client_that_goes_on_sending_reads_why_the_server_ends_the_conne
     assert client.app.received == b"why"
     assert server.app.received == b""
     assert (server.wire.is_eof, server.wire.is_closed) == (True, False)
+    server.wire.end()
+    assert server.app.error is None
+
+
+async def test_who_ends_a_connection_while_it_receives_says_so_once(pki):
+    """What was written in this turn has its end flushed, too, when the end was said already."""
+    failed = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, what: failed.append(what))
+    client, server = await opened(pki)
+    server.layer.write(b"before")
+    server.app.when_received = server.layer.close
+    client.layer.write(b"a request")
+    server.wire.give(client.wire.take())
+    client.wire.give(server.wire.take())
+    await turns()
+    assert not failed
+    assert client.app.received == b"before"
+    assert (server.wire.is_eof, server.wire.is_aborted, bytes(server.wire.sent)) == (
+        True,
+        False,
+        b"",
+    )
     server.wire.end()
     assert server.app.error is None
 

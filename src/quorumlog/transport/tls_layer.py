@@ -55,7 +55,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._ssl = tls.object_on(self._incoming, self._outgoing)
         self._below: asyncio.Transport | None = None
         self._handshake_bytes = 0
-        self._is_open = self._is_closing = self._is_paused = False
+        self._is_open = self._is_closing = self._is_paused = self._has_said_goodbye = False
         self._kept: bytes | None = None
         self._outbox = TlsOutbox()
         self._is_flush_due = self._is_below_full = self._has_paused_app = False
@@ -379,8 +379,9 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def _say_goodbye(self) -> None:
         below = self._below
-        if below is None or below.is_closing():
+        if below is None or below.is_closing() or self._has_said_goodbye:
             return
+        self._has_said_goodbye = True
         lingers = False
         try:
             self._ssl.unwrap()
