@@ -169,6 +169,29 @@ async def test_a_node_that_is_behind_ends_no_call_while_the_others_elect_a_leade
     assert world.stored == [b"x"]
 
 
+async def test_a_leader_that_is_behind_ends_no_call_until_it_knows_the_user(world):
+    _, n1 = world.servers.values()
+    world.elect("n1")
+    async with behind_and_known(world) as client:
+        waiting = asyncio.ensure_future(client.append(b"x"))
+        while n1.logins < 3:
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        n1.login_answer = Authenticated()
+        await soon(waiting)
+    assert world.stored == [b"x"]
+
+
+async def test_a_leader_that_refuses_who_was_removed_is_believed_once_all_refuse(world):
+    n0, n1 = world.servers.values()
+    async with behind_and_known(world) as client:
+        await soon(client.append(b"x"))
+        n0.login_answer = n1.login_answer
+        metadata_of(client).connections._shared[n0.address].abort("removed")
+        with pytest.raises(LoginError, match="login refused"):
+            await soon(client.append(b"y"))
+
+
 # -- an outage ------------------------------------------------------------------------------------
 
 

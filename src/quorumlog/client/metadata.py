@@ -81,6 +81,12 @@ class Metadata:
             raise NoLeaderError(
                 f"the leader of {self.group}, {address}, cannot be reached"
             ) from None
+        except LoginError as error:
+            if not (error.is_everywhere and self.members):
+                raise
+            # it may be behind and not know the user yet; if all refuse, the next search says so
+            self.forget_leader(address)
+            raise NoLeaderError(f"the leader of {self.group} refuses this client: {error}") from None
 
     def forget_leader(self, address: str | None = None) -> None:
         """Have the next call find the leader, unless the known one is no longer `address`."""
