@@ -7,8 +7,8 @@ on one connection, as fast as it is answered. Beside it, each by a process of it
 from `SOURCES` addresses: so many logins by certificate, and by SCRAM-SHA-256 over TLS, as fast as
 they come; so many connections that say nothing; and so many that send a ClientHello and no more.
 Of each it prints how long it takes, what it costs the node's processor, how many answers the served
-client gets beside it and in quiet, and how much less of the node's processor is thus for it. It needs two free cores, a minute, and
-more than 5,000 descriptors (`ulimit -n`).
+client gets beside it and in quiet, and how much less of that processor is thus for it. It needs two
+free cores, a minute, and more than 5,000 descriptors (`ulimit -n`).
 """
 
 import argparse
@@ -261,11 +261,12 @@ def measure(name: str, count: int, cluster: LocalCluster, files: Files, served: 
     seconds = time.perf_counter() - begun
     answers, slowest = served.count()
     rate = answers / seconds
+    less = (1 - rate / quiet) * for_served
     print(
         f"{count:,} {name} ({made:,} connections): {seconds:.1f} s; the node used "
         f"{(processor_s(pid) - used) / seconds:.2f} of a core; the served client had "
-        f"{rate:,.0f} answers/s of {quiet:,.0f} in quiet, which is {(1 - rate / quiet) * for_served:.2f} "
-        f"of a core less, the slowest after {slowest * 1_000:.0f} ms",
+        f"{rate:,.0f} answers/s of {quiet:,.0f} in quiet, which is {less:.2f} of a "
+        f"core less, the slowest after {slowest * 1_000:.0f} ms",
         flush=True,
     )
     process.join()

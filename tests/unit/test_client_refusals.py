@@ -170,12 +170,13 @@ async def test_a_node_that_is_behind_ends_no_call_while_the_others_elect_a_leade
 
 
 async def test_a_leader_that_is_behind_ends_no_call_until_it_knows_the_user(world):
-    _, n1 = world.servers.values()
+    n0, n1 = world.servers.values()
     world.elect("n1")
     async with behind_and_known(world) as client:
         waiting = asyncio.ensure_future(client.append(b"x"))
-        while n1.logins < 3:
-            await asyncio.sleep(0)
+        while n1.logins < 3 and not waiting.done():
+            n0.asked.clear()
+            await soon(n0.asked.wait())
         assert not waiting.done()
         n1.login_answer = Authenticated()
         await soon(waiting)

@@ -86,7 +86,9 @@ class Metadata:
                 raise
             # it may be behind and not know the user yet; if all refuse, the next search says so
             self.forget_leader(address)
-            raise NoLeaderError(f"the leader of {self.group} refuses this client: {error}") from None
+            raise NoLeaderError(
+                f"the leader of {self.group} refuses this client: {error}"
+            ) from None
 
     def forget_leader(self, address: str | None = None) -> None:
         """Have the next call find the leader, unless the known one is no longer `address`."""

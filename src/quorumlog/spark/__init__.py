@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quorumlog.spark.data_source import QuorumlogSource
+    from quorumlog.spark.data_source import QuorumlogSource, register
     from quorumlog.spark.jobs.archive.archive import archive
     from quorumlog.spark.jobs.archives import read_archive
     from quorumlog.spark.jobs.audit.audit import audit
@@ -38,6 +38,7 @@ _MODULES = {
     "audit_topics": ".jobs.topics.audit",
     "export": ".jobs.export.export",
     "read_archive": ".jobs.archives",
+    "register": ".data_source",
     "replay": ".jobs.replay.replay",
     "replay_topics": ".jobs.topics.replay",
     "session": ".runtime.session",
@@ -58,6 +59,7 @@ __all__ = [
     "audit_topics",
     "export",
     "read_archive",
+    "register",
     "replay",
     "replay_topics",
     "session",

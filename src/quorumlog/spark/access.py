@@ -1,7 +1,7 @@
 """How Spark's jobs reach a cluster: the options that say it, and what tasks make of them.
 
-What a job carries names a context, or files; secrets are read on the machine that needs them. So no
-plan, no event log and no page of Spark can show one.
+What a job carries names a context, or files; secrets are read on the machine that needs them, or
+are in the bytes of a task (`Carried`). So no plan, no event log and no page of Spark can show one.
 """
 
 import platform
@@ -14,10 +14,11 @@ import msgspec
 from quorumlog.client import Context
 from quorumlog.client.contexts import Access, OpenContext, chosen_access
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
+from quorumlog.spark.carried import Carried
 from quorumlog.spark.option_values import OptionValues
 
-AnyAccess: TypeAlias = str | Access
-"""A cluster: addresses, or an `Access`."""
+AnyAccess: TypeAlias = str | Access | Carried
+"""A cluster: addresses, or an `Access`, or one that tasks carry with its credentials."""
 
 FILES: Final = {
     "ca": "file of the authorities that have signed the nodes' certificates, or system",
@@ -31,10 +32,12 @@ FILES: Final = {
     "passwordFile": "file with the password of the user",
     "tokenFile": "file with a token of OAUTHBEARER, in place of user and password",
 }
-"""Options in the place of a context. All files are read where tasks run."""
+"""Options in the place of a context."""
 OPTIONS: Final = {
     "context": "name of a context, which says all that the options of servers and TLS do",
     **FILES,
+    "credentials": "here (default): each machine reads the context and the files that are named; "
+    "or driver: the driver reads them, and tasks carry what is in them",
 }
 _KEYS: Final = {name: "key" if name == "keyFile" else name for name in FILES}
 """The options by their names in a context."""
@@ -60,6 +63,17 @@ def where_of(values: OptionValues, servers: str) -> AnyAccess:
     Without any of them the environment of the driver says it, or its default context. Raises
     `UnexpectedArgumentError`.
     """
+    found = _named(values, servers)
+    if not values.choice("credentials", {"here": False, "driver": True}):
+        return found
+    if isinstance(found, str):
+        raise UnexpectedArgumentError(
+            f"option credentials=driver: {servers} is given alone, so there are no credentials"
+        )
+    return Carried(found)
+
+
+def _named(values: OptionValues, servers: str) -> str | Access:
     files = [name for name in FILES if values.is_given(name)]
     if values.text("context"):
         for other in (servers, *files):
@@ -89,6 +103,8 @@ def options_of(where: AnyAccess, servers: str) -> dict[str, str]:
     """Return the options that name a cluster; `where_of` makes the same of them again."""
     if isinstance(where, str):
         return {servers: where}
+    if isinstance(where, Carried):
+        return {**options_of(where.access, servers), "credentials": "driver"}
     if where.context:
         return {"context": where.context}
     keys = msgspec.to_builtins(where.given)
@@ -97,7 +113,12 @@ def options_of(where: AnyAccess, servers: str) -> dict[str, str]:
 
 
 def text_of(where: AnyAccess) -> str:
-    """Return a cluster as one text, from which `of_text` makes the same again."""
+    """Return a cluster as one text, from which `of_text` makes the same again.
+
+    It has no credentials: of a cluster that tasks carry it is what names them on the driver.
+    """
+    if isinstance(where, Carried):
+        where = where.access
     return where if isinstance(where, str) else msgspec.json.encode(where).decode()
 
 
@@ -111,7 +132,7 @@ def open_nodes(where: AnyAccess) -> OpenContext:
     if isinstance(where, str):
         return OpenContext(where, "", None)
     with said_where():
-        found = where.found().open()
+        found = _opened(where)
         if not found.servers:
             raise ConfigError(f"{where} names no nodes: it lacks servers")
     return found
@@ -122,10 +143,14 @@ def open_brokers(where: AnyAccess) -> OpenContext:
     if isinstance(where, str):
         return OpenContext("", where, None)
     with said_where():
-        found = where.found().open()
+        found = _opened(where)
         if not found.kafka:
             raise ConfigError(f"{where} names no brokers: it lacks kafka")
     return found
+
+
+def _opened(where: Access | Carried) -> OpenContext:
+    return where.open() if isinstance(where, Carried) else where.found().open()
 
 
 @contextmanager

@@ -10,6 +10,9 @@ Topics are read with the options of Spark's Kafka source:
 spark.read.format("quorumlog").option("kafka.bootstrap.servers", "h:p").option("subscribe", "t")
 """
 
+from typing import ClassVar
+
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -20,6 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumlog.model.errors import UnexpectedArgumentError
+from quorumlog.spark.carried import WHY_NOT_CARRIED, can_carry
 from quorumlog.spark.sink.options import (
     WriteOptions,
     check_columns,
@@ -33,6 +37,7 @@ from quorumlog.spark.source.options import parse_options
 from quorumlog.spark.source.pushdown import offers_filters
 from quorumlog.spark.source.schema import default_schema, wanted_columns
 from quorumlog.spark.source.stream import LogStreamReader, RefusedStreamReader
+from quorumlog.spark.store.source import QuorumlogStoreSource
 from quorumlog.spark.topics.options import TopicOptions, are_of_topics, parse_topic_options
 from quorumlog.spark.topics.schema import COLUMNS as TOPIC_COLUMNS
 from quorumlog.spark.topics.schema import topic_schema
@@ -40,6 +45,20 @@ from quorumlog.spark.topics.schema import topic_schema
 
 class QuorumlogSource(DataSource):
     """Reads and writes groups and topics; options are the `KNOWN` of the modules named options."""
+
+    may_carry: ClassVar[bool] = False
+    """Whether tasks may carry credentials; the class is all that Spark's planner knows of it."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raises `UnexpectedArgumentError` if tasks are to carry credentials and may not."""
+        super().__init__(options)
+        wanted = next((options[name] for name in options if name.lower() == "credentials"), "")
+        if wanted.strip().lower() == "driver" and not self.may_carry:
+            raise UnexpectedArgumentError(
+                f"option credentials=driver: {WHY_NOT_CARRIED}. Sessions that "
+                "quorumlog.spark.session() returns allow it then; for others call "
+                "quorumlog.spark.register(spark)"
+            )
 
     @classmethod
     def name(cls) -> str:
@@ -111,6 +130,22 @@ class QuorumlogSource(DataSource):
         options = parse_write_options(dict(self.options))
         check_columns(schema, options)
         return options
+
+
+class CarryingSource(QuorumlogSource):
+    """The same for a session whose tasks may carry credentials: see `carried.can_carry`."""
+
+    may_carry: ClassVar[bool] = True
+
+
+def register(spark: SparkSession) -> None:
+    """Register both data sources in a session, and allow `credentials=driver` if it is safe there.
+
+    It is in local mode, and where Spark encrypts what it sends between its machines (`ENCRYPTED`).
+    `session()` has done it.
+    """
+    spark.dataSource.register(CarryingSource if can_carry(spark) else QuorumlogSource)
+    spark.dataSource.register(QuorumlogStoreSource)
 
 
 # What readers of topics need is loaded only for these: Kafka's schemas take 0.1 s and 16 MiB.

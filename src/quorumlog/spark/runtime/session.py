@@ -18,11 +18,10 @@ from pyspark.sql import SparkSession
 
 from quorumlog.log_events import reason_of
 from quorumlog.model.errors import ConfigError
-from quorumlog.spark.data_source import QuorumlogSource
+from quorumlog.spark.data_source import register
 from quorumlog.spark.runtime.class_archive import class_archive_options
 from quorumlog.spark.runtime.java import JAVA_OPTIONS, JavaChoice, java_home
 from quorumlog.spark.source.listener import PositionListener
-from quorumlog.spark.store.source import QuorumlogStoreSource
 
 LOOPBACK = "127.0.0.1"
 CONNECT_PORT = 15_002
@@ -91,8 +90,7 @@ def session(
     with _standard_error_to(output), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=PANDAS_WARNING)
         spark = builder.getOrCreate()
-    spark.dataSource.register(QuorumlogSource)
-    spark.dataSource.register(QuorumlogStoreSource)
+    register(spark)
     if spark not in _reporting:
         spark.streams.addListener(PositionListener())
         _reporting.add(spark)
