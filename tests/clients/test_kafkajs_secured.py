@@ -28,15 +28,9 @@ pytestmark = [
 ]
 
 
-class WallClock:
-    @staticmethod
-    def wall_ms():
-        return wall_ms()
-
-
 @pytest.fixture(scope="module")
 def issuer():
-    return Issuer(WallClock())
+    return Issuer(wall_ms)
 
 
 @pytest.fixture(scope="module")

@@ -48,12 +48,6 @@ PASSWORD = "a password: of bob"
 CHALLENGES = ['Basic realm="quorumlog", charset="UTF-8"', 'Bearer realm="quorumlog"']
 
 
-class WallClock:
-    @staticmethod
-    def wall_ms():
-        return wall_ms()
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("certificates"))
@@ -61,7 +55,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def issuer():
-    return Issuer(WallClock())
+    return Issuer(wall_ms)
 
 
 @pytest.fixture(scope="module")

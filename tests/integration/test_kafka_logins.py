@@ -42,12 +42,6 @@ QUICK = Limits(handshake_ms=3_000)
 USERS = {"alice": "secret, of =alice", "bob": "other"}
 
 
-class WallClock:
-    @staticmethod
-    def wall_ms():
-        return wall_ms()
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("ca"))
@@ -55,7 +49,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def issuer():
-    return Issuer(WallClock())
+    return Issuer(wall_ms)
 
 
 @pytest.fixture(scope="module")

@@ -47,12 +47,6 @@ class Credentials:
 BOB = {"user": "bob", "password": "other = ,"}
 
 
-class WallClock:
-    @staticmethod
-    def wall_ms():
-        return wall_ms()
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     place = tmp_path_factory.mktemp("plain")
@@ -72,7 +66,7 @@ def optional(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def issuer():
-    return Issuer(WallClock())
+    return Issuer(wall_ms)
 
 
 @pytest.fixture(scope="module")

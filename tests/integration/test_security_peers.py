@@ -39,12 +39,6 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is lacking")
 
 
-class WallClock:
-    @staticmethod
-    def wall_ms():
-        return wall_ms()
-
-
 class Pki:
     """An authority, another one that nobody here trusts, and certificates of both."""
 
@@ -88,7 +82,7 @@ def pki(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def issuer():
-    return Issuer(WallClock())
+    return Issuer(wall_ms)
 
 
 @pytest.fixture(scope="module")

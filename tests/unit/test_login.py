@@ -45,7 +45,7 @@ class World:
     def __init__(self, **config):
         self.clock = Clock()
         self.users = Users({"alice": "secret", "bob": "other"})
-        self.issuer = Issuer(self.clock) if config.pop("has_tokens", False) else None
+        self.issuer = Issuer(self.clock.wall_ms) if config.pop("has_tokens", False) else None
         keys = self.issuer.public if self.issuer else ()
         self.logins = logins_of(self.clock, self.users, keys, **config)
 

@@ -308,7 +308,7 @@ def test_mutilated_messages_of_plain_let_nobody_in():
 # -- OAUTHBEARER --------------------------------------------------------------------------
 
 CLOCK = Clock()
-ISSUER = Issuer(CLOCK)
+ISSUER = Issuer(CLOCK.wall_ms)
 PUBLIC = ISSUER.public
 
 
@@ -376,7 +376,7 @@ def forged():
     mac = base64.urlsafe_b64encode(hmac.digest(pem, signed, "sha256")).rstrip(b"=")
     yield (signed + b"." + mac).decode()  # the public key as a shared secret
     yield jwt.encode(claims, None, "none", headers={"kid": "RS256"})
-    other = Issuer(CLOCK)
+    other = Issuer(CLOCK.wall_ms)
     yield other.token()
     for more in ({"jwk": other.entries[0]}, {"jku": "http://127.0.0.1/"}):
         headers = {"kid": "RS256", **more}

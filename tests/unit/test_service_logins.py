@@ -23,7 +23,7 @@ from quorumlog.service.logins import (
 from quorumlog.transport.client_lines import ClientLines
 
 CLOCK = Clock()
-ISSUER = Issuer(CLOCK)
+ISSUER = Issuer(CLOCK.wall_ms)
 
 
 def names(keys):

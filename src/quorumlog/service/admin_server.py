@@ -32,6 +32,8 @@ REQUEST_SECONDS = 10.0
 """Seconds for a connection in all, and for each of its pauses."""
 CONNECTIONS_MAX = 16
 """Connections answered at a time."""
+WAITING_MAX: Final = 1_024
+"""Connections that wait to be accepted: one more is tried again by its sender after a second."""
 ACCEPT_PAUSE_S = 0.2
 LINGER_S: Final = 1.0
 """How long somebody who is refused has to read why, in seconds."""
@@ -62,7 +64,7 @@ class AdminServer(WSGIServer):
     up.
     """
 
-    request_queue_size = 16
+    request_queue_size = WAITING_MAX
 
     def __init__(self, *arguments: Any) -> None:
         self.tls: NodeTls | None = None

@@ -84,6 +84,8 @@ class AdminPort:
         self._access, self._stop_access = access, stop_access
         self._audit = audit
         self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+        self._computing = threading.Lock()
+        """One page is computed at a time: many threads at once would keep the loop waiting."""
         host, port = parse_address(address)
         try:
             self._server = make_server(
@@ -123,7 +125,8 @@ class AdminPort:
         )
         verdict = self._access(request)
         if path == "/health" and verdict.access is not Access.NONE:
-            is_healthy, body = health_of(self._node)
+            with self._computing:
+                is_healthy, body = health_of(self._node)
             status = "200 OK" if is_healthy else "503 Service Unavailable"
             if verdict.access is not Access.ALL:
                 body = {"healthy": is_healthy}
@@ -135,7 +138,8 @@ class AdminPort:
                 self._record_refusal(request, text)
             return _answer(start_response, verdict.status, "text/plain", text, verdict.challenges)
         if path == "/metrics":
-            return self._metrics(environ, start_response)
+            with self._computing:
+                return self._metrics(environ, start_response)
         return _answer(start_response, "404 Not Found", "text/plain", "try /metrics or /health")
 
     def _record_broken(self, address: str, reason: str) -> None:
