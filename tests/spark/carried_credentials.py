@@ -27,6 +27,7 @@ def main():
         spark_eventLog_enabled="true",
         spark_eventLog_dir=events.as_uri(),
         spark_authenticate="true",
+        spark_authenticate_secret="of this test",
         spark_network_crypto_enabled="true",
         spark_executorEnv_QUORUMLOG_CONTEXTS=str(empty),
     )

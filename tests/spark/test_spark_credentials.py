@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from integration.command_line import command
-from quorumlog.client import Secret, SyncClient
+from quorumlog.client import SyncClient
 from quorumlog.local import LocalCluster
 
 pytestmark = pytest.mark.processes
@@ -33,9 +33,16 @@ def cluster(tmp_path):
 
 def test_executors_without_a_context_read_and_write_and_nothing_shows_a_secret(cluster, tmp_path):
     with SyncClient(cluster.context, "default") as client:
-        client.security.set_password("alice", Secret(PASSWORD))
-        client.security.grant_role("User:alice", "operator")
-    assert command("topic", "create", "carried", "--dir", cluster.directory)[0] == 0
+        client.security.add_user("alice", PASSWORD)
+    where = ("--dir", cluster.directory)
+    everything = [
+        part
+        for kind in ("topic", "group", "consumer-group", "transactional-id")
+        for part in (f"--{kind}", "*")
+    ]
+    acl = ("acl", "add", "--user", "alice", "--operation", "all", "--cluster", *everything)
+    assert command(*acl, *where)[0] == 0
+    assert command("topic", "create", "carried", *where)[0] == 0
     password = tmp_path / "alice.password"
     password.write_text(PASSWORD)
     password.chmod(0o600)

@@ -59,7 +59,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._kept: bytes | None = None
         self._outbox = TlsOutbox()
         self._is_flush_due = self._is_below_full = self._has_paused_app = False
-        self._high, self._low = UNSENT_BYTES_MAX, UNSENT_BYTES_MAX // 4
+        self._limits = UNSENT_BYTES_MAX, UNSENT_BYTES_MAX // 4
         self._unread_answers = 0
         self._error: TlsError | None = None
 
@@ -325,19 +325,21 @@ class TlsLayer(asyncio.BufferedProtocol):
         size, app = self.get_write_buffer_size(), self._app
         if app is None:
             return
-        if size > self._high and not self._has_paused_app:
+        high, low = self._limits
+        if size > high and not self._has_paused_app:
             self._has_paused_app = True
             app.pause_writing()
-        elif size <= self._low and self._has_paused_app:
+        elif size <= low and self._has_paused_app:
             self._has_paused_app = False
             app.resume_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """See `asyncio.WriteTransport`."""
-        self._high = UNSENT_BYTES_MAX if high is None else high
-        self._low = self._high // 4 if low is None else low
+        high = UNSENT_BYTES_MAX if high is None else high
+        low = high // 4 if low is None else low
+        self._limits = high, low
         if self._below is not None:  # what it holds without a word must not keep the app waiting
-            self._below.set_write_buffer_limits(high=min(UNSENT_BYTES_MAX, self._low))
+            self._below.set_write_buffer_limits(high=min(UNSENT_BYTES_MAX, low))
 
     def get_write_buffer_size(self) -> int:
         """Return how much is unsent: what is not encrypted, and what the socket has not taken."""
