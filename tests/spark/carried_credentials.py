@@ -45,7 +45,7 @@ def main():
     topic = spark.read.format("quorumlog").options(**options).option("subscribe", "carried").load()
     stream = (
         spark.readStream.format("quorumlog")
-        .options(**options, group="default")
+        .options(**options, group="default", startingIndex="earliest")
         .load()
         .writeStream.format("memory")
         .queryName("streamed")
