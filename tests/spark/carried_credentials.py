@@ -8,6 +8,7 @@ read the context.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +21,9 @@ def main():
     (events,) = map(Path, sys.argv[1:])
     empty = events.parent / "empty.toml"
     empty.touch(0o600)
+    # the name of this setting is not one that `session` could be given
+    setting = f"spark.executorEnv.QUORUMLOG_CONTEXTS={empty}"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf {setting} pyspark-shell"
     spark = session(
         "credentials",
         master="local-cluster[1,2,1024]",
@@ -29,7 +33,6 @@ def main():
         spark_authenticate="true",
         spark_authenticate_secret="of this test",
         spark_network_crypto_enabled="true",
-        spark_executorEnv_QUORUMLOG_CONTEXTS=str(empty),
     )
     options = {"context": "prod", "credentials": "driver"}
 
