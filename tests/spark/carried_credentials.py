@@ -1,16 +1,18 @@
 """Reads and writes a secure cluster from executors that have no file of contexts.
 
-    QUORUMLOG_CONTEXTS=FILE python carried_credentials.py EVENTS
+    QUORUMLOG_CONTEXTS=contexts.toml python carried_credentials.py EVENTS
 
-Spark starts its executors as processes of their own, which know another file of contexts, an empty
-one. The program prints one object in JSON: what was read, and why it fails if each machine is to
+Spark starts its executors as processes of their own in another directory, where there is no such
+file. The program prints one object in JSON: what was read, and why it fails if each machine is to
 read the context.
 """
 
 import json
-import os
+import shutil
 import sys
 from pathlib import Path
+
+import pyspark
 
 from quorumlog.spark import session
 
@@ -19,11 +21,6 @@ ROWS = 100
 
 def main():
     (events,) = map(Path, sys.argv[1:])
-    empty = events.parent / "empty.toml"
-    empty.touch(0o600)
-    # the name of this setting is not one that `session` could be given
-    setting = f"spark.executorEnv.QUORUMLOG_CONTEXTS={empty}"
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf {setting} pyspark-shell"
     spark = session(
         "credentials",
         master="local-cluster[1,2,1024]",
@@ -71,6 +68,8 @@ def main():
     except Exception as error:
         found["here"] = str(error)
     spark.stop()
+    # where Spark runs executors of this kind
+    shutil.rmtree(Path(pyspark.__file__).with_name("work"), ignore_errors=True)
     print(json.dumps(found))
 
 

@@ -55,7 +55,8 @@ def test_executors_without_a_context_read_and_write_and_nothing_shows_a_secret(c
     events.mkdir()
     done = subprocess.run(
         [sys.executable, PROGRAM, events],
-        env={**os.environ, "QUORUMLOG_CONTEXTS": str(contexts), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "QUORUMLOG_CONTEXTS": contexts.name, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
