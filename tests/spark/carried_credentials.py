@@ -26,6 +26,7 @@ def main():
         master="local-cluster[1,2,1024]",
         output=events.parent / "spark.log",
         spark_eventLog_enabled="true",
+        spark_eventLog_compress="false",
         spark_eventLog_dir=events.as_uri(),
         spark_authenticate="true",
         spark_authenticate_secret="of this test",
