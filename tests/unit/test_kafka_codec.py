@@ -31,6 +31,7 @@ from quorumlog.kafka.codec import (
     api_versions,
     decode_request,
     encode_response,
+    error_response,
     refuse_version,
 )
 from quorumlog.kafka.primitives import ELEMENTS_MAX
@@ -38,6 +39,7 @@ from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader, read_header
 from quorumlog.model.errors import RemoteProtocolError
 
 every_version = pytest.mark.parametrize(("key", "version"), SPOKEN_VERSIONS)
+NOT_CONTROLLER = 41
 READ_BY_SCHEMA = [one for one in SPOKEN_VERSIONS if one[0] not in (ApiKey.PRODUCE, ApiKey.FETCH)]
 every_request_version = pytest.mark.parametrize(("key", "version"), READ_BY_SCHEMA)
 every_request = st.sampled_from(READ_BY_SCHEMA).flatmap(
@@ -203,6 +205,23 @@ def test_a_version_that_is_not_spoken_is_refused_in_a_form_that_clients_read(key
         assert f"error_code': {UNSUPPORTED_VERSION}" in str(
             answered(header, refuse_version(header), version=form).to_dict()
         )
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [one for one in SPOKEN_VERSIONS if one[0] != ApiKey.API_VERSIONS]
+)
+def test_a_refusal_is_read_by_clients_and_has_nothing_compiled(key, version, monkeypatch):
+    """A program for each version is made when it is first encoded, up to 20 ms for a stranger.
+
+    Clients read refusals of ApiVersions in a form of their own, as the next test shows.
+    """
+    header, structs = header_of(key, version), type(MESSAGES[key, False]._struct)
+    with monkeypatch.context() as patched:
+        patched.delattr(structs, "compiled_encode_into")
+        raw = error_response(header, NOT_CONTROLLER)
+    found = str(answered(header, raw).to_dict())
+    has_code = "error_code" in str(MESSAGES[key, False]._struct.untagged_fields(version))
+    assert (f"error_code': {NOT_CONTROLLER}" in found) or not has_code
 
 
 def test_a_client_that_asks_too_much_of_api_versions_learns_what_is_spoken():

@@ -14,7 +14,7 @@ from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.service import admin_server
 from quorumlog.service.admin_server import CONNECTIONS_MAX
-from quorumlog.service.http import AdminPort
+from quorumlog.service.http import REST_MAX_S, AdminPort, PacedMetrics
 
 PATIENCE_S = 60.0
 """For what happens on another thread; nothing is judged by it."""
@@ -183,6 +183,26 @@ def test_what_is_no_request_is_answered_at_once_and_told_no_version(opened, line
     answer = ended(connection)
     assert answer.split()[1] in {b"400", b"505"}
     assert b"Python" not in answer
+
+
+@pytest.mark.parametrize(("page_s", "rest_s"), [(0.004, 0.012), (1.0, REST_MAX_S)])
+def test_pages_of_metrics_take_a_quarter_of_the_time_however_many_are_asked_for(page_s, rest_s):
+    now, rests = [100.0], []
+
+    def computed(environ, start_response):
+        now[0] += page_s
+        return [b"page"]
+
+    def sleep(seconds):
+        rests.append(seconds)
+        now[0] += seconds
+
+    metrics = PacedMetrics(computed, lambda: now[0], sleep)
+    assert [metrics.page({}, None) for _ in range(3)] == [[b"page"]] * 3
+    assert rests == pytest.approx([rest_s, rest_s])
+    now[0] += 15  # as Prometheus does
+    metrics.page({}, None)
+    assert len(rests) == 2
 
 
 def test_who_is_gone_before_the_answer_leaves_no_line(opened, monkeypatch, caplog):

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
 
 from quorumlog.kafka import schemas
 from quorumlog.kafka.frames import ReceivedFrame
@@ -111,9 +112,18 @@ def error_response(
 
     An answer that has error codes only in its elements has one nameless element.
     """
-    fields = _MESSAGES[header.api_key, False]._struct
-    values = _error_values(fields, header.version, error_code) or {}
-    return encode_response(header, {**values, **more})
+    made, version = _MESSAGES[header.api_key, False], header.version
+    values = _error_values(made._struct, version, error_code) or {}
+    message = _built(made, {**values, **more}, version)
+    is_flexible = made.flexible_version_q(version)
+    with EncodeBufferPool.acquire() as out:
+        # `encode` would make and compile a program for this version, up to 20 ms of the loop, which
+        # anybody could have it do for each of some 200
+        made._struct.encode_into(
+            message, out, version=version, compact=is_flexible, tagged=is_flexible
+        )
+        body = bytes(out.result())
+    return answer_head(header, len(body)) + body
 
 
 @cache

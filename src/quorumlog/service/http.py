@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 from wsgiref.simple_server import make_server
@@ -28,6 +29,10 @@ from quorumlog.service.admin_server import IDENTITY, REMOTE_PORT, AdminServer, Q
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
 
+REST: Final = 3
+"""After the page of metrics none is computed for this many times what it took."""
+REST_MAX_S: Final = 0.1
+"""But for no longer than this, in seconds."""
 NOT_TLS: Final = "this port speaks TLS: ask with https://"
 
 
@@ -60,6 +65,37 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
     return is_healthy, body
 
 
+class PacedMetrics:
+    """The page of metrics, which is computed once at a time, and for a quarter of the time at most.
+
+    It takes milliseconds, for which the loop has to share the interpreter. `page` returns what
+    `application` does. `now` and `sleep` are in seconds.
+    """
+
+    def __init__(
+        self,
+        application: Callable[..., Iterable[bytes]],
+        now: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._application = application
+        self._now, self._sleep = now, sleep
+        self._lock = threading.Lock()
+        self._rests_until = now()
+
+    def page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Compute the page in its turn."""
+        with self._lock:
+            rest = self._rests_until - self._now()
+            if rest > 0:
+                self._sleep(rest)
+            begun = self._now()
+            answer = self._application(environ, start_response)
+            ended = self._now()
+            self._rests_until = ended + min(REST * (ended - begun), REST_MAX_S)
+        return answer
+
+
 class AdminPort:
     """Serves the two pages from threads of its own; reads the node, never changes it.
 
@@ -83,9 +119,7 @@ class AdminPort:
         self._node = node
         self._access, self._stop_access = access, stop_access
         self._audit = audit
-        self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
-        self._computing = threading.Lock()
-        """One page is computed at a time: many threads at once would keep the loop waiting."""
+        self._metrics = PacedMetrics(make_wsgi_app(registry), time.monotonic, time.sleep)
         host, port = parse_address(address)
         try:
             self._server = make_server(
@@ -125,8 +159,7 @@ class AdminPort:
         )
         verdict = self._access(request)
         if path == "/health" and verdict.access is not Access.NONE:
-            with self._computing:
-                is_healthy, body = health_of(self._node)
+            is_healthy, body = health_of(self._node)
             status = "200 OK" if is_healthy else "503 Service Unavailable"
             if verdict.access is not Access.ALL:
                 body = {"healthy": is_healthy}
@@ -138,8 +171,7 @@ class AdminPort:
                 self._record_refusal(request, text)
             return _answer(start_response, verdict.status, "text/plain", text, verdict.challenges)
         if path == "/metrics":
-            with self._computing:
-                return self._metrics(environ, start_response)
+            return self._metrics.page(environ, start_response)
         return _answer(start_response, "404 Not Found", "text/plain", "try /metrics or /health")
 
     def _record_broken(self, address: str, reason: str) -> None:
