@@ -8,9 +8,16 @@ import pytest
 
 from quorumlog.client.group_answers import FORGET_S, NodeGroups
 from quorumlog.client.groups import Groups
-from quorumlog.errors import NetworkError, NotLeaderError, Outcome, UnexpectedArgumentError
+from quorumlog.errors import (
+    LeaderNotReadyError,
+    NetworkError,
+    NotLeaderError,
+    Outcome,
+    UnexpectedArgumentError,
+)
+from quorumlog.model.codes import ResponseCode
 from quorumlog.model.messages.base import Response
-from quorumlog.model.messages.groups import CreateGroupRequest, GroupInfo
+from quorumlog.model.messages.groups import CreateGroupRequest, GroupInfo, ListGroupsRequest
 
 NODES = {f"n{number}": f"127.0.0.1:{number + 1}" for number in range(5)}
 
@@ -49,6 +56,36 @@ class Cluster(Groups):
 @pytest.fixture
 async def cluster():
     return Cluster()
+
+
+class Requester:
+    """Asks a node that answers at first that it is not ready."""
+
+    def __init__(self, unready, limit_ms):
+        self.metadata, self.unready, self._limit_ms = self, unready, limit_ms
+
+    def check_open(self):
+        pass
+
+    async def connection(self, address):
+        return address
+
+    def limit_ms(self, given):
+        return self._limit_ms
+
+    async def answer_within(self, connection, request, attachments, limit_ms):
+        self.unready -= 1
+        code = ResponseCode.LEADER_NOT_READY if self.unready >= 0 else ResponseCode.SUCCESS
+        return SimpleNamespace(response=Response(code=code, text="", leader_id=None, term=0))
+
+
+async def test_a_node_that_has_just_started_is_asked_again_within_the_clients_time():
+    request = ListGroupsRequest(group="g")
+    patient = Groups(Requester(3, 60_000))
+    assert (await patient._ask("h:1", request, Response)).code == ResponseCode.SUCCESS
+    hasty = Groups(Requester(3, 0))
+    with pytest.raises(LeaderNotReadyError):
+        await hasty._ask("h:1", request, Response)
 
 
 async def test_groups_made_at_the_same_time_are_spread_over_all_nodes(cluster):

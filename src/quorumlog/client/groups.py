@@ -42,6 +42,7 @@ from quorumlog.model.config import (
 from quorumlog.model.errors import (
     ConfigError,
     DeadlineExceededError,
+    LeaderNotReadyError,
     NetworkError,
     Outcome,
     RemoteProtocolError,
@@ -164,7 +165,23 @@ class Groups:
             request = next_page(address, request, answer)
 
     async def _ask(self, address: str, request: Request, kind: type[R]) -> R:
-        """Ask one node within the client's time. Raises `RequestError`."""
+        """Ask one node within the client's time, also one that has just started: again and again.
+
+        Raises `RequestError`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._requester.limit_ms(None) / 1_000
+        backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
+        while True:
+            try:
+                return await self._ask_once(address, request, kind)
+            except LeaderNotReadyError:  # it does not know yet who may do what
+                pause_s = backoff.next_pause_s()
+                if loop.time() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+
+    async def _ask_once(self, address: str, request: Request, kind: type[R]) -> R:
         requester = self._requester
         requester.metadata.check_open()
         try:
