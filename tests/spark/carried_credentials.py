@@ -3,8 +3,9 @@
     QUORUMLOG_CONTEXTS=contexts.toml python carried_credentials.py EVENTS
 
 Spark starts its executors as processes of their own in another directory, where there is no such
-file. The program prints one object in JSON: what was read, and why it fails if each machine is to
-read the context.
+file. While a stream runs, later.toml takes the place of the file, and the user whom it named is
+removed. The program prints one object in JSON: what was read, and why it fails if each machine is
+to read the context.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pyspark
 
+from quorumlog import SyncClient, find_context
 from quorumlog.spark import session
 
 ROWS = 100
@@ -46,15 +48,22 @@ def main():
     topic = spark.read.format("quorumlog").options(**options).option("subscribe", "carried").load()
     stream = (
         spark.readStream.format("quorumlog")
-        .options(**options, group="default", startingIndex="earliest")
+        .options(**options, group="default", startingIndex="earliest", minPartitions=2)
         .load()
         .writeStream.format("memory")
         .queryName("streamed")
-        .trigger(availableNow=True)
         .option("checkpointLocation", str(events.parent / "checkpoint"))
         .start()
     )
-    stream.awaitTermination()
+    with SyncClient(find_context("admin"), "default") as client:
+        for number in range(ROWS, 3 * ROWS):
+            if number == 2 * ROWS:
+                Path("later.toml").replace("contexts.toml")
+                stream.processAllAvailable()
+                client.security.remove_user("alice")
+            client.append(str(number).encode())
+    stream.processAllAvailable()
+    stream.stop()
     frame = entries().selectExpr("cast(body as string) body")
     plan = frame._jdf.queryExecution().toString()
     found = {

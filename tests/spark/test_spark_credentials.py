@@ -32,30 +32,32 @@ def cluster(tmp_path):
 
 
 def test_executors_without_a_context_read_and_write_and_nothing_shows_a_secret(cluster, tmp_path):
-    with SyncClient(cluster.context, "default") as client:
-        client.security.add_user("alice", PASSWORD)
     where = ("--dir", cluster.directory)
     everything = [
         part
         for kind in ("topic", "group", "consumer-group", "transactional-id")
         for part in (f"--{kind}", "*")
     ]
-    acl = ("acl", "add", "--user", "alice", "--operation", "all", "--cluster", *everything)
-    assert command(*acl, *where)[0] == 0
+    admin = msgspec.to_builtins(cluster.context)
+    for user in ("alice", "bob"):
+        password, contexts = tmp_path / f"{user}.password", tmp_path / f"{user}.toml"
+        password.write_text(PASSWORD)
+        prod = {**admin, "user": user, "passwordFile": str(password)}
+        contexts.write_bytes(msgspec.toml.encode({"contexts": {"prod": prod, "admin": admin}}))
+        for path in (password, contexts):
+            path.chmod(0o600)
+        with SyncClient(cluster.context, "default") as client:
+            client.security.add_user(user, PASSWORD)
+        acl = ("acl", "add", "--user", user, "--operation", "all", "--cluster", *everything)
+        assert command(*acl, *where)[0] == 0
     assert command("topic", "create", "carried", *where)[0] == 0
-    password = tmp_path / "alice.password"
-    password.write_text(PASSWORD)
-    password.chmod(0o600)
-    keys = msgspec.to_builtins(cluster.context)
-    key = Path(keys["key"]).read_text()
-    keys |= {"user": "alice", "passwordFile": str(password)}
-    contexts, events = tmp_path / "contexts.toml", tmp_path / "events"
-    contexts.write_bytes(msgspec.toml.encode({"contexts": {"prod": keys}}))
-    contexts.chmod(0o600)
+    key, events = Path(admin["key"]).read_text(), tmp_path / "events"
+    (tmp_path / "alice.toml").rename(tmp_path / "contexts.toml")
+    (tmp_path / "bob.toml").rename(tmp_path / "later.toml")
     events.mkdir()
     done = subprocess.run(
         [sys.executable, PROGRAM, events],
-        env={**os.environ, "QUORUMLOG_CONTEXTS": contexts.name, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "QUORUMLOG_CONTEXTS": "contexts.toml", "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -63,8 +65,8 @@ def test_executors_without_a_context_read_and_write_and_nothing_shows_a_secret(c
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["group"] == list(range(100))
-    assert (found["topic"], found["stream"]) == (100, 100)
+    assert found["group"] == list(range(300))
+    assert (found["topic"], found["stream"]) == (100, 300)
     assert "there is no context 'prod'" in found["here"]
     shown = found["plan"] + "".join(
         path.read_text() for path in events.rglob("*") if path.is_file()

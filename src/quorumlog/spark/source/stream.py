@@ -30,6 +30,7 @@ from quorumlog.model.errors import (
 )
 from quorumlog.spark.access import text_of
 from quorumlog.spark.source.batch import groups_to_read, matching, position_of
+from quorumlog.spark.source.carrying import carried_by, carrying
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS, Bounds, Cluster, Connect, RemoteCluster
 from quorumlog.spark.source.first_batch import FirstBatch, no_limit
 from quorumlog.spark.source.inline_rows import BYTES_MAX, ENTRIES_MAX, InlineRows
@@ -312,7 +313,7 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
         partitions = cut(parts, self._options, cluster.record)
         if self.takes_rows and len(partitions) == 1 and 0 < partitions[0].count <= ENTRIES_MAX:
             self._read_inline(cluster, partitions[0])
-        return list(partitions)
+        return carrying(partitions, self._options.servers)
 
     def _read_inline(self, cluster: Cluster, part: IndexRange) -> None:
         """Read a small batch on the driver; if that fails, a task tries, and reports the error."""
@@ -357,9 +358,11 @@ class LogStreamReader(InlineRows, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the entries of one range as Arrow batches."""
         freeze_gc()
+        partition, servers = carried_by(partition, self._options.servers)
         if not isinstance(partition, IndexRange):
             return iter(())
-        return read_range(self._cluster(), partition, self._options, self._columns)
+        cluster = self._connect(servers, self._options.fetch_timeout_ms)
+        return read_range(cluster, partition, self._options, self._columns)
 
 
 def _limited_by_bytes(

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from quorumlog.model.errors import QuorumlogError
+from quorumlog.spark.source.carrying import carried_by, carrying
 from quorumlog.spark.source.clusters import PLAN_TIMEOUT_MS
 from quorumlog.spark.source.first_batch import FirstBatch, no_limit
 from quorumlog.spark.source.inline_rows import ENTRIES_MAX, InlineRows
@@ -302,7 +303,7 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
         total = sum(one.count for one in ranges)
         if self.takes_rows and 0 < total <= ENTRIES_MAX and len(tasks) == 1:
             self._read_inline(brokers, ranges)
-        return tasks
+        return carrying(tasks, self._options.servers)
 
     def _kept(self, one: OffsetRange, bounds: Bounds | None) -> OffsetRange:
         """Return what is there of a range that was planned."""
@@ -329,9 +330,12 @@ class TopicStreamReader(InlineRows, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task as Arrow batches."""
         freeze_gc()
+        options = self._options
+        partition, servers = carried_by(partition, options.servers)
         if not isinstance(partition, OffsetRanges):
             return iter(())
-        return read_ranges(self._brokers(), partition.ranges, self._options, self._columns)
+        brokers = self._connect(servers, options.fetch_timeout_ms, options.client_id)
+        return read_ranges(brokers, partition.ranges, options, self._columns)
 
 
 def _read_up_to(offset: int) -> str:
