@@ -165,40 +165,8 @@ class Groups:
             request = next_page(address, request, answer)
 
     async def _ask(self, address: str, request: Request, kind: type[R]) -> R:
-        """Ask one node within the client's time, also one that has just started: again and again.
-
-        Raises `RequestError`.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._requester.limit_ms(None) / 1_000
-        backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
-        while True:
-            try:
-                return await self._ask_once(address, request, kind)
-            except LeaderNotReadyError:  # it does not know yet who may do what
-                pause_s = backoff.next_pause_s()
-                if loop.time() + pause_s > deadline:
-                    raise
-            await asyncio.sleep(pause_s)
-
-    async def _ask_once(self, address: str, request: Request, kind: type[R]) -> R:
-        requester = self._requester
-        requester.metadata.check_open()
-        try:
-            connection = await requester.metadata.connection(address)
-        except (ConfigError, RemoteProtocolError, OSError) as error:
-            failed = NetworkError(f"{address or 'a node without an address'}: {error}")
-            failed.outcome = Outcome.DID_NOT_HAPPEN
-            raise failed from error
-        limit_ms = requester.limit_ms(None)
-        answer = await requester.answer_within(connection, request, (), limit_ms)
-        response = answer.response
-        if response.code != ResponseCode.SUCCESS:
-            raise error_for(response.code, response.text, response.leader_id)
-        if not isinstance(response, kind):
-            text = f"{address} answers a {type(request).__name__} with {type(response).__name__}"
-            raise error_for(ResponseCode.INTERNAL_ERROR, text)
-        return response
+        """Ask one node; see `_answer_of`."""
+        return await _answer_of(self._requester, address, request, kind)
 
     # -- making -------------------------------------------------------------------------------
 
@@ -625,3 +593,39 @@ def _address(address: str) -> None:
         parse_address(address)
     except ConfigError as error:
         raise UnexpectedArgumentError(str(error)) from error
+
+
+async def _answer_of(requester: Requester, address: str, request: Request, kind: type[R]) -> R:
+    """Ask one node within the client's time, also one that has just started: again and again.
+
+    Raises `RequestError`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + requester.limit_ms(None) / 1_000
+    backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
+    while True:
+        try:
+            return await _ask_once(requester, address, request, kind)
+        except LeaderNotReadyError:  # it does not know yet who may do what
+            pause_s = backoff.next_pause_s()
+            if loop.time() + pause_s > deadline:
+                raise
+        await asyncio.sleep(pause_s)
+
+
+async def _ask_once(requester: Requester, address: str, request: Request, kind: type[R]) -> R:
+    requester.metadata.check_open()
+    try:
+        connection = await requester.metadata.connection(address)
+    except (ConfigError, RemoteProtocolError, OSError) as error:
+        failed = NetworkError(f"{address or 'a node without an address'}: {error}")
+        failed.outcome = Outcome.DID_NOT_HAPPEN
+        raise failed from error
+    answer = await requester.answer_within(connection, request, (), requester.limit_ms(None))
+    response = answer.response
+    if response.code != ResponseCode.SUCCESS:
+        raise error_for(response.code, response.text, response.leader_id)
+    if not isinstance(response, kind):
+        text = f"{address} answers a {type(request).__name__} with {type(response).__name__}"
+        raise error_for(ResponseCode.INTERNAL_ERROR, text)
+    return response
