@@ -21,6 +21,12 @@ from quorumlog.spark import session
 ROWS = 100
 
 
+def process(streams):
+    """Wait until each has read what there is."""
+    for stream in streams:
+        stream.processAllAvailable()
+
+
 def main():
     (events,) = map(Path, sys.argv[1:])
     spark = session(
@@ -46,24 +52,26 @@ def main():
     to_topic = rows.select("value").write.format("quorumlog").options(**options)
     to_topic.option("topic", "carried").mode("append").save()
     topic = spark.read.format("quorumlog").options(**options).option("subscribe", "carried").load()
-    stream = (
-        spark.readStream.format("quorumlog")
-        .options(**options, group="default", startingIndex="earliest", minPartitions=2)
-        .load()
-        .writeStream.format("memory")
-        .queryName("streamed")
-        .option("checkpointLocation", str(events.parent / "checkpoint"))
-        .start()
-    )
+    follow = spark.readStream.format("quorumlog").options(**options, group="default")
+    followed = follow.options(startingIndex="earliest", minPartitions=2).load()
+    shown = followed.writeStream.format("memory").queryName("streamed")
+    copied = followed.selectExpr("body value").writeStream.format("quorumlog")
+    copied = copied.options(**options, topic="carried")
+    streams = [
+        one.option("checkpointLocation", str(events.parent / f"checkpoint{number}")).start()
+        for number, one in enumerate((shown, copied))
+    ]
+    process(streams)
     with SyncClient(find_context("admin"), "default") as client:
         for number in range(ROWS, 3 * ROWS):
             if number == 2 * ROWS:
                 Path("later.toml").replace("contexts.toml")
-                stream.processAllAvailable()
+                process(streams)
                 client.security.remove_user("alice")
             client.append(str(number).encode())
-    stream.processAllAvailable()
-    stream.stop()
+    process(streams)
+    for stream in streams:
+        stream.stop()
     frame = entries().selectExpr("cast(body as string) body")
     plan = frame._jdf.queryExecution().toString()
     found = {

@@ -66,7 +66,7 @@ def test_executors_without_a_context_read_and_write_and_nothing_shows_a_secret(c
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["group"] == list(range(300))
-    assert (found["topic"], found["stream"]) == (100, 300)
+    assert (found["topic"], found["stream"]) == (400, 300)
     assert "there is no context 'prod'" in found["here"]
     shown = found["plan"] + "".join(
         path.read_text() for path in events.rglob("*") if path.is_file()
