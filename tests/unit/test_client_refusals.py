@@ -123,6 +123,18 @@ async def test_a_refusal_counts_though_another_node_is_away(world):
                 await soon(call())
 
 
+async def test_calls_that_are_made_at_once_share_a_refused_login(world):
+    """A node answers each one later than the one before."""
+    n0 = world.servers["n0"]
+    n0.login_answer = Authenticated(code=ResponseCode.LOGIN_REFUSED, text=REFUSED_TEXT)
+    async with Client([n0.address], "g", timeout_ms=1e9) as client:
+        metadata_of(client).connections._login = LoginOfClient(Alice())
+        calls = [client.metadata() for _ in range(8)]
+        found = await soon(asyncio.gather(*calls, return_exceptions=True))
+    assert {type(one) for one in found} == {LoginError}
+    assert n0.logins == 1
+
+
 class PlainAlice:
     """What somebody logs in with whose password one node does not know yet."""
 

@@ -16,6 +16,7 @@ from login_access import (
 )
 from quorumlog.auth.failure_delays import ENTRIES_MAX, FORGOTTEN_S, FailureDelays
 from quorumlog.auth.login import (
+    AGAIN_S,
     ANONYMOUS,
     BUSY_TEXT,
     CHANGE_GRACE_S,
@@ -126,6 +127,44 @@ def test_who_logs_in_again_with_the_new_password_goes_on():
     world.clock.sleep(CHANGE_GRACE_S)
     assert ended == []
     assert not login.is_revoked
+
+
+def test_who_is_in_cannot_log_in_again_and_again():
+    """No quota counts logins: one connection would have the node compute all the time (KIP-368)."""
+    world = World()
+    login = world.login()
+    for _ in range(2):
+        scram_login(login, "alice", "secret")
+        assert login.principal == "User:alice"
+        world.clock.sleep(AGAIN_S)
+    assert isinstance(scram_login(login, "alice", "secret")[-1], LoggedIn)
+    answers, login = world.plain("alice", "secret", login)
+    assert (answers, login.is_over) == ([], True)
+    world.clock.sleep(60)
+    assert answers == [Refused()]
+
+
+@pytest.mark.parametrize("change", ["removed", "changed"])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_nobody_is_let_in_by_a_password_that_ends_amid_the_login(is_held, change):
+    world = World()
+    if is_held:  # the answer to a right password, too
+        world.plain("alice", "wrong")
+    login, answers = world.login(), []
+    login.begin("PLAIN")
+    login.step(plain_message("alice", "secret"), answers.append)
+    if is_held:
+        world.clock.compute()
+        assert not answers
+    world.users.remove("alice")
+    if change == "changed":
+        world.users.add("alice", "another")
+    world.logins.users_changed(["alice"])
+    world.clock.compute()
+    for _ in range(2):  # until the answer was due, and until that of a refusal is
+        world.clock.sleep(60)
+    assert answers == [Refused()]
+    assert login.principal == ANONYMOUS
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
@@ -418,6 +457,7 @@ def test_a_token_expires_and_the_user_logs_in_again():
     assert login.is_expired
     log_in()
     assert not login.is_expired
+    world.clock.sleep(AGAIN_S)
     log_in(sub="bob")
     world.clock.sleep(1)
     assert answers[-1] == Refused()

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.service import admin_server
-from quorumlog.service.admin_server import CONNECTIONS_MAX
+from quorumlog.service.admin_server import CONNECTIONS_MAX, IS_OPEN
 from quorumlog.service.http import REST_MAX_S, AdminPort, PacedMetrics
 
 PATIENCE_S = 60.0
@@ -198,10 +198,13 @@ def test_pages_of_metrics_take_a_quarter_of_the_time_however_many_are_asked_for(
         now[0] += seconds
 
     metrics = PacedMetrics(computed, lambda: now[0], sleep)
-    assert [metrics.page({}, None) for _ in range(3)] == [[b"page"]] * 3
+    asked, left = {IS_OPEN: lambda: True}, {IS_OPEN: lambda: False}
+    assert [metrics.page(asked, None) for _ in range(3)] == [[b"page"]] * 3
     assert rests == pytest.approx([rest_s, rest_s])
     now[0] += 15  # as Prometheus does
-    metrics.page({}, None)
+    metrics.page(asked, None)
+    for _ in range(100):
+        metrics.page(left, lambda status, headers: None)
     assert len(rests) == 2
 
 

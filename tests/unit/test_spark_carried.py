@@ -13,7 +13,14 @@ from quorumlog.client.outgoing_tls import outgoing_tls
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
 from quorumlog.model.secrets import Secret
 from quorumlog.spark import QuorumlogSource, carried
-from quorumlog.spark.access import of_text, open_brokers, open_nodes, options_of, text_of
+from quorumlog.spark.access import (
+    of_text,
+    open_brokers,
+    open_nodes,
+    options_of,
+    said_where,
+    text_of,
+)
 from quorumlog.spark.carried import Carried, can_carry
 from quorumlog.spark.data_source import CarryingSource
 from quorumlog.spark.source.options import parse_options
@@ -34,8 +41,8 @@ def kept(monkeypatch):
     """What this process keeps of a test's tasks, closed after it."""
     monkeypatch.setattr(carried, "_files", {})
     yield
-    for path in carried._files.values():
-        os.close(int(path.rpartition("/")[2]))
+    for file in carried._files.values():
+        file.close()
 
 
 def access(pki, directory, user="alice", **login):
@@ -128,6 +135,37 @@ def test_files_of_the_driver_that_are_of_no_use_are_an_error_there(pki, tmp_path
         pickle.dumps(Carried(Access(given=Context(servers="h:1"))))
 
 
+def test_files_that_are_renewed_while_they_are_read_are_read_again(pki, tmp_path, monkeypatch):
+    where, renewals = access(pki, tmp_path), ["bob"]
+    checked = carried.outgoing_tls
+
+    def renew(security):
+        found = checked(security)
+        if renewals:
+            for kind in ("pem", "key"):
+                content = (pki.directory / f"{renewals[0]}.{kind}").read_bytes()
+                (tmp_path / f"alice.{kind}").write_bytes(content)
+            renewals.pop()
+        return found
+
+    monkeypatch.setattr(carried, "outgoing_tls", renew)
+    sent = pickle.dumps(Carried(where))
+    outgoing_tls(open_nodes(pickle.loads(sent)).security)
+    assert not renewals
+
+
+def test_errors_on_an_executor_name_the_file_of_the_driver(pki, tmp_path):
+    where = access(pki, tmp_path)
+    received = pickle.loads(pickle.dumps(Carried(where)))
+    _, key = received._received.files["key"]
+    received._received.files["key"] = (where.given.key, key[:100])
+    security = open_nodes(received).security
+    with pytest.raises(ConfigError) as caught, said_where():
+        outgoing_tls(security)
+    assert f"{where.given.key} of the driver" in str(caught.value)
+    assert "/proc" not in str(caught.value)
+
+
 def test_what_a_process_keeps_is_bounded_and_never_another_content(pki, tmp_path, monkeypatch):
     monkeypatch.setattr(carried, "FILES_MAX", 4)
     tasks = [pickle.dumps(Carried(access(pki, tmp_path, name))) for name in ("alice", "bob")]
@@ -138,34 +176,39 @@ def test_what_a_process_keeps_is_bounded_and_never_another_content(pki, tmp_path
     outgoing_tls(alice)
 
 
-class Conf:
-    def __init__(self, settings):
-        self.conf = self
-        self.get = settings.get
+class Application:
+    """A session, and the settings that its application was started with."""
+
+    def __init__(self, master, **settings):
+        setattr(self, "_jsparkSession", None)  # noqa: B010  (Spark's name)
+        self.sparkContext, self.master = self, master
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+
+    def getConf(self):  # noqa: N802  (Spark's name)
+        return self
+
+    def getAll(self):  # noqa: N802
+        return list(self._settings.items())
+
+
+CRYPTO = {"spark_network_crypto_enabled": "true"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "may"),
+    ("application", "may"),
     [
-        ({"spark.master": "local"}, True),
-        ({"spark.master": "local[2,2]"}, True),
-        ({"spark.master": "local-cluster[1,1,1024]"}, False),
-        ({"spark.master": "spark://h:7077"}, False),
-        ({"spark.master": "yarn", "spark.network.crypto.enabled": "true"}, False),
-        (
-            {
-                "spark.master": "yarn",
-                "spark.network.crypto.enabled": "true",
-                "spark.authenticate": "true",
-            },
-            True,
-        ),
-        ({"spark.master": "k8s://h", "spark.ssl.rpc.enabled": "True"}, True),
-        ({}, False),
+        (Application("local"), True),
+        (Application("local[2,2]"), True),
+        (Application("local-cluster[1,1,1024]"), False),
+        (Application("spark://h:7077"), False),
+        (Application("yarn", **CRYPTO), False),
+        (Application("yarn", **CRYPTO, spark_authenticate="true"), True),
+        (Application("k8s://h", spark_ssl_rpc_enabled="True"), True),
+        (object(), False),  # of Spark Connect
     ],
 )
-def test_tasks_carry_credentials_only_where_nobody_can_listen(settings, may):
-    assert can_carry(Conf(settings)) is may
+def test_tasks_carry_credentials_only_where_nobody_can_listen(application, may):
+    assert can_carry(application) is may
 
 
 @pytest.mark.parametrize("name", ["credentials", "Credentials"])

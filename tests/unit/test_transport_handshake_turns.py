@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from quorumlog.auth.hosts import host_of
-from quorumlog.transport.handshake_turns import PAUSE_S, TURN_S, HandshakeTurns
+from quorumlog.transport.handshake_turns import BUSY_PAUSE, PAUSE_S, TURN_S, HandshakeTurns
 from quorumlog.transport.member_hosts import MEMBER_HOSTS_MAX, MemberHosts
 
 
@@ -87,6 +87,35 @@ async def test_what_logins_take_after_their_handshakes_counts():
             world.turns.spend(login)
         done = len(world.done)
     assert 100 * (TURN_S / 2 + login) / world.now == pytest.approx(0.25, rel=0.2)
+
+
+async def test_logins_that_take_most_of_the_loop_stop_no_handshakes():
+    world = World()
+    world.busy = 1.0
+    for number in range(20):
+        world.wait("192.0.2.1", number)
+    while len(world.turns):
+        world.turns.spend(10 * TURN_S)  # each pause would be longer than the one before
+        await asyncio.sleep(0)
+    assert world.now < 20 * (TURN_S + 2 * BUSY_PAUSE * (TURN_S + PAUSE_S))
+
+
+async def test_a_handshake_that_waits_again_at_once_waits_for_the_next_turn():
+    world, steps = World(), []
+
+    class Connection:
+        def go_on(self):
+            world.now += TURN_S / 2
+            steps.append(world.now)
+            if len(steps) < 6:
+                world.turns.wait("192.0.2.1", self)
+
+    world.turns.wait("192.0.2.1", Connection())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(steps) == 2, "others have a turn in between"
+    await world.finish()
+    assert len(steps) == 6
 
 
 async def test_hosts_take_turns_and_members_come_first():

@@ -42,6 +42,8 @@ CHANGE_S: Final = 10.0
 """How long the answer to a client that changes users is waited for, in seconds."""
 CHANGE_GRACE_S: Final = 1.0
 """Such a client whose own password has changed has this time for the answer, in seconds."""
+AGAIN_S: Final = 1.0
+"""A client that is in begins no other login sooner than this after the last one, in seconds."""
 REVOKED_TEXT: Final = (
     "the password that this client has logged in with was changed, or the user removed"
 )
@@ -297,8 +299,8 @@ class ConnectionLogin:
         self._steps = 0
         self._since = 0.0
         self._timer: Cancellable | None = None
-        self._is_waiting = self._is_computed = self._is_over = self._has_logged_in = False
-        self._is_held = False
+        self._is_waiting = self._is_computed = self._is_over = self._is_held = False
+        self._in_since: float | None = None
         self._until: float | None = None
         self._tried = self._used = UsedVerifiers(logins)
         """What the login under way has looked at, and the one that has let the client in."""
@@ -370,6 +372,13 @@ class ConnectionLogin:
             self._count(Reason.MECHANISM, f"offered are {', '.join(self.offered) or 'none'}")
         return self._exchange is not None
 
+    @property
+    def _is_too_soon(self) -> bool:
+        """Whether the client begins a login just after the last one, which counts (KIP-368)."""
+        since = self._in_since
+        is_first = self._steps == 1 and since is not None
+        return is_first and self._since < since + AGAIN_S and not self.is_revoked
+
     def step(self, data: bytes, done: Callable[[Answer], None]) -> None:
         """Take a message of the client; `done` is called with the answer, now or later.
 
@@ -385,6 +394,8 @@ class ConnectionLogin:
             self._refuse(Failed(Reason.MALFORMED, "a message outside of a login"), done)
         elif self._steps > STEPS_MAX or len(data) > MESSAGE_BYTES_MAX:
             self._refuse(Failed(Reason.MALFORMED, "too many or too long messages"), done)
+        elif self._is_too_soon:
+            self._refuse(Failed(Reason.MALFORMED, "it logs in again and again"), done)
         elif not environment.is_ready():
             self._busy(done)
         else:
@@ -447,12 +458,15 @@ class ConnectionLogin:
     def _admit(self, step: Done, principal: str, done: Callable[[Answer], None]) -> None:
         logins = self._logins
         self._is_waiting = self._is_held = False
+        if self._tried.have_changed:  # while it was computed, or its answer was held back
+            self._refuse(Failed(Reason.PASSWORD, "it was changed meanwhile"), done)
+            return
         environment, lifetime_ms = logins.environment, 0
         self._until = None
         if step.expires_ms:
             lifetime_ms = max(1, step.expires_ms - environment.wall_ms())
             self._until = environment.now() + lifetime_ms / 1000
-        self.principal, self._exchange, self._has_logged_in = principal, None, True
+        self.principal, self._exchange, self._in_since = principal, None, environment.now()
         self._used = self._tried
         if self._used.are_any:
             logins.note(self)
@@ -464,7 +478,7 @@ class ConnectionLogin:
             return Failed(Reason.OTHER_USER, "the name of those who have not logged in")
         if principal in self._logins.config.super_users:
             return Failed(Reason.SUPER_USER, _BY_CERTIFICATE)
-        if self._has_logged_in and principal != self.principal:
+        if self._in_since is not None and principal != self.principal:
             return Failed(Reason.OTHER_USER, f"the connection is that of {self.principal}")
         return None
 

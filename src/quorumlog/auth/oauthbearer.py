@@ -140,7 +140,7 @@ class TokenRules(NamedTuple):
         now = self.wall_ms() / 1000
         expires, user = claims["exp"], claims.get(self.principal_claim)
         times = (expires, claims.get("nbf", 0), claims.get("iat", 0))
-        if not all(isinstance(at, int | float) and math.isfinite(at) for at in times):
+        if not all(map(_is_number, times)):
             return Failed(Reason.TOKEN, "a time in it is no number")
         if expires <= now:
             return Failed(Reason.TOKEN, "it has expired")
@@ -152,6 +152,11 @@ class TokenRules(NamedTuple):
             text = f"its claim {self.principal_claim} is no user's name: {user[:NAME_LENGTH_MAX]!a}"
             return Failed(Reason.TOKEN, text)
         return Done(user, expires_ms=int(min(expires, 1 << 40) * 1000))
+
+
+def _is_number(found: object) -> bool:
+    """Whether it can be compared: a number in JSON may be larger than any float."""
+    return isinstance(found, int) or (isinstance(found, float) and math.isfinite(found))
 
 
 class OauthbearerExchange:

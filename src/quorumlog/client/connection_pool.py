@@ -12,6 +12,7 @@ from quorumlog.client.process import MakingProcess
 from quorumlog.client.security import Security
 from quorumlog.model.errors import (
     ConfigError,
+    LoginError,
     NetworkError,
     Outcome,
     RequestError,
@@ -102,6 +103,7 @@ class ConnectionPool:
         self._resolver = Resolver()
         self._shared: dict[str, ServerConnection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
+        self._login_refusals: dict[str, tuple[float, LoginError]] = {}
         # all that may be open or being opened, also those that callers have for themselves
         self._made: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
         self._refused: dict[str, tuple[float, type[RequestError], str]] = {}
@@ -113,11 +115,11 @@ class ConnectionPool:
     async def shared(self, address: str) -> ServerConnection:
         """Return the open connection to a server that all callers share.
 
-        Raises `NetworkError`; see `check_open`.
+        Raises `NetworkError`, `LoginError`; see `check_open`.
         """
         self._process.check()  # before the lock: one taken at the fork is never released here
         lock = self._opening.setdefault(address, asyncio.Lock())
-        waits = lock.locked()
+        waits, since = lock.locked(), asyncio.get_running_loop().time()
         async with lock:
             self.check_open()
             known = self._shared.get(address)
@@ -126,7 +128,15 @@ class ConnectionPool:
             # callers that wait do not all try in vain, one after the other
             if waits and address in self.unresponsive:
                 raise NetworkError(f"cannot connect to {address}: it did not answer just now")
-            fresh = self._shared[address] = await self.open(address)
+            refused_at, refusal = self._login_refusals.get(address, (since, None))
+            if waits and refusal is not None and refused_at > since:
+                raise refusal.again()
+            try:
+                fresh = self._shared[address] = await self.open(address)
+            except LoginError as error:  # each is answered later than the one before
+                self._login_refusals[address] = asyncio.get_running_loop().time(), error.again()
+                raise
+            self._login_refusals.pop(address, None)
             return fresh
 
     async def open(self, address: str) -> ServerConnection:

@@ -83,9 +83,7 @@ class LoginOfClient:
             if done.more:
                 raise RemoteProtocolError(f"the login by {mechanism} does not end")
         except LoginError as error:
-            refused = LoginError(f"login{self._of_user} at {address}: {error}", code=error.code)
-            refused.is_everywhere = error.is_everywhere
-            raise refused from None
+            raise error.again(f"login{self._of_user} at {address}: {error}") from None
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"login at {address}: {error}") from None
         except ConfigError as error:  # a file was there when the client was made

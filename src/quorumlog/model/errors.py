@@ -409,6 +409,12 @@ class LoginError(RequestError):
     outcome = Outcome.DID_NOT_HAPPEN
     is_everywhere = False
 
+    def again(self, text: str = "") -> "LoginError":
+        """Return the same error, to be raised for somebody else, or with another text."""
+        made = LoginError(text or str(self), code=self.code)
+        made.is_everywhere = self.is_everywhere
+        return made
+
 
 class WrongClusterError(RequestError):
     """A server belongs to another cluster than the client, or is a copy that may not serve.

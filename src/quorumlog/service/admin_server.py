@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from socketserver import TCPServer
 from typing import Any, Final, cast
@@ -46,6 +47,8 @@ METHODS: Final = ("GET", "HEAD")
 _TLS_HANDSHAKE: Final = b"\x16"
 IDENTITY: Final = "quorumlog.identity"
 """In the environment of a request: whose certificate was shown; None: nothing is encrypted."""
+IS_OPEN: Final = "quorumlog.is_open"
+"""In the same: says whether anybody still waits for the answer."""
 REMOTE_PORT: Final = "quorumlog.remote_port"
 
 
@@ -160,6 +163,11 @@ class AdminServer(WSGIServer):
             return self.tls.current.admin.identify_object(cast(ssl.SSLObject, connection))
         except ValueError as error:  # what the socket says once it has ended
             raise ConnectionAbortedError("it was cut off") from error
+
+    def is_open(self, connection: socket.socket) -> bool:
+        """Whether somebody still waits for the answer: the connection was not cut off."""
+        with self._lock:
+            return any(place.socket is connection for place in self._open.values())
 
     def server_close(self) -> None:
         """End all connections, once no more are accepted; return when their threads have ended."""
@@ -305,6 +313,7 @@ class QuietHandler(WSGIRequestHandler):
         environ[REMOTE_PORT] = str(self.client_address[1])
         server = cast(AdminServer, self.server)
         environ[IDENTITY] = server.identity_of(self.connection)
+        environ[IS_OPEN] = partial(server.is_open, self.connection)
         return environ
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base's name)

@@ -25,7 +25,7 @@ from quorumlog.model.wording import foreign
 from quorumlog.node.node import Node
 from quorumlog.node.replica.status import status_of
 from quorumlog.service.admin_access import Access, AdminRequest, Verdict, see_all
-from quorumlog.service.admin_server import IDENTITY, REMOTE_PORT, AdminServer, QuietHandler
+from quorumlog.service.admin_server import IDENTITY, IS_OPEN, REMOTE_PORT, AdminServer, QuietHandler
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
 
@@ -84,8 +84,10 @@ class PacedMetrics:
         self._rests_until = now()
 
     def page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Compute the page in its turn."""
+        """Compute the page when its time has come, unless nobody waits for it any more."""
         with self._lock:
+            if not environ[IS_OPEN]():
+                return _answer(start_response, "503 Service Unavailable", "text/plain", "cut off")
             rest = self._rests_until - self._now()
             if rest > 0:
                 self._sleep(rest)

@@ -14,7 +14,7 @@ import msgspec
 from quorumlog.client import Context
 from quorumlog.client.contexts import Access, OpenContext, chosen_access
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError
-from quorumlog.spark.carried import Carried
+from quorumlog.spark.carried import Carried, in_words_of_driver
 from quorumlog.spark.option_values import OptionValues
 
 AnyAccess: TypeAlias = str | Access | Carried
@@ -159,4 +159,4 @@ def said_where() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"on {platform.node()}: {error}") from None
+        raise ConfigError(f"on {platform.node()}: {in_words_of_driver(str(error))}") from None

@@ -6,11 +6,14 @@ its memory. Spark's own connections have to be encrypted: see `can_carry`.
 """
 
 import os
+import re
 import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from quorumlog.client.contexts import Access, OpenContext
 from quorumlog.client.outgoing_tls import outgoing_tls
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of each file that a task carries."""
-FILES_MAX: Final = 1_024
+FILES_MAX: Final = 256
 """Different files that a process keeps for the tasks that it has run: each is a descriptor.
 
 They are renewals of certificates and keys, of which one a day is many.
@@ -39,18 +42,33 @@ WHY_NOT_CARRIED: Final = (
     + ", or ".join(" and ".join(f"{k}={v}" for k, v in each.items()) for each in ENCRYPTED)
 )
 
-_files: dict[bytes, str] = {}
-"""Paths by which this process opens what it was sent, by content."""
+READS_MAX: Final = 10
+"""How often files are read that do not fit each other, or change meanwhile."""
+RENEWAL_S: Final = 0.05
+"""Pause between, in seconds."""
+
+_files: dict[bytes, BinaryIO] = {}
+"""What this process was sent, by content; these files are never closed."""
+_names: dict[str, str] = {}
+"""Their paths here → their paths on the driver."""
 _lock = threading.Lock()  # guards the table
 
 
 def can_carry(spark: "SparkSession") -> bool:
-    """Whether what the driver of a session sends to tasks stays in it, or is encrypted."""
-    master = spark.conf.get("spark.master", "") or ""
-    if master == "local" or master.startswith("local["):
+    """Whether what the driver sends to tasks stays in its process, or is encrypted.
+
+    The settings of the application count, which it was started with. False for sessions of Spark
+    Connect.
+    """
+    if not hasattr(spark, "_jsparkSession"):  # of Spark Connect: it says nothing that is sure
+        return False
+    # those of the session may be others, and are no more than words
+    context = spark.sparkContext
+    if context.master == "local" or context.master.startswith("local["):
         return True
+    found = dict(context.getConf().getAll())
     return any(
-        all((spark.conf.get(name, "false") or "").lower() == value for name, value in each.items())
+        all(found.get(name, "false").lower() == value for name, value in each.items())
         for each in ENCRYPTED
     )
 
@@ -68,7 +86,7 @@ class _Contents:
     secrets: dict[str, str]
 
     def open(self) -> OpenContext:
-        paths = {name: _path_of(content) for name, (_, content) in self.files.items()}
+        paths = {name: _path_of(content, path) for name, (path, content) in self.files.items()}
         secrets = {name: Secret(value) for name, value in self.secrets.items()}
         settings: dict[str, Any] = {**self.settings, **paths, **secrets}
         return OpenContext(self.servers, self.kafka, Security(**settings))
@@ -115,12 +133,7 @@ def _contents_of(access: Access) -> _Contents:
     security = found.security
     if security is None:
         raise ConfigError(f"{access} has no credentials that the driver could send")
-    outgoing_tls(security)  # its errors name the file and the reason
-    files = {
-        name: (path, _read(path))
-        for name in ("ca", "certificate", "key")
-        if (path := getattr(security, name)) and path != SYSTEM_CA
-    }
+    files = _files_of(security)
     settings = {"verify_name": security.verify_name, "cluster_id": security.cluster_id}
     settings |= {"mechanism": security.mechanism, "user": security.user, "ca": security.ca}
     secrets = {
@@ -129,6 +142,27 @@ def _contents_of(access: Access) -> _Contents:
         if (secret := getattr(security, name)) is not None
     }
     return _Contents(found.servers, found.kafka, settings, files, secrets)
+
+
+def _files_of(security: Security) -> dict[str, tuple[str, bytes]]:
+    """Return the files that are named, which fit each other: they may be renewed just now."""
+    paths = {
+        name: path
+        for name in ("ca", "certificate", "key")
+        if (path := getattr(security, name)) and path != SYSTEM_CA
+    }
+    for number in range(READS_MAX):
+        files = {name: (path, _read(path)) for name, path in paths.items()}
+        try:
+            outgoing_tls(security)  # its errors name the file and the reason
+        except ConfigError:
+            if number == READS_MAX - 1:
+                raise
+        else:
+            if files == {name: (path, _read(path)) for name, path in paths.items()}:
+                return files
+        time.sleep(RENEWAL_S)
+    raise ConfigError(f"{', '.join(paths.values())}: they are written again and again")
 
 
 def _read(path: str) -> bytes:
@@ -142,35 +176,46 @@ def _read(path: str) -> bytes:
     return content
 
 
-def _path_of(content: bytes) -> str:
+def in_words_of_driver(text: str) -> str:
+    """Return a text in which files that a task carried have their names on the driver."""
+    for path, name in list(_names.items()):
+        text = re.sub(rf"{path}\b", f"{name} of the driver", text)
+    return text
+
+
+def _path_of(content: bytes, name: str) -> str:
     """Return a path by which this process opens a content, which is on no disk.
 
-    It is the same path for the same content, and never one of another content. Raises `ConfigError`
-    beyond `FILES_MAX`.
+    It is the same path for the same content, and never one of another content. `name`: of the
+    driver's file. Raises `ConfigError` beyond `FILES_MAX`.
     """
     with _lock:
-        path = _files.get(content)
-        if path is None:
+        file = _files.get(content)
+        if file is None:
             if len(_files) >= FILES_MAX:
                 raise ConfigError(
                     f"this process was sent {FILES_MAX} different certificates and keys, and keeps "
                     "no more: start the Spark application again"
                 )
-            path = _files[content] = _in_memory(content)
+            file = _files[content] = _in_memory(content)
+        path = f"/proc/self/fd/{file.fileno()}"
+        _names[path] = name
         return path
 
 
-def _in_memory(content: bytes) -> str:
+def _in_memory(content: bytes) -> BinaryIO:
     if not hasattr(os, "memfd_create"):
         raise ConfigError(
             "this system has no files that are only in memory (memfd_create): put the files of "
             "credentials on this machine"
         )
     try:
-        descriptor = os.memfd_create("quorumlog")
-        os.fchmod(descriptor, 0o600)  # else it is one that everybody may read
-        with open(descriptor, "wb", closefd=False) as file:
+        with ExitStack() as stack:
+            file = stack.enter_context(open(os.memfd_create("quorumlog"), "wb"))
+            os.fchmod(file.fileno(), 0o600)  # else it is one that everybody may read
             file.write(content)
+            file.flush()
+            stack.pop_all()
     except OSError as error:
         raise ConfigError(f"credentials cannot be kept in memory: {reason_of(error)}") from None
-    return f"/proc/self/fd/{descriptor}"
+    return file

@@ -67,18 +67,18 @@ class HandshakeTurns:
         self._spent += seconds
 
     def _run(self) -> None:
-        self._is_called = False
-        begun = self._now() - self._spent
-        self._spent = 0.0
+        begun = self._now()
         try:
-            ends = self._now() + TURN_S
-            while self._waiting and self._now() < ends:
+            while self._waiting and self._now() < begun + TURN_S:
                 self._next().go_on()
         finally:
-            if self._waiting and not self._is_called:
-                self._is_called = True
+            self._is_called = bool(self._waiting)
+            if self._waiting:
                 now = self._now()
-                self._pause(now, now + BUSY_PAUSE * (now - begun))
+                # logins that go on meanwhile must not make each pause longer than the last one
+                took = now - begun + min(self._spent, TURN_S)
+                self._spent = 0.0
+                self._pause(now, now + BUSY_PAUSE * took)
 
     def _pause(self, now: float, until: float) -> None:
         loop = asyncio.get_running_loop()
