@@ -21,6 +21,8 @@ from quorumlog import Client
 from quorumlog.client.consumer import Consumer
 from quorumlog.kafka.requests import SPOKEN, ApiKey
 from quorumlog.machine.cluster.commands import AlterAcls, CreateTopics, NewTopic
+from quorumlog.machine.cluster.sinks import attempt_id
+from quorumlog.spark.sink.topics.coordinator import SinkBatch, SinkCoordinator
 from record_batches import batch_of
 from rights import acl
 
@@ -289,3 +291,19 @@ async def test_a_consumer_of_a_log_needs_rights_on_its_group_and_on_the_log(node
         with pytest.raises(qe.NotAuthorizedError, match="read consumer group 'readers'"):
             async with Consumer(node.address, group="readers", log="g") as consumer:
                 await anext(aiter(consumer))
+
+
+async def test_a_sink_needs_the_right_on_its_own_attempts_alone_and_says_which_it_lacks(node):
+    allowed = acl("User:ANONYMOUS", "write transaction quorumlog-sink:mine:*")
+
+    def join(sink):
+        with SinkCoordinator(node.kafka, SECONDS * 1_000) as coordinator:
+            return coordinator.join(SinkBatch(sink, "run", 0), attempt_id(sink, "a"))
+
+    give(node, allowed)
+    try:
+        assert (await asyncio.to_thread(join, "mine")).last_batch == -1
+        with pytest.raises(qe.NotAuthorizedError, match=r"acl add .*'quorumlog-sink:other:\*'"):
+            await asyncio.to_thread(join, "other")
+    finally:
+        take(node, allowed)

@@ -26,6 +26,7 @@ from quorumlog.kafka.schemas import (
     JoinSinkRequest,
     JoinSinkResponse,
 )
+from quorumlog.machine.cluster.sinks import attempt_id
 from quorumlog.model.config import parse_address
 from quorumlog.model.errors import (
     ConfigError,
@@ -205,7 +206,7 @@ class SinkCoordinator:
         def request() -> Any:
             return JoinSinkRequest(*batch, transactional_id, version=0)
 
-        found = self._ask(request, JoinSinkResponse, f"batch {batch.batch_id} of {batch.sink}")
+        found = self._ask(request, JoinSinkResponse, batch)
         return Joined(
             found.last_batch_id, found.producer_id, found.producer_epoch, found.is_ongoing
         )
@@ -227,18 +228,19 @@ class SinkCoordinator:
             named = [of(*one, version=END_VERSION) for one in attempts]
             return EndSinkBatchRequest(*batch, commits, is_last, named, rows, version=END_VERSION)
 
-        found = self._ask(request, EndSinkBatchResponse, f"batch {batch.batch_id} of {batch.sink}")
+        found = self._ask(request, EndSinkBatchResponse, batch)
         return Ended(found.last_batch_id, found.last_rows)
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _ask(self, request: Callable[[], Any], response: Any, what: str) -> Any:
+    def _ask(self, request: Callable[[], Any], response: Any, batch: SinkBatch) -> Any:
         """Ask the coordinator until it answers. Raises `RequestError`."""
+        what = f"batch {batch.batch_id} of {batch.sink}"
         deadline_s = time.monotonic() + self._timeout_s
         why = "no broker has answered"
         while (left_s := deadline_s - time.monotonic()) > 0:
             try:
-                connection = self._connected(left_s)
+                connection = self._connected(batch.sink, left_s)
                 found = connection.ask(request(), response, min(left_s, ANSWER_S))
             except ConfigError as error:  # a file that was there before
                 raise UnexpectedArgumentError(str(error)) from None
@@ -250,8 +252,7 @@ class SinkCoordinator:
                     return found
                 text = found.error_message or _name(found.error_code)
                 if found.error_code not in _AGAIN:
-                    raised = _RAISED.get(found.error_code, InternalError)
-                    raise raised(f"{what}: {text}")
+                    raise _error(found.error_code, f"{what}: {text}", batch.sink)
                 why = text
                 if found.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
                     self.close()
@@ -262,11 +263,11 @@ class SinkCoordinator:
     def _names(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self._servers)
 
-    def _connected(self, left_s: float) -> _Connection:
+    def _connected(self, sink: str, left_s: float) -> _Connection:
         """Return a connection to the coordinator.
 
         Raises `OSError` if none is found, `NetworkError` if certificates are why no broker is of
-        use; `LoginError` and `ConfigError`.
+        use; `NotAuthorizedError`, `LoginError` and `ConfigError`.
         """
         if self._connection is not None:
             return self._connection
@@ -275,7 +276,7 @@ class SinkCoordinator:
             try:
                 first = _Connection(server, left_s, self._security)
                 try:
-                    address = _coordinator_by(first, left_s)
+                    address = _coordinator_by(first, sink, left_s)
                 except BaseException:
                     first.close()
                     raise
@@ -293,13 +294,27 @@ class SinkCoordinator:
         raise NetworkError(text) if are_final else ConnectionError(text)
 
 
-def _coordinator_by(connection: _Connection, left_s: float) -> tuple[str, int]:
-    """Return the coordinator of transactions that a broker knows. Raises `OSError` if none."""
-    asked = FindCoordinatorRequest("", _OF_TRANSACTIONS, version=2)
+def _coordinator_by(connection: _Connection, sink: str, left_s: float) -> tuple[str, int]:
+    """Return the coordinator of transactions that a broker knows.
+
+    Raises `OSError` if it knows none, `NotAuthorizedError`.
+    """
+    asked = FindCoordinatorRequest(attempt_id(sink, ""), _OF_TRANSACTIONS, version=2)
     found = connection.ask(asked, FindCoordinatorResponse, min(left_s, CONNECT_S))
+    if found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        raise _error(found.error_code, found.error_message or _name(found.error_code), sink)
     if found.error_code:
         raise ConnectionError(found.error_message or _name(found.error_code))
     return found.host, found.port
+
+
+def _error(error_code: int, text: str, sink: str) -> RequestError:
+    if error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        text += (
+            "; whoever writes by this sink needs: quorumlog acl add --user USER --role writer "
+            f"--transactional-id '{attempt_id(sink, '*')}'"
+        )
+    return _RAISED.get(error_code, InternalError)(text)
 
 
 def _name(error_code: int) -> str:
