@@ -17,7 +17,7 @@ from quorumlog.kafka.produce import ProducedPartition, produce_answer
 from quorumlog.kafka.requests import SPOKEN, ApiKey, RequestHeader
 from record_batches import batch_of
 
-RATE = 100
+RATE = 500
 SIZE = 5_000
 
 
@@ -132,6 +132,34 @@ async def test_a_producer_above_its_quota_is_told_to_wait_and_is_not_read_until_
     counters = throttles_of(cluster).counters
     assert counters.waits[PRODUCED] == 1
     assert counters.seconds[PRODUCED] == pytest.approx(told / 1000)
+
+
+async def test_a_new_connection_is_served_when_the_debt_of_others_is_paid(
+    cluster, client, other, clock
+):
+    limit(cluster, PRODUCED, RATE)
+    client.writer.write(produce_request(large_batch()))
+    told = await told_by_produce(client)
+    other.writer.write(produce_request(large_batch()))
+    await until(lambda: any(one._queue._waiting for one in connections(cluster)))
+    assert cluster.nodes[0].listener.counters.requests["PRODUCE", "NONE"] == 1
+    clock.wait(told)
+    assert await told_by_produce(other) > 0
+    assert cluster.nodes[0].listener.counters.requests["PRODUCE", "NONE"] == 2
+
+
+async def test_names_of_clients_are_counted_for_each_user_and_connection_once(
+    cluster, client, other
+):
+    """Whoever calls himself as others do uses up nothing of theirs, nor room for their debts."""
+    limit(cluster, REQUEST_RATE, 1_000, **{"client-id": None})
+    for number in range(5):
+        request = sent(ApiKey.API_VERSIONS, 3, {"client_software_name": "x",
+                       "client_software_version": "1"}, client_id=f"name{number}")  # fmt: skip
+        client.writer.write(request)
+        await client.answer(ApiKey.API_VERSIONS, 3)
+    owners = list(throttles_of(cluster).buckets._known)
+    assert [owner[:2] for owner in owners] == [(REQUEST_RATE, "ANONYMOUS")]
 
 
 async def test_requests_sent_at_once_are_served_one_after_the_other_and_none_is_lost(

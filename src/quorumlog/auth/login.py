@@ -44,6 +44,9 @@ CHANGE_GRACE_S: Final = 1.0
 """Such a client whose own password has changed has this time for the answer, in seconds."""
 AGAIN_S: Final = 1.0
 """A client that is in begins no other login sooner than this after the last one, in seconds."""
+SESSION_MS_MAX: Final = 24 * 3_600_000
+"""A client that is in by a token logs in again after a day, though that token may hold for years:
+a key that is removed ends no connections."""
 REVOKED_TEXT: Final = (
     "the password that this client has logged in with was changed, or the user removed"
 )
@@ -464,7 +467,7 @@ class ConnectionLogin:
         environment, lifetime_ms = logins.environment, 0
         self._until = None
         if step.expires_ms:
-            lifetime_ms = max(1, step.expires_ms - environment.wall_ms())
+            lifetime_ms = max(1, min(step.expires_ms - environment.wall_ms(), SESSION_MS_MAX))
             self._until = environment.now() + lifetime_ms / 1000
         self.principal, self._exchange, self._in_since = principal, None, environment.now()
         self._used = self._tried

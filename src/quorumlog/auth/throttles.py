@@ -3,11 +3,13 @@
 Each entity has a token bucket for each of its quotas: it fills with the quota's rate up to what one
 second brings, and a request may take more than is in it. Then the bucket is in debt, and whoever
 has used it waits until the debt is paid. So a request of any size is served, and over time no more
-comes through than the rate. Times are seconds of a clock that never goes back.
+comes through than the rate, if no request takes more than `DEBT_MAX_S` of it. Times are seconds of
+a clock that never goes back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from quorumlog.auth.principals import USER as USER_PREFIX
@@ -15,10 +17,14 @@ from quorumlog.auth.quotas import CLIENT_ID, THROTTLED, USER, QuotaEntity
 
 BURST_S: Final = 1.0
 """A bucket that nobody has used for a while holds what its rate brings in this time."""
+DEBT_MAX_S: Final = 20.0
+"""A bucket owes what its rate brings in this time at most: clients wait for less than they wait for
+an answer, and no request, or quota that was set too low for a while, holds them back for longer."""
 BUCKETS_MAX: Final = 10_000
-"""Buckets of a node. Beyond, the one goes that was used the longest ago. That changes nothing
-unless it was in debt or not full again, which takes a second after small debts: only if more
-entities than these are served at the same time, one of them may have what was not yet paid."""
+"""Buckets of a node. Beyond, one goes that was not used for long, and is not in debt if there is
+such a one: whoever has other names all the time does not pay the debts of others."""
+LOOKS_MAX: Final = 64
+"""How many are looked at for that; if all are in debt, the one used the longest ago goes."""
 READ_S: Final = 0.1
 """Who need not wait may read what the rate brings in this time, though less be left: to read by
 single bytes would be slower than the quota."""
@@ -42,28 +48,41 @@ class TokenBuckets:
 
     def __init__(self, buckets_max: int = BUCKETS_MAX) -> None:
         self._buckets_max = buckets_max
-        self._known: dict[BucketOwner, tuple[float, float]] = {}
-        """What each held and when; below 0: a debt. The one used the longest ago is the first."""
+        self._known: dict[BucketOwner, tuple[float, float, float]] = {}
+        """What each held, when, and at which rate; below 0: a debt. The one used the longest ago is
+        the first."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def left(self, owner: BucketOwner, rate: float, now: float) -> float:
-        """Return what a bucket holds that fills with `rate` a second; below 0: a debt."""
-        held, at = self._known.get(owner, (rate * BURST_S, now))
-        return min(rate * BURST_S, held + rate * max(0.0, now - at))
+        """Return what a bucket holds that fills with `rate` a second; below 0: a debt.
+
+        If the rate was higher before, a debt is paid as soon as it was to be then.
+        """
+        found = self._known.get(owner)
+        if found is None:
+            return rate * BURST_S
+        left, former = _left(*found, now), found[2]
+        return left * rate / former if left < 0 and rate < former else min(rate * BURST_S, left)
 
     def take(self, owner: BucketOwner, rate: float, amount: float, now: float) -> None:
-        """Take an amount out of a bucket, however much it holds."""
-        left = self.left(owner, rate, now) - amount
+        """Take an amount out of a bucket, however much it holds, up to a debt of `DEBT_MAX_S`."""
+        left = max(self.left(owner, rate, now) - amount, -rate * DEBT_MAX_S)
         self._known.pop(owner, None)
-        self._known[owner] = left, now
+        self._known[owner] = left, now, rate
         if len(self._known) > self._buckets_max:
-            del self._known[next(iter(self._known))]
+            some = islice(self._known.items(), LOOKS_MAX)
+            paid = (one for one, found in some if _left(*found, now) >= 0)
+            del self._known[next(paid, next(iter(self._known)))]
 
     def wait_s(self, owner: BucketOwner, rate: float, now: float) -> float:
         """Return how long it takes until a bucket is in debt no more."""
         return max(0.0, -self.left(owner, rate, now) / rate)
+
+
+def _left(held: float, at: float, rate: float, now: float) -> float:
+    return min(rate * BURST_S, held + rate * max(0.0, now - at))
 
 
 class Rate(NamedTuple):
@@ -78,9 +97,10 @@ def rate_of(quotas: Quotas, key: str, user: str, client_id: str) -> Rate | None:
 
     One of a user and a client id goes before that of the user, that before one of the client id
     alone; one by name before that of all that have none of their own. What is given to all users,
-    or client ids, each of them has, by itself.
+    or client ids, each of them has, by itself. So each user has what is given to a client id: users
+    choose what they call their clients, and must not use up what others have.
     """
-    both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
+    both, of_user = (user, client_id), (user, None)
     order: tuple[tuple[QuotaEntity, tuple[str | None, str | None]], ...] = (
         (((CLIENT_ID, client_id), (USER, user)), both),
         (((CLIENT_ID, None), (USER, user)), both),
@@ -88,8 +108,8 @@ def rate_of(quotas: Quotas, key: str, user: str, client_id: str) -> Rate | None:
         (((CLIENT_ID, client_id), (USER, None)), both),
         (((CLIENT_ID, None), (USER, None)), both),
         (((USER, None),), of_user),
-        (((CLIENT_ID, client_id),), of_client),
-        (((CLIENT_ID, None),), of_client),
+        (((CLIENT_ID, client_id),), both),
+        (((CLIENT_ID, None),), both),
     )
     for entity, owner in order:
         rate = quotas.get(entity, {}).get(key)
@@ -133,10 +153,11 @@ class Throttles:
 class Meter:
     """What the client of one connection uses.
 
-    It has to wait for the buckets that it has taken from, not for others of the same user.
+    It has to wait for the buckets that it has taken from, not for others of the same user; before
+    it takes from one for the first time, it waits while that is in debt.
     """
 
-    __slots__ = ("_names", "_owed", "_rates", "_throttles", "_version")
+    __slots__ = ("_names", "_owed", "_rates", "_throttles", "_used", "_version")
 
     def __init__(self, throttles: Throttles) -> None:
         self._throttles = throttles
@@ -144,6 +165,7 @@ class Meter:
         self._version = -1
         self._rates: dict[str, Rate] = {}
         self._owed: dict[str, None] = {}
+        self._used: set[str] = set()
 
     def name(self, principal: str, client_id: str) -> None:
         """Say who the client is, and what it calls itself, before it uses anything."""
@@ -165,6 +187,18 @@ class Meter:
         if rate is not None:
             self._throttles.buckets.take(*rate, amount, now)
             self._owed[key] = None
+            self._used.add(key)
+
+    def must_wait(self, keys: Sequence[str], now: float) -> bool:
+        """Whether the client has to wait before it uses what quotas of these keys are for.
+
+        That is so on a connection on which it has not used it yet, while others have used too much:
+        else a new connection for each request would be a way around the quota.
+        """
+        new = [key for key in keys if key not in self._used and key in self._rates]
+        owed = [key for key in new if self._throttles.buckets.wait_s(*self._rates[key], now)]
+        self._owed.update(dict.fromkeys(owed))
+        return bool(owed)
 
     def left(self, key: str, now: float) -> float | None:
         """Return how much the client may read now; below 0: it has to wait. None: any amount."""

@@ -179,7 +179,7 @@ class RequestQueue:
         if self._has_many or self._throttling.is_muted:
             return True
         under_way = self._under_way
-        if self.login is not None and self.login.is_needed:
+        if self._is_stranger:
             return not self.is_empty  # a stranger must not fill the memory of all
         return bool(under_way) and under_way[-1].is_alone and under_way[-1].is_produce
 
@@ -233,10 +233,21 @@ class RequestQueue:
             return False
         if self._throttling.is_muted or not self._connection.is_read_by_client:
             return False
+        if self._throttling.throttles.is_active and self._must_wait(request):
+            return False
         if request.header.api_key in _ALWAYS_STARTED or self._services.broker.is_complete:
             return True
         self._services.held.add(self)
         return False
+
+    def _must_wait(self, request: PendingRequest) -> bool:
+        principal = self._connection.principal
+        return not self._is_stranger and self._throttling.must_wait(request, principal)
+
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether the client has yet to log in: nothing that it asks for is somebody's."""
+        return self.login is not None and self.login.is_needed
 
     def end_if_in_vain(self) -> None:
         """See `context.HeldRequests`."""
@@ -254,7 +265,7 @@ class RequestQueue:
         context.mechanism = self._connection.mechanism
         if self.login is not None and not self._may_ask(request, self.login):
             return
-        if self._throttling.throttles.is_active:
+        if self._throttling.throttles.is_active and not self._is_stranger:
             self._throttling.begins(request)
         try:
             if not header.is_spoken:

@@ -23,7 +23,7 @@ class Throttling:
     `changed` is called when that is over. `now`: seconds of a clock that never goes back.
     """
 
-    __slots__ = ("_changed", "_meter", "_now", "_timer", "is_muted", "throttles")
+    __slots__ = ("_changed", "_client_id", "_meter", "_now", "_timer", "is_muted", "throttles")
 
     def __init__(
         self, throttles: Throttles, now: Callable[[], float], changed: Callable[[], None]
@@ -33,17 +33,36 @@ class Throttling:
         self._now = now
         self._changed = changed
         self._meter: Meter | None = None
+        self._client_id = ""
         self._timer: asyncio.TimerHandle | None = None
+
+    def must_wait(self, request: PendingRequest, principal: str) -> bool:
+        """Whether a request is not begun yet, as others have used too much of the same quota.
+
+        To be called if quotas count. If so, `changed` is called later.
+        """
+        if request.header.api_key in _FREE:
+            return False
+        keys = (REQUEST_RATE, PRODUCED) if request.is_produce else (REQUEST_RATE,)
+        meter, now = self._meter_of(request, principal), self._now()
+        if not meter.must_wait(keys, now):
+            return False
+        self._mute(meter, now)
+        return True
+
+    def _meter_of(self, request: PendingRequest, principal: str) -> Meter:
+        """Return the meter of the client, which has one client id as long as it is connected."""
+        if self._meter is None:
+            self._meter = Meter(self.throttles)
+            self._client_id = request.context.client_id
+        self._meter.name(principal, self._client_id)
+        return self._meter
 
     def begins(self, request: PendingRequest) -> None:
         """A request is about to be begun, whose client is known; to be called if quotas count."""
-        header, context = request.header, request.context
-        if header.api_key in _FREE:
+        if request.header.api_key in _FREE:
             return
-        if self._meter is None:
-            self._meter = Meter(self.throttles)
-        meter, now = self._meter, self._now()
-        meter.name(context.principal, context.client_id)
+        meter, now = self._meter_of(request, request.context.principal), self._now()
         meter.take(REQUEST_RATE, 1, now)
         if request.is_produce:
             meter.take(PRODUCED, request.frame.size, now)
