@@ -236,6 +236,22 @@ def test_roles_are_given_checked_and_taken(run, cluster):
     ]
 
 
+def test_several_roles_are_given_at_once_each_for_what_it_is_for(run):
+    roles = ("--user", "carla", "--role", "reader", "--role", "writer")
+    names = ("--topic", "red*", "--consumer-group", "red*")
+    status, out, _ = run("acl", "add", *roles, *names)
+    assert status == 0
+    assert [line.split()[2:5] for line in out.splitlines()[1:]] == [
+        ["read", "topic", "red*"],
+        ["read", "consumer-group", "red*"],
+        ["write", "topic", "red*"],
+    ]
+    status, _, err = run("acl", "add", *roles, "--topic", "red", "--cluster")
+    assert status != 0
+    assert "cluster" in err
+    assert run("acl", "remove", *roles, *names)[::2] == (0, "quorumlog: 3 ACLs removed\n")
+
+
 def test_a_role_is_taken_whatever_the_address_is_or_for_one(run, cluster):
     def hosts():
         return [one["host"] for one in objects("acl", "list", "--servers", cluster.addresses)]

@@ -120,7 +120,7 @@ def test_the_first_frame_has_a_smaller_bound():
     "raw", [b"\x16\x03\x01\x02\0\x01\0\x01", b"GET / HTTP/1.1\r\n", b"QLOG\1\1"]
 )
 def test_who_speaks_another_protocol_is_told_which_this_is(raw):
-    assert "this port speaks the Kafka protocol, without TLS" in refused(raw, FrameReader())
+    assert "this port speaks the Kafka protocol" in refused(raw, FrameReader())
 
 
 def test_one_byte_at_a_time_gives_nothing_until_the_frame_is_whole():

@@ -45,9 +45,14 @@ def test_the_keys_of_tokens_are_read_again_when_their_file_changes(tmp_path, cap
         assert names(keys) == ["RS256"]
     assert [one.levelname for one in caplog.records] == ["ERROR", "ERROR"]
     assert "goes on with the keys of tokens that it has" in caplog.text
+    assert keys.has_failed
     path.write_bytes(ISSUER.jwks)
     clock.s += JWKS_CHECK_S
     assert names(keys) == ["RS256", "ES256", "EdDSA"]
+    assert not keys.has_failed
+    path.write_text('{"keys": []}')
+    clock.s += JWKS_CHECK_S
+    assert (names(keys), keys.has_failed) == ([], False), "nobody's tokens count any more"
 
 
 def test_a_file_of_keys_that_could_not_be_read_is_tried_again(tmp_path, monkeypatch):

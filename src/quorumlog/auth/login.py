@@ -162,12 +162,16 @@ class LoginEnvironment(NamedTuple):
 
 @dataclass(slots=True)
 class LoginCounters:
-    """Totals since the start; `refused` by reason. `computed`: passwords on threads just now."""
+    """Totals since the start; `refused` by reason. `computed`: passwords on threads just now.
+
+    `are_keys_refused` returns whether a newer file with the keys of tokens cannot be used.
+    """
 
     accepted: int = 0
     refused: dict[Reason, int] = field(default_factory=dict)
     busy: int = 0
     computed: int = 0
+    are_keys_refused: Callable[[], bool] = lambda: False
 
 
 class Logins:
@@ -378,9 +382,9 @@ class ConnectionLogin:
     @property
     def _is_too_soon(self) -> bool:
         """Whether the client begins a login just after the last one, which counts (KIP-368)."""
-        since = self._in_since
-        is_first = self._steps == 1 and since is not None
-        return is_first and self._since < since + AGAIN_S and not self.is_revoked
+        if self._in_since is None or self._steps > 1:
+            return False
+        return self._since < self._in_since + AGAIN_S and not self.is_revoked
 
     def step(self, data: bytes, done: Callable[[Answer], None]) -> None:
         """Take a message of the client; `done` is called with the answer, now or later.

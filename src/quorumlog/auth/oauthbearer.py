@@ -48,7 +48,10 @@ class TokenKey(NamedTuple):
 
 
 def keys_of(jwks: bytes, where: str) -> list[TokenKey]:
-    """Return the keys of a JWKS. Raises `ConfigError`, which says what is wrong `where`."""
+    """Return the keys of a JWKS; without entries none is taken, and nobody logs in by a token.
+
+    Raises `ConfigError`, which says what is wrong `where`.
+    """
     try:
         found = msgspec.json.decode(jwks)
         entries = found["keys"]
@@ -56,14 +59,15 @@ def keys_of(jwks: bytes, where: str) -> list[TokenKey]:
             raise TypeError
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError):
         raise ConfigError(f"{where} is no JWKS: a JSON object with a list `keys`") from None
-    if not 0 < len(entries) <= KEYS_MAX:
-        raise ConfigError(f"{where} has {counted(len(entries), 'key')}; 1 to {KEYS_MAX} are taken")
+    if len(entries) > KEYS_MAX:
+        text = f"{where} has {counted(len(entries), 'key')}; {KEYS_MAX} are taken at most"
+        raise ConfigError(text)
     keys = [
         _key_of(entry, f"{where}: key number {number + 1}")
         for number, entry in enumerate(entries)
         if entry.get("use", "sig") == "sig"  # providers have keys for encryption beside them
     ]
-    if not keys:
+    if entries and not keys:
         raise ConfigError(f"{where} has no key for signatures")
     ids = [one.key_id for one in keys]
     if len(set(ids)) < len(ids):

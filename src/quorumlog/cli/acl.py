@@ -24,7 +24,7 @@ from quorumlog.auth.acls import (
     word_of,
 )
 from quorumlog.auth.principals import ANY_USER, EVERYBODY, principal_of, user_name
-from quorumlog.auth.roles import ON_CLUSTER, Pattern, acls_of_role
+from quorumlog.auth.roles import ON_CLUSTER, ROLES, Pattern, acls_of_role
 from quorumlog.cli.errors import EXIT_FAILED
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, ContextName, FromDir, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
@@ -106,13 +106,13 @@ Host = Annotated[
         show_default=False,
     ),
 ]
-Role = Annotated[
-    str | None,
+Roles = Annotated[
+    list[str] | None,
     typer.Option(
         "--role",
         metavar="ROLE",
         help="What is often wanted together: reader and writer (of what is named), operator, "
-        "monitor, admin (of the whole cluster).",
+        "monitor, admin (of the whole cluster); repeatable.",
         show_default=False,
     ),
 ]
@@ -160,7 +160,7 @@ def _principal(user: str) -> str:
 def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     user: OneUser,
     operations: Operations = None,
-    role: Role = None,
+    roles: Roles = None,
     topics: Topics = None,
     groups: Groups = None,
     consumer_groups: ConsumerGroups = None,
@@ -174,15 +174,15 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Add ACLs: each operation on each resource, or a role. '*' for a user is everybody."""
+    """Add ACLs: each operation on each resource, or roles. '*' for a user is everybody."""
     patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
-    if (role is None) == (not operations):
+    if (not roles) == (not operations):
         raise typer.BadParameter("give either --operation or --role")
     who, where = _principal(user), host or ANY_HOST
-    if role is not None:
+    if roles:
         if deny:
             raise typer.BadParameter("a role allows: give --operation with --deny")
-        acls = acls_of_role(role, who, patterns, where)
+        acls = _of_roles(roles, who, patterns, where)
     else:
         acls = list(_single(who, operations or (), patterns, where, deny=deny))
     acls = [checked_acl(one) for one in acls]
@@ -195,8 +195,26 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             f"no user {user} has a password here: the ACLs count for one who shows a certificate "
             "or a token, or is added later ('quorumlog user list' shows those there are)"
         )
-    if role == "reader" and topics and not consumer_groups:
+    if roles and "reader" in roles and topics and not consumer_groups:
         print_note("consumers that share topics also need --consumer-group NAME")
+
+
+def _of_roles(
+    roles: Sequence[str], principal: str, patterns: Sequence[Pattern], host: str = ANY_HOST
+) -> list[Acl]:
+    """Return the ACLs of roles: each for the kinds of resources that it is for.
+
+    Raises `UnexpectedArgumentError` for a resource that none of them is for.
+    """
+    found: dict[Acl, None] = {}
+    kinds = {kind for role in roles for kind in ROLES.get(role, ())}
+    are_all_used = all(one.type in kinds for one in patterns)
+    for role in roles:
+        own = [one for one in patterns if one.type in ROLES.get(role, ())]
+        found |= dict.fromkeys(
+            acls_of_role(role, principal, own if own and are_all_used else patterns, host)
+        )
+    return list(found)
 
 
 def _is_user(client: SyncClient, name: str) -> bool:
@@ -289,7 +307,7 @@ def _filters(
 def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     user: User = None,
     operations: Operations = None,
-    role: Role = None,
+    roles: Roles = None,
     topics: Topics = None,
     groups: Groups = None,
     consumer_groups: ConsumerGroups = None,
@@ -302,16 +320,16 @@ def remove_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     timeout: Timeout = TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Remove ACLs: all of a user, all for a topic or prefix, those of a role; show them.
+    """Remove ACLs: all of a user, all for a topic or prefix, those of roles; show them.
 
     Names are meant as they are: --topic flights removes nothing that is for 'fl*'. Without --host
     it does not matter for which addresses they are.
     """
     patterns = _patterns(topics, groups, consumer_groups, transactional_ids, on_cluster=on_cluster)
-    if role is not None:
+    if roles:
         if user is None or operations:
             raise typer.BadParameter("a role is taken from a --user, as a whole")
-        filters = [_exactly(one) for one in acls_of_role(role, _principal(user), patterns)]
+        filters = [_exactly(one) for one in _of_roles(roles, _principal(user), patterns)]
     elif user is None and not operations and not patterns:
         raise typer.BadParameter("say which: --user, --operation, or what they are about")
     else:

@@ -172,4 +172,8 @@ def suggest_command(
     for reason, count in sorted(found.left_out.items()):
         print_note(f"{counted(count, 'request')} left out: {reason}")
     if not acls and not found.left_out:
-        print_note("nothing would be refused, as far as these audit logs go")
+        print_note(
+            "nothing would be refused, as far as these audit logs go: nodes with "
+            'authorization = "log" write what would be; what was refused is there by '
+            "'quorumlog audit-log --event request-refused'"
+        )

@@ -107,4 +107,4 @@ def _not_kafka(start: bytes, length_max: int) -> str:
         shown = start.decode("ascii", "backslashreplace")
         what = f"the bytes {shown!r}, which are not the length of a first request (1 to "
         what += f"{length_max})"
-    return f"a connection begins with {what}: this port speaks the Kafka protocol, without TLS"
+    return f"a connection begins with {what}: this port speaks the Kafka protocol"

@@ -73,6 +73,8 @@ class TokenKeys:
         self._now = now
         self._seen = self._stamp()
         self._looked_at = now()
+        self.has_failed = False
+        """Whether a newer file cannot be used."""
         self._keys = keys_of(self._read(), path)
 
     def __call__(self) -> list[TokenKey]:
@@ -80,9 +82,11 @@ class TokenKeys:
         now = self._now()
         if now - self._looked_at >= JWKS_CHECK_S:
             self._looked_at = now
+            self.has_failed = False
             try:
                 self._look()
             except ConfigError as error:
+                self.has_failed = True
                 log_event(
                     logger,
                     logging.ERROR,
@@ -167,6 +171,8 @@ def make_logins(
     security = _security_of(node.config)
     if security is None:
         return None
+    if tokens is not None and isinstance(keys := tokens.keys, TokenKeys):
+        node.instruments.logins.are_keys_refused = lambda: bool(keys()) and keys.has_failed
     lines = ClientLines(logger, time.monotonic)
 
     def told(event: LoginEvent) -> None:

@@ -41,7 +41,11 @@ class SecurityCheck:
         count = sum(size <= room for size in sizes)
         return CheckSecurityResponse(
             node_id=node.config.self_id,
-            findings=findings_of(node.config, node.tls),
+            findings=findings_of(
+                node.config,
+                node.tls,
+                are_keys_refused=node.instruments.logins.are_keys_refused(),
+            ),
             clients=clients[:count],
             left_out=len(clients) - count,
         )
@@ -56,10 +60,13 @@ def _clients(
     ]
 
 
-def findings_of(config: NodeConfig, tls: NodeTls | None) -> list[Finding]:
+def findings_of(
+    config: NodeConfig, tls: NodeTls | None, *, are_keys_refused: bool = False
+) -> list[Finding]:
     """Return what the configuration of a node lacks, and which of its files will soon be no good.
 
-    `tls`: what the node speaks by it; None: nothing is encrypted.
+    `tls`: what the node speaks by it; None: nothing is encrypted. `are_keys_refused`: whether a
+    newer file with the keys of tokens cannot be used.
     """
     found = [*_of_tls(config), *_of_clients(config, config.security), *_of_admin_port(config)]
     if config.insecure:
@@ -67,6 +74,9 @@ def findings_of(config: NodeConfig, tls: NodeTls | None) -> list[Finding]:
         found.append(("insecure", text))
     if not config.audit_files:
         found.append(("no-audit-log", "auditFiles = 0: nobody records who administered what"))
+    if are_keys_refused:
+        text = "a newer oauthJwksFile cannot be used: keys that were removed from it still count"
+        found.append(("oauth-keys-refused", text))
     return found if tls is None else [*found, *_of_files(tls)]
 
 

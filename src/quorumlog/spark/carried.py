@@ -64,7 +64,8 @@ def can_carry(spark: "SparkSession") -> bool:
         return False
     # those of the session may be others, and are no more than words
     context = spark.sparkContext
-    if context.master == "local" or context.master.startswith("local["):
+    master = context.master or ""
+    if master == "local" or master.startswith("local["):
         return True
     found = dict(context.getConf().getAll())
     return any(

@@ -91,6 +91,7 @@ class RemoteBrokers:
         self._servers = cluster.kafka
         self._bootstrap = self._servers.split(",")
         self._timeout_s = timeout_ms / 1_000
+        self._advice = "" if cluster.security else "; if they speak TLS, name a context, or give ca"
         self._opened = partial(_opened, client_id=client_id, security=cluster.security)
         self._connections: dict[str, BrokerConnection] = {}
         self._addresses: dict[int, str] = {}
@@ -411,7 +412,7 @@ class RemoteBrokers:
         if time.monotonic() >= ends_at:
             raise NetworkError(
                 f"the brokers at {self._servers} could not answer for {self._timeout_s:g} s: "
-                f"{error}"
+                f"{error}{self._advice}"
             ) from None
         self._leaders.clear()
         time.sleep(RETRY_S)
