@@ -179,7 +179,7 @@ class RequestQueue:
         if self._has_many or self._throttling.is_muted:
             return True
         under_way = self._under_way
-        if self._is_stranger:
+        if self.login is not None and self.login.is_needed:
             return not self.is_empty  # a stranger must not fill the memory of all
         return bool(under_way) and under_way[-1].is_alone and under_way[-1].is_produce
 
