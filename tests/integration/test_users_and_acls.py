@@ -249,6 +249,9 @@ def test_several_roles_are_given_at_once_each_for_what_it_is_for(run):
     status, _, err = run("acl", "add", *roles, "--topic", "red", "--cluster")
     assert status != 0
     assert "cluster" in err
+    status, out, _ = run("acl", "add", *roles, "--role", "monitor", "--topic", "red*")
+    assert (status, "kafka-cluster" in out or "cluster" in out) == (0, True)
+    assert run("acl", "remove", "--user", "carla", "--role", "monitor")[0] == 0
     assert run("acl", "remove", *roles, *names)[::2] == (0, "quorumlog: 3 ACLs removed\n")
 
 

@@ -134,20 +134,6 @@ async def test_a_producer_above_its_quota_is_told_to_wait_and_is_not_read_until_
     assert counters.seconds[PRODUCED] == pytest.approx(told / 1000)
 
 
-async def test_a_new_connection_is_served_when_the_debt_of_others_is_paid(
-    cluster, client, other, clock
-):
-    limit(cluster, PRODUCED, RATE)
-    client.writer.write(produce_request(large_batch()))
-    told = await told_by_produce(client)
-    other.writer.write(produce_request(large_batch()))
-    await until(lambda: any(one._queue._waiting for one in connections(cluster)))
-    assert cluster.nodes[0].listener.counters.requests["PRODUCE", "NONE"] == 1
-    clock.wait(told)
-    assert await told_by_produce(other) > 0
-    assert cluster.nodes[0].listener.counters.requests["PRODUCE", "NONE"] == 2
-
-
 async def test_names_of_clients_are_counted_for_each_user_and_connection_once(
     cluster, client, other
 ):

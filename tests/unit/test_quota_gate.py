@@ -114,35 +114,6 @@ def test_who_is_above_the_quota_is_served_and_told_how_long_to_wait_each_second(
     assert told(world) == [2500, 1500, 500], "there was something left again"
 
 
-def test_a_new_connection_is_served_when_the_debt_of_others_is_paid(loop):
-    world = World(loop)
-    world.limit(PRODUCED, 100)
-    world.ask(size=350)
-    new = World(loop)
-    new.gate._throttles = new.gate._meter._throttles = world.throttles
-    new.ask(size=50)
-    assert (new.served, told(new), new.is_muted) == ([], [2500], True)
-    loop.run(2.4)
-    assert new.served == []
-    loop.run(0.2)
-    assert (len(new.served), new.is_muted) == (1, False)
-    new.ask(size=200)
-    assert len(new.served) == 2, "it is told to wait from now on"
-
-
-def test_who_leaves_while_a_request_waits_has_it_forgotten(loop):
-    world = World(loop)
-    world.limit(REQUEST_RATE, 1)
-    for _ in range(4):
-        world.ask()
-    new = World(loop)
-    new.gate._throttles = new.gate._meter._throttles = world.throttles
-    new.ask()
-    new.gate.closed(new, "gone")
-    loop.run(60)
-    assert new.served == []
-
-
 def test_who_does_not_wait_is_served_once_more_and_not_read_until_the_debt_is_paid(loop):
     world = World(loop)
     world.limit(PRODUCED, 100)

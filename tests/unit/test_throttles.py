@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE, checked_entity
 from quorumlog.auth.throttles import (
     BURST_S,
-    DEBT_MAX_S,
     WAIT_MS_MAX,
     Meter,
     Rate,
@@ -49,7 +48,7 @@ class NaiveBucket:
         level, at = self.rate * Fraction(BURST_S), Fraction(0)
         for when, amount in self.taken:
             level = min(self.rate * Fraction(BURST_S), level + self.rate * (when - at)) - amount
-            level, at = max(level, -self.rate * Fraction(DEBT_MAX_S)), when
+            at = when
         return min(self.rate * Fraction(BURST_S), level + self.rate * (Fraction(now) - at))
 
     def wait_s(self, now):
@@ -70,7 +69,7 @@ def test_a_bucket_is_what_a_naive_one_is(rate, steps):
         assert buckets.wait_s(OWNER, rate, float(now)) == pytest.approx(float(naive.wait_s(now)))
 
 
-@given(st.integers(5_000, 50_000), st.lists(st.integers(1, 100_000), min_size=1, max_size=40))
+@given(st.integers(1, 50_000), st.lists(st.integers(1, 100_000), min_size=1, max_size=40))
 def test_who_waits_as_told_gets_no_more_than_the_rate_and_a_burst(rate, amounts):
     buckets, now = TokenBuckets(), 0.0
     for amount in amounts:
@@ -84,17 +83,13 @@ def test_a_quota_that_becomes_another_one_counts_for_the_debt():
     buckets = TokenBuckets()
     buckets.take(OWNER, 100, 1_100, 0.0)
     assert buckets.wait_s(OWNER, 100, 0.0) == 10
-    assert buckets.wait_s(OWNER, 1_000, 0.0) == 1
-    assert buckets.wait_s(OWNER, 10, 0.0) == 10, "who was told to wait waits no longer"
-    assert buckets.left(OWNER, 1_000, 60.0) == 100, "it was full at the former rate"
-
-
-@given(st.floats(1, 1e6), st.floats(0, 1e12))
-def test_no_request_is_waited_for_longer_than_clients_wait_for_answers(rate, amount):
-    buckets = TokenBuckets()
-    for _ in range(3):
-        buckets.take(OWNER, rate, amount, 0.0)
-    assert buckets.wait_s(OWNER, rate, 0.0) <= DEBT_MAX_S * (1 + 1e-9)
+    assert buckets.wait_s(OWNER, 1_000, 5.0) == pytest.approx(0.5)
+    assert buckets.wait_s(OWNER, 1_000, 5.5) == 0, "it fills with the newer rate"
+    buckets.take(OWNER, 1_000, 11_000, 60.0)
+    assert buckets.wait_s(OWNER, 1_000, 60.0) == 10
+    assert buckets.wait_s(OWNER, 10, 60.0) == 10, "who was told to wait waits no longer"
+    assert buckets.wait_s(OWNER, 10, 70.0) == 0
+    assert buckets.left(OWNER, 1_000, 71.0) == 10
 
 
 def test_names_that_others_take_do_not_pay_a_debt():
@@ -169,19 +164,6 @@ def test_connections_of_a_user_share_what_the_user_has():
     assert other.wait_s(0.0) == 0, "who has asked for nothing need not wait"
     other.take(PRODUCED, 100, 0.0)
     assert other.wait_s(0.0) == one.wait_s(0.0) == 3
-
-
-def test_a_new_connection_is_no_way_around_what_others_have_used_up():
-    throttles = Throttles()
-    throttles.use(quotas(({"user": "alice"}, PRODUCED, 100)))
-    meter_of(throttles).take(PRODUCED, 300, 0.0)
-    new = meter_of(throttles)
-    assert not new.must_wait([REQUEST_RATE], 0.0), "it is not held back from anything else"
-    assert new.must_wait([REQUEST_RATE, PRODUCED], 0.0)
-    assert new.wait_s(0.0) == 2
-    assert not new.must_wait([PRODUCED], 2.0)
-    new.take(PRODUCED, 300, 2.0)
-    assert not new.must_wait([PRODUCED], 2.0), "it was told to wait"
 
 
 def test_a_quota_of_all_users_is_one_of_each():

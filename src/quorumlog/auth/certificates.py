@@ -122,10 +122,8 @@ def principal_of(
     """Return the principal of whoever shows a certificate; `ANONYMOUS` if that is nobody.
 
     Our URI says it; otherwise the first of the rules that fits the subject, or, without rules, the
-    whole subject, in the form that names of users have in ACLs (NFKC). Raises
-    `RemoteProtocolError` if that is no name that a user may have: no ACL could name its owner. So
-    it does if the form has other characters, which only look alike: several subjects would be one
-    user.
+    whole subject. Raises `RemoteProtocolError` if that is no name that a user may have: no ACL
+    could name its owner. Nor is it made one (by NFKC): several subjects would be one user.
     """
     if certified is not None:
         return certified.principal
@@ -135,13 +133,12 @@ def principal_of(
         name = next((name for rule in rules if (name := rule.name_of(subject)) is not None), None)
     if not name:
         return ANONYMOUS
-    composed, name = unicodedata.normalize("NFC", name), unicodedata.normalize("NFKC", name)
-    if composed != name or not is_user_name(name):
+    if not is_user_name(name):
         raise RemoteProtocolError(
-            f"the certificate names its owner {shortened(composed)!a}, which is no name of a user: "
-            f"it has at most {USER_NAME_MAX} characters, none of them a control character, or a "
-            "form of another one (NFKC), and is neither blank nor reserved; principalRules can "
-            "make another one of it"
+            f"the certificate names its owner {shortened(name)!a}, which is no name of a user: it "
+            f"has at most {USER_NAME_MAX} characters in the form NFKC, none of them a control "
+            "character, and is neither blank nor reserved; principalRules can make another one of "
+            "it"
         )
     return f"User:{name}"
 

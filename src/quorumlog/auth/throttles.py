@@ -3,11 +3,10 @@
 Each entity has a token bucket for each of its quotas: it fills with the quota's rate up to what one
 second brings, and a request may take more than is in it. Then the bucket is in debt, and whoever
 has used it waits until the debt is paid. So a request of any size is served, and over time no more
-comes through than the rate, if no request takes more than `DEBT_MAX_S` of it. Times are seconds of
-a clock that never goes back.
+comes through a connection than the rate. Times are seconds of a clock that never goes back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
@@ -17,9 +16,6 @@ from quorumlog.auth.quotas import CLIENT_ID, THROTTLED, USER, QuotaEntity
 
 BURST_S: Final = 1.0
 """A bucket that nobody has used for a while holds what its rate brings in this time."""
-DEBT_MAX_S: Final = 20.0
-"""A bucket owes what its rate brings in this time at most: clients wait for less than they wait for
-an answer, and no request, or quota that was set too low for a while, holds them back for longer."""
 BUCKETS_MAX: Final = 10_000
 """Buckets of a node. Beyond, one goes that was not used for long, and is not in debt if there is
 such a one: whoever has other names all the time does not pay the debts of others."""
@@ -58,17 +54,21 @@ class TokenBuckets:
     def left(self, owner: BucketOwner, rate: float, now: float) -> float:
         """Return what a bucket holds that fills with `rate` a second; below 0: a debt.
 
-        If the rate was higher before, a debt is paid as soon as it was to be then.
+        If the rate is another one than before, it fills with that from now on; a lower one makes
+        no debt last longer.
         """
         found = self._known.get(owner)
         if found is None:
             return rate * BURST_S
         left, former = _left(*found, now), found[2]
-        return left * rate / former if left < 0 and rate < former else min(rate * BURST_S, left)
+        if rate != former:
+            left = left * rate / former if left < 0 and rate < former else min(rate * BURST_S, left)
+            self._known[owner] = left, now, rate
+        return left
 
     def take(self, owner: BucketOwner, rate: float, amount: float, now: float) -> None:
-        """Take an amount out of a bucket, however much it holds, up to a debt of `DEBT_MAX_S`."""
-        left = max(self.left(owner, rate, now) - amount, -rate * DEBT_MAX_S)
+        """Take an amount out of a bucket, however much it holds."""
+        left = self.left(owner, rate, now) - amount
         self._known.pop(owner, None)
         self._known[owner] = left, now, rate
         if len(self._known) > self._buckets_max:
@@ -153,11 +153,10 @@ class Throttles:
 class Meter:
     """What the client of one connection uses.
 
-    It has to wait for the buckets that it has taken from, not for others of the same user; before
-    it takes from one for the first time, it waits while that is in debt.
+    It has to wait for the buckets that it has taken from, not for others of the same user.
     """
 
-    __slots__ = ("_names", "_owed", "_rates", "_throttles", "_used", "_version")
+    __slots__ = ("_names", "_owed", "_rates", "_throttles", "_version")
 
     def __init__(self, throttles: Throttles) -> None:
         self._throttles = throttles
@@ -165,7 +164,6 @@ class Meter:
         self._version = -1
         self._rates: dict[str, Rate] = {}
         self._owed: dict[str, None] = {}
-        self._used: set[str] = set()
 
     def name(self, principal: str, client_id: str) -> None:
         """Say who the client is, and what it calls itself, before it uses anything."""
@@ -187,18 +185,6 @@ class Meter:
         if rate is not None:
             self._throttles.buckets.take(*rate, amount, now)
             self._owed[key] = None
-            self._used.add(key)
-
-    def must_wait(self, keys: Sequence[str], now: float) -> bool:
-        """Whether the client has to wait before it uses what quotas of these keys are for.
-
-        That is so on a connection on which it has not used it yet, while others have used too much:
-        else a new connection for each request would be a way around the quota.
-        """
-        new = [key for key in keys if key not in self._used and key in self._rates]
-        owed = [key for key in new if self._throttles.buckets.wait_s(*self._rates[key], now)]
-        self._owed.update(dict.fromkeys(owed))
-        return bool(owed)
 
     def left(self, key: str, now: float) -> float | None:
         """Return how much the client may read now; below 0: it has to wait. None: any amount."""

@@ -24,7 +24,7 @@ from quorumlog.auth.acls import (
     word_of,
 )
 from quorumlog.auth.principals import ANY_USER, EVERYBODY, principal_of, user_name
-from quorumlog.auth.roles import ON_CLUSTER, ROLES, Pattern, acls_of_role
+from quorumlog.auth.roles import OF_CHOSEN, ON_CLUSTER, ROLES, Pattern, acls_of_role
 from quorumlog.cli.errors import EXIT_FAILED
 from quorumlog.cli.options import TIMEOUT_SECONDS, AsJson, ContextName, FromDir, Servers, Timeout
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
@@ -202,18 +202,22 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
 def _of_roles(
     roles: Sequence[str], principal: str, patterns: Sequence[Pattern], host: str = ANY_HOST
 ) -> list[Acl]:
-    """Return the ACLs of roles: each for the kinds of resources that it is for.
+    """Return the ACLs of roles: each of readers and writers for the resources that it is for.
 
-    Raises `UnexpectedArgumentError` for a resource that none of them is for.
+    Raises `UnexpectedArgumentError` for a resource that none of them is for, for a role that none
+    of the resources is for, and for one that is not known.
     """
     found: dict[Acl, None] = {}
-    kinds = {kind for role in roles for kind in ROLES.get(role, ())}
+    chosen = [role for role in roles if role in OF_CHOSEN]
+    kinds = {kind for role in chosen for kind in ROLES[role]}
     are_all_used = all(one.type in kinds for one in patterns)
     for role in roles:
         own = [one for one in patterns if one.type in ROLES.get(role, ())]
-        found |= dict.fromkeys(
-            acls_of_role(role, principal, own if own and are_all_used else patterns, host)
-        )
+        if role not in OF_CHOSEN and chosen:
+            own = []
+        elif not (own and are_all_used):
+            own = list(patterns)  # the error says what is wrong
+        found |= dict.fromkeys(acls_of_role(role, principal, own, host))
     return list(found)
 
 

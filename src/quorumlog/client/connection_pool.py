@@ -142,7 +142,8 @@ class ConnectionPool:
     async def open(self, address: str) -> ServerConnection:
         """Return a new connection to a server, for the caller alone; `close` ends it too.
 
-        Raises `NetworkError`, `WrongClusterError` or `UnsupportedVersionError`; see `check_open`.
+        Raises `NetworkError`, `LoginError`, `WrongClusterError` or `UnsupportedVersionError`; see
+        `check_open`.
         """
         self.check_open()
         now = asyncio.get_running_loop().time()

@@ -605,7 +605,8 @@ async def _answer_of(requester: Requester, address: str, request: Request, kind:
     backoff = Backoff(random.Random())  # noqa: S311  (spreads attempts; nothing secret)
     while True:
         try:
-            return await _ask_once(requester, address, request, kind)
+            left_ms = max(1.0, (deadline - loop.time()) * 1_000)
+            return await _ask_once(requester, address, request, kind, left_ms)
         except LeaderNotReadyError:  # it does not know yet who may do what
             pause_s = backoff.next_pause_s()
             if loop.time() + pause_s > deadline:
@@ -613,7 +614,9 @@ async def _answer_of(requester: Requester, address: str, request: Request, kind:
         await asyncio.sleep(pause_s)
 
 
-async def _ask_once(requester: Requester, address: str, request: Request, kind: type[R]) -> R:
+async def _ask_once(
+    requester: Requester, address: str, request: Request, kind: type[R], limit_ms: float
+) -> R:
     requester.metadata.check_open()
     try:
         connection = await requester.metadata.connection(address)
@@ -621,7 +624,7 @@ async def _ask_once(requester: Requester, address: str, request: Request, kind: 
         failed = NetworkError(f"{address or 'a node without an address'}: {error}")
         failed.outcome = Outcome.DID_NOT_HAPPEN
         raise failed from error
-    answer = await requester.answer_within(connection, request, (), requester.limit_ms(None))
+    answer = await requester.answer_within(connection, request, (), limit_ms)
     response = answer.response
     if response.code != ResponseCode.SUCCESS:
         raise error_for(response.code, response.text, response.leader_id)

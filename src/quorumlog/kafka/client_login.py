@@ -34,6 +34,11 @@ class ClientLogin:
         return self._login.is_needed
 
     @property
+    def is_possible(self) -> bool:
+        """Whether the client has not said who it is, and may log in."""
+        return self._login.is_possible
+
+    @property
     def offered(self) -> list[str]:
         """The mechanisms that the client may use."""
         return self._login.offered

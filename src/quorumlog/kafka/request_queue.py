@@ -233,21 +233,15 @@ class RequestQueue:
             return False
         if self._throttling.is_muted or not self._connection.is_read_by_client:
             return False
-        if self._throttling.throttles.is_active and self._must_wait(request):
-            return False
         if request.header.api_key in _ALWAYS_STARTED or self._services.broker.is_complete:
             return True
         self._services.held.add(self)
         return False
 
-    def _must_wait(self, request: PendingRequest) -> bool:
-        principal = self._connection.principal
-        return not self._is_stranger and self._throttling.must_wait(request, principal)
-
-    @property
-    def _is_stranger(self) -> bool:
-        """Whether the client has yet to log in: nothing that it asks for is somebody's."""
-        return self.login is not None and self.login.is_needed
+    def _is_before_login(self, api_key: int) -> bool:
+        """Whether the client has yet to log in, or may: what it asks for is not somebody's."""
+        login = self.login
+        return login is not None and api_key in BEFORE_LOGIN and login.is_possible
 
     def end_if_in_vain(self) -> None:
         """See `context.HeldRequests`."""
@@ -265,7 +259,7 @@ class RequestQueue:
         context.mechanism = self._connection.mechanism
         if self.login is not None and not self._may_ask(request, self.login):
             return
-        if self._throttling.throttles.is_active and not self._is_stranger:
+        if self._throttling.throttles.is_active and not self._is_before_login(header.api_key):
             self._throttling.begins(request)
         try:
             if not header.is_spoken:

@@ -36,33 +36,16 @@ class Throttling:
         self._client_id = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def must_wait(self, request: PendingRequest, principal: str) -> bool:
-        """Whether a request is not begun yet, as others have used too much of the same quota.
-
-        To be called if quotas count. If so, `changed` is called later.
-        """
-        if request.header.api_key in _FREE:
-            return False
-        keys = (REQUEST_RATE, PRODUCED) if request.is_produce else (REQUEST_RATE,)
-        meter, now = self._meter_of(request, principal), self._now()
-        if not meter.must_wait(keys, now):
-            return False
-        self._mute(meter, now)
-        return True
-
-    def _meter_of(self, request: PendingRequest, principal: str) -> Meter:
-        """Return the meter of the client, which has one client id as long as it is connected."""
-        if self._meter is None:
-            self._meter = Meter(self.throttles)
-            self._client_id = request.context.client_id
-        self._meter.name(principal, self._client_id)
-        return self._meter
-
     def begins(self, request: PendingRequest) -> None:
         """A request is about to be begun, whose client is known; to be called if quotas count."""
         if request.header.api_key in _FREE:
             return
-        meter, now = self._meter_of(request, request.context.principal), self._now()
+        context = request.context
+        if self._meter is None:
+            self._meter = Meter(self.throttles)
+            self._client_id = context.client_id  # as long as it is connected
+        meter, now = self._meter, self._now()
+        meter.name(context.principal, self._client_id)
         meter.take(REQUEST_RATE, 1, now)
         if request.is_produce:
             meter.take(PRODUCED, request.frame.size, now)

@@ -31,7 +31,7 @@ from quorumlog.transport.tls import Identity
 
 REST: Final = 3
 """After the page of metrics none is computed for this many times what it took."""
-REST_MAX_S: Final = 0.1
+REST_MAX_S: Final = 1.0
 """But for no longer than this, in seconds."""
 NOT_TLS: Final = "this port speaks TLS: ask with https://"
 
@@ -66,7 +66,8 @@ def health_of(node: Node) -> tuple[bool, dict[str, object]]:
 
 
 class PacedMetrics:
-    """The page of metrics, which is computed once at a time, and for a quarter of the time at most.
+    """The page of metrics, which is computed once at a time, and for a quarter of the time at most,
+    unless it takes longer than a third of `REST_MAX_S`.
 
     It takes milliseconds, for which the loop has to share the interpreter. `page` returns what
     `application` does. `now` and `sleep` are in seconds.
@@ -86,11 +87,11 @@ class PacedMetrics:
     def page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Compute the page when its time has come, unless nobody waits for it any more."""
         with self._lock:
+            rest = self._rests_until - self._now()
+            if rest > 0 and environ[IS_OPEN]():
+                self._sleep(rest)
             if not environ[IS_OPEN]():
                 return _answer(start_response, "503 Service Unavailable", "text/plain", "cut off")
-            rest = self._rests_until - self._now()
-            if rest > 0:
-                self._sleep(rest)
             begun = self._now()
             answer = self._application(environ, start_response)
             ended = self._now()

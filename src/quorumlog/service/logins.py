@@ -74,7 +74,7 @@ class TokenKeys:
         self._seen = self._stamp()
         self._looked_at = now()
         self.has_failed = False
-        """Whether a newer file cannot be used."""
+        """Whether the file could not be used when it was looked at last."""
         self._keys = keys_of(self._read(), path)
 
     def __call__(self) -> list[TokenKey]:
@@ -94,6 +94,11 @@ class TokenKeys:
                     reason=str(error),
                 )
         return self._keys
+
+    def is_refused(self) -> bool:
+        """Whether the file as it is now cannot be used."""
+        self()
+        return self.has_failed
 
     def _look(self) -> None:
         stamp = self._stamp()
@@ -172,7 +177,7 @@ def make_logins(
     if security is None:
         return None
     if tokens is not None and isinstance(keys := tokens.keys, TokenKeys):
-        node.instruments.logins.are_keys_refused = lambda: bool(keys()) and keys.has_failed
+        node.instruments.logins.are_keys_refused = keys.is_refused
     lines = ClientLines(logger, time.monotonic)
 
     def told(event: LoginEvent) -> None:

@@ -57,9 +57,6 @@ class QuotaGate:
         self._principal = ""
         """Whose connection this is counted as."""
         self._has_taken = self._is_closed = False
-        self._held: list[Frame] = []
-        """Requests that came before the client had to wait, and have not been begun: few, as it is
-        not read."""
 
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
@@ -83,9 +80,6 @@ class QuotaGate:
             return
         self._has_taken = True
         if self._throttles.is_active and not isinstance(frame.message, _FREE):
-            if self._must_wait(connection, frame):
-                self._held.append(frame)
-                return
             frame = self._counted(connection, frame)
         self._requests.frame_received(connection, frame)
 
@@ -95,19 +89,6 @@ class QuotaGate:
         if self._timer is not None:
             self._timer.cancel()
         self._requests.closed(connection, reason)
-
-    def _must_wait(self, connection: Connection, frame: Frame) -> bool:
-        """Whether a request is not begun yet, as others have used too much of the same quota."""
-        if not self._held:
-            meter, now = self._meter, self._now()
-            meter.name(connection.principal, self._client_id)
-            is_append = isinstance(frame.message, AppendRequest)
-            keys = (REQUEST_RATE, PRODUCED) if is_append else (REQUEST_RATE,)
-            if not meter.must_wait(keys, now):
-                return False
-            connection.mute()
-            self._throttle(connection, now)
-        return True
 
     def _counted(self, connection: Connection, frame: Frame) -> Frame:
         """Return a request after it was counted; one that reads asks for no more than is left."""
@@ -160,7 +141,4 @@ class QuotaGate:
             self._tell(connection, seconds)
         else:
             self._timer = None
-            held, self._held = self._held, []
             connection.unmute()
-            for frame in held:
-                self.frame_received(connection, frame)

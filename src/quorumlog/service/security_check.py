@@ -75,7 +75,7 @@ def findings_of(
     if not config.audit_files:
         found.append(("no-audit-log", "auditFiles = 0: nobody records who administered what"))
     if are_keys_refused:
-        text = "a newer oauthJwksFile cannot be used: keys that were removed from it still count"
+        text = "oauthJwksFile cannot be used as it is now: the keys that it had before still count"
         found.append(("oauth-keys-refused", text))
     return found if tls is None else [*found, *_of_files(tls)]
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -51,7 +52,7 @@ _files: dict[bytes, BinaryIO] = {}
 """What this process was sent, by content; these files are never closed."""
 _names: dict[str, str] = {}
 """Their paths here → their paths on the driver."""
-_lock = threading.Lock()  # guards the table
+_lock = threading.Lock()  # guards both tables
 
 
 def can_carry(spark: "SparkSession") -> bool:
@@ -180,8 +181,12 @@ def _read(path: str) -> bytes:
 def in_words_of_driver(text: str) -> str:
     """Return a text in which files that a task carried have their names on the driver."""
     for path, name in list(_names.items()):
-        text = re.sub(rf"{path}\b", f"{name} of the driver", text)
+        text = re.sub(rf"{path}\b", partial(_of_driver, name), text)
     return text
+
+
+def _of_driver(name: str, _found: re.Match[str]) -> str:
+    return f"{name} of the driver"
 
 
 def _path_of(content: bytes, name: str) -> str:

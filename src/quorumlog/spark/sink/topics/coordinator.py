@@ -272,6 +272,7 @@ class SinkCoordinator:
         if self._connection is not None:
             return self._connection
         faults, are_final = [], True
+        refused: NotAuthorizedError | None = None
         for server in self._servers:
             try:
                 first = _Connection(server, left_s, self._security)
@@ -285,11 +286,15 @@ class SinkCoordinator:
                 else:
                     first.close()
                     self._connection = _Connection(address, left_s, self._security)
+            except NotAuthorizedError as error:  # others may know of a newer ACL
+                refused = error
             except (OSError, ValueError) as error:
                 faults.append(f"{server[0]}:{server[1]}: {error}")
                 are_final = are_final and is_final(error)
             else:
                 return self._connection
+        if refused is not None:
+            raise refused
         text = "; ".join(faults)
         raise NetworkError(text) if are_final else ConnectionError(text)
 
