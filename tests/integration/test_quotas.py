@@ -91,6 +91,17 @@ def test_a_producer_of_kafka_above_its_quota_is_told_so_and_delivers_all(node, l
     assert waits(node, PRODUCED) == before, "a quota is of whom it was given to"
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", None])
+def test_an_address_above_its_quota_waits_on_both_ports(node, limit, address):
+    limit(PRODUCED, RATE, ip=address)
+    before = waits(node, PRODUCED)
+    assert produce(node, f"of-{address}") == [None] * ENTRIES
+    between = waits(node, PRODUCED)
+    assert between > before
+    asyncio.run(append_and_read(node, ENTRIES))
+    assert waits(node, PRODUCED) > between
+
+
 def test_a_consumer_of_kafka_above_its_quota_is_told_so_and_reads_all(node, limit):
     assert produce(node, "consumed") == [None] * ENTRIES
     limit(CONSUMED, RATE, client_id="slow reader")

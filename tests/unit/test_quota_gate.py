@@ -53,6 +53,7 @@ class World:
     """A connection, its gate, and what comes through."""
 
     def __init__(self, loop, features=OWN_FEATURES):
+        self.remote_address = "10.0.0.1:5"
         self.principal, self.agreed = "User:alice", SimpleNamespace(features=features)
         self.sent, self.served, self.is_muted, self.refused = [], [], False, []
         self.throttles = Throttles()

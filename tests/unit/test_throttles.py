@@ -175,6 +175,28 @@ def test_a_quota_of_all_users_is_one_of_each():
     assert (alice.wait_s(0.0), bob.wait_s(0.0)) == (2, 0)
 
 
+def test_an_address_has_a_quota_besides_that_of_the_user():
+    throttles = Throttles()
+    of_all, of_one = ({"ip": None}, PRODUCED, 100), ({"ip": "10.0.0.2"}, PRODUCED, 10)
+    throttles.use(quotas(of_all, of_one, ({"user": "alice"}, PRODUCED, 50)))
+
+    def meter(user, address):
+        made = Meter(throttles, address)
+        made.name(f"User:{user}", "c")
+        return made
+
+    alice, bob = meter("alice", "10.0.0.1"), meter("bob", "::ffff:10.0.0.1")
+    bob.take(PRODUCED, 400, 0.0)
+    assert (alice.wait_s(0.0), bob.wait_s(0.0)) == (0, 3)
+    alice.take(PRODUCED, 100, 0.0)
+    assert (alice.wait_s(0.0), bob.wait_s(0.0)) == (4, 4), "the longer of both waits"
+    other = meter("10.0.0.1", "10.0.0.2")
+    assert other.left(PRODUCED, 0.0) == 10, "a user who is called as an address is nobody else's"
+    network = meter("carol", "2001:db8::1"), meter("carol", "2001:db8::2")
+    network[0].take(PRODUCED, 300, 0.0)
+    assert network[1].left(PRODUCED, 0.0) == -200, "a network of 64 bits is one host"
+
+
 def test_the_longest_wait_of_what_was_used_counts():
     throttles = Throttles()
     throttles.use(quotas(({"user": "alice"}, PRODUCED, 100), ({"client-id": "c"}, REQUEST_RATE, 1)))

@@ -4,13 +4,12 @@ Of IPv6, the quota of all addresses is one of each network of 64 bits, whose add
 itself; one that names an address is that of the address.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
-from quorumlog.auth.addresses import address_at
-from quorumlog.auth.hosts import host_of
+from quorumlog.auth.hosts import names_of
 from quorumlog.auth.principals import USER as USER_PREFIX
 from quorumlog.auth.quotas import CONNECTION_RATE, CONNECTIONS, IP, USER
-from quorumlog.auth.throttles import Throttles
+from quorumlog.auth.throttles import Rate, Throttles, rate_of_address
 
 ADDRESS_RATE, ADDRESS_CONNECTIONS, USER_CONNECTIONS = (
     "address_rate",
@@ -19,13 +18,6 @@ ADDRESS_RATE, ADDRESS_CONNECTIONS, USER_CONNECTIONS = (
 )
 REASONS: Final = (ADDRESS_RATE, ADDRESS_CONNECTIONS, USER_CONNECTIONS)
 """Why connections are refused, as metrics have it."""
-
-
-class _Bound(NamedTuple):
-    """A quota that counts for somebody, and under which name it is counted."""
-
-    value: float
-    name: str
 
 
 class Admissions:
@@ -47,19 +39,18 @@ class Admissions:
 
         Empty: it may be. `now`: seconds of a clock that never goes back.
         """
-        exact, host = _names_of(address)
-        bound = self._of_address(CONNECTION_RATE, exact, host)
+        names, throttles = names_of(address), self.throttles
+        bound = rate_of_address(throttles.quotas, CONNECTION_RATE, *names)
         if bound is not None:
-            owner = (CONNECTION_RATE, bound.name, None)
-            if self.throttles.buckets.left(owner, bound.value, now) <= 0:
+            if throttles.buckets.left(*bound, now) <= 0:
                 self.refused[ADDRESS_RATE] += 1
-                return _text(bound.name, CONNECTION_RATE, bound.value)
-            self.throttles.buckets.take(owner, bound.value, 1, now)
-        bound = self._of_address(CONNECTIONS, exact, host)
-        if bound is not None and self._open.get((IP, bound.name), 0) + 1 > bound.value:
+                return _text(bound)
+            throttles.buckets.take(*bound, 1, now)
+        bound = rate_of_address(throttles.quotas, CONNECTIONS, *names)
+        if bound is not None and self._open.get((IP, str(bound.owner[2])), 0) + 1 > bound.rate:
             self.refused[ADDRESS_CONNECTIONS] += 1
-            return _text(bound.name, CONNECTIONS, bound.value)
-        for name in {exact, host}:
+            return _text(bound)
+        for name in set(names):
             self._count(connection, (IP, name))
         return ""
 
@@ -78,7 +69,7 @@ class Admissions:
             if most is not None:
                 if self._open.get(key, 0) + 1 > most:
                     self.refused[USER_CONNECTIONS] += 1
-                    return _text(name, CONNECTIONS, most)
+                    return _text(Rate((CONNECTIONS, None, name), most))
                 break
         for former in [one for one in counted if one[0] == USER]:
             counted.discard(former)
@@ -100,23 +91,7 @@ class Admissions:
         if not self._open[key]:
             del self._open[key]
 
-    def _of_address(self, key: str, exact: str, host: str) -> _Bound | None:
-        quotas = self.throttles.quotas
-        for entity, name in ((((IP, exact),), exact), (((IP, None),), host)):
-            value = quotas.get(entity, {}).get(key)
-            if value is not None:
-                return _Bound(value, name)
-        return None
 
-
-def _text(name: str, key: str, value: float) -> str:
-    return f"{name} has used up its quota: {key} {value:g}"
-
-
-def _names_of(address: str) -> tuple[str, str]:
-    """Return an address as quotas name it, and what stands for its host."""
-    try:
-        exact = str(address_at(address.partition("%")[0]))
-    except ValueError:
-        return address, address
-    return exact, host_of(exact)
+def _text(bound: Rate) -> str:
+    key, _, name = bound.owner
+    return f"{name} has used up its quota: {key} {bound.rate:g}"

@@ -3,6 +3,8 @@
 import ipaddress
 from typing import Final
 
+from quorumlog.auth.addresses import address_at
+
 _PREFIX_V6: Final = 64
 """Bits of the network that one host of IPv6 has to itself: it can use each address of it."""
 
@@ -10,6 +12,15 @@ _PREFIX_V6: Final = 64
 def without_port(address: str) -> str:
     """Return the host in `host:port`, without the brackets of IPv6."""
     return address.rpartition(":")[0].strip("[]")
+
+
+def names_of(address: str) -> tuple[str, str]:
+    """Return an address (without a port) as quotas name it, and what stands for its host."""
+    try:
+        exact = str(address_at(address.partition("%")[0]))
+    except ValueError:
+        return address, address
+    return exact, host_of(exact)
 
 
 def host_of(address: str) -> str:

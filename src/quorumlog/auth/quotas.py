@@ -42,7 +42,11 @@ NOT_ENFORCED: Final = ("request_percentage", "controller_mutation_rate")
 """Those that are kept and shown for Kafka's tools, and bound nothing."""
 
 
-_ENTITIES: Final = {CONNECTION_RATE: (IP,), CONNECTIONS: (IP, USER)}
+_ENTITIES: Final = {
+    CONNECTION_RATE: (IP,),
+    CONNECTIONS: (IP, USER),
+    **dict.fromkeys(THROTTLED, (USER, CLIENT_ID, IP)),
+}
 """The first part of whom a key can be for, where that is not a user, a client id or both."""
 
 
@@ -90,8 +94,8 @@ def check_quota(entity: QuotaEntity, key: str, value: float | None) -> None:
         raise UnexpectedArgumentError(text)
     if entity[0][0] not in _ENTITIES.get(key, (USER, CLIENT_ID)):
         raise UnexpectedArgumentError(
-            f"{CONNECTION_RATE} is for an {IP}, {CONNECTIONS} for an {IP} or a {USER}, all other "
-            "quotas are for users and client ids"
+            f"{CONNECTION_RATE} is for an {IP}, {CONNECTIONS} for an {IP} or a {USER}, "
+            f"{' and '.join(NOT_ENFORCED)} for users and client ids, all others for each of them"
         )
     if value is not None and not (math.isfinite(value) and value > 0):
         raise UnexpectedArgumentError(f"{key} is a number above 0, not {value:g}")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
+from quorumlog.auth.hosts import names_of
 from quorumlog.auth.principals import USER as USER_PREFIX
-from quorumlog.auth.quotas import CLIENT_ID, THROTTLED, USER, QuotaEntity
+from quorumlog.auth.quotas import CLIENT_ID, IP, THROTTLED, USER, QuotaEntity
 
 BURST_S: Final = 1.0
 """A bucket that nobody has used for a while holds what its rate brings in this time."""
@@ -31,7 +32,8 @@ WAIT_MS_MAX: Final = (1 << 31) - 1
 """The longest time that a client can be told."""
 Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 BucketOwner: TypeAlias = tuple[str, str | None, str | None]
-"""The key of a quota, the user and the client id whose bucket it is; None: of all."""
+"""The key of a quota, the user and the client id whose bucket it is; with None as the user, the
+address."""
 
 
 def wait_ms(seconds: float) -> int:
@@ -118,6 +120,19 @@ def rate_of(quotas: Quotas, key: str, user: str, client_id: str) -> Rate | None:
     return None
 
 
+def rate_of_address(quotas: Quotas, key: str, exact: str, host: str) -> Rate | None:
+    """Return which quota counts for an address, besides that of the client; None: none does.
+
+    `exact`, `host`: see `names_of`. One that names the address goes before that of all, of which
+    each host has its own.
+    """
+    for entity, name in ((((IP, exact),), exact), (((IP, None),), host)):
+        rate = quotas.get(entity, {}).get(key)
+        if rate is not None:
+            return Rate((key, None, name), rate)
+    return None
+
+
 @dataclass(slots=True)
 class ThrottleCounters:
     """How often clients were told to wait, and for how many seconds in all, by key of the quota."""
@@ -154,15 +169,17 @@ class Meter:
     """What the client of one connection uses.
 
     It has to wait for the buckets that it has taken from, not for others of the same user.
+    `address`: where it is, without a port.
     """
 
-    __slots__ = ("_names", "_owed", "_rates", "_throttles", "_version")
+    __slots__ = ("_address", "_names", "_owed", "_rates", "_throttles", "_version")
 
-    def __init__(self, throttles: Throttles) -> None:
+    def __init__(self, throttles: Throttles, address: str = "") -> None:
         self._throttles = throttles
+        self._address = names_of(address)
         self._names: tuple[str, str] | None = None
         self._version = -1
-        self._rates: dict[str, Rate] = {}
+        self._rates: dict[str, list[Rate]] = {}
         self._owed: dict[str, None] = {}
 
     def name(self, principal: str, client_id: str) -> None:
@@ -176,26 +193,29 @@ class Meter:
         throttles, names = self._throttles, self._names
         self._version = throttles.version
         if names is not None:
-            found = ((key, rate_of(throttles.quotas, key, *names)) for key in THROTTLED)
-            self._rates = {key: rate for key, rate in found if rate is not None}
+            quotas, found = throttles.quotas, {}
+            for key in THROTTLED:
+                both = rate_of(quotas, key, *names), rate_of_address(quotas, key, *self._address)
+                found[key] = [rate for rate in both if rate is not None]
+            self._rates = {key: rates for key, rates in found.items() if rates}
 
     def take(self, key: str, amount: float, now: float) -> None:
         """The client has used an amount of what a quota is for."""
-        rate = self._rates.get(key)
-        if rate is not None:
+        for rate in self._rates.get(key, ()):
             self._throttles.buckets.take(*rate, amount, now)
             self._owed[key] = None
 
     def left(self, key: str, now: float) -> float | None:
         """Return how much the client may read now; below 0: it has to wait. None: any amount."""
-        rate = self._rates.get(key)
-        if rate is None:
-            return None
-        left = self._throttles.buckets.left(*rate, now)
-        if left < 0:
-            self._owed[key] = None
-            return left
-        return max(left, rate.rate * READ_S)
+        least: float | None = None
+        for rate in self._rates.get(key, ()):
+            left = self._throttles.buckets.left(*rate, now)
+            if left < 0:
+                self._owed[key] = None
+            else:
+                left = max(left, rate.rate * READ_S)
+            least = left if least is None else min(least, left)
+        return least
 
     def wait_s(self, now: float) -> float:
         """Return how long the client has to wait by the quotas that count now; 0: it need not."""
@@ -215,8 +235,9 @@ class Meter:
             self._find()
         longest, why = 0.0, ""
         for key in list(self._owed):
-            rate = self._rates.get(key)
-            seconds = 0.0 if rate is None else self._throttles.buckets.wait_s(*rate, now)
+            rates = self._rates.get(key, ())
+            waits = (self._throttles.buckets.wait_s(*rate, now) for rate in rates)
+            seconds = max(waits, default=0.0)
             if not seconds:
                 del self._owed[key]
             elif seconds > longest:

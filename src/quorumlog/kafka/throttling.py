@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from quorumlog.auth.hosts import without_port
 from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE
 from quorumlog.auth.throttles import STEP_S, Meter, Throttles, wait_ms
 from quorumlog.kafka.codec import with_throttle_time
@@ -42,7 +43,7 @@ class Throttling:
             return
         context = request.context
         if self._meter is None:
-            self._meter = Meter(self.throttles)
+            self._meter = Meter(self.throttles, without_port(context.address))
             self._client_id = context.client_id  # as long as it is connected
         meter, now = self._meter, self._now()
         meter.name(context.principal, self._client_id)

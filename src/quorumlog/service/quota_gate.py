@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from quorumlog.auth.admissions import Admissions
+from quorumlog.auth.hosts import without_port
 from quorumlog.auth.quotas import CONSUMED, PRODUCED, REQUEST_RATE
 from quorumlog.auth.throttles import STEP_S, Meter, Throttles, wait_ms
 from quorumlog.model.features import THROTTLING
@@ -61,6 +62,7 @@ class QuotaGate:
     def opened(self, connection: Connection, hello: Hello) -> None:
         """See `ConnectionHandler`."""
         self._client_id = hello.client
+        self._meter = Meter(self._throttles, without_port(connection.remote_address))
         self._requests.gave = lambda size: self._gave(connection, size)
         self._requests.opened(connection, hello)
         self._is_admitted(connection)
