@@ -4,19 +4,8 @@ from types import SimpleNamespace
 
 from test_storage_snapshots import Disk, save
 
+from group_machine import Now
 from quorumlog.node.replica.former_state import FormerState
-
-
-class Executor:
-    """Runs work at once."""
-
-    def run(self, work, done, failed):
-        try:
-            found = work()
-        except Exception as error:
-            failed(error)
-        else:
-            done(found)
 
 
 class Side:
@@ -29,7 +18,7 @@ class Side:
         self.log = SimpleNamespace(before_begin_index=begin)
         self.asked, self.lost = [], []
         self.former = FormerState(
-            SimpleNamespace(log=self.log, environment=SimpleNamespace(executor=Executor())),
+            SimpleNamespace(log=self.log, environment=SimpleNamespace(executor=Now())),
             self.snapshots,
             SimpleNamespace(newest=newest),
             SimpleNamespace(

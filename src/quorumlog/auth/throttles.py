@@ -176,7 +176,7 @@ class Meter:
 
     def __init__(self, throttles: Throttles, address: str = "") -> None:
         self._throttles = throttles
-        self._address = names_of(address)
+        self._address = address
         self._names: tuple[str, str] | None = None
         self._version = -1
         self._rates: dict[str, list[Rate]] = {}
@@ -193,9 +193,9 @@ class Meter:
         throttles, names = self._throttles, self._names
         self._version = throttles.version
         if names is not None:
-            quotas, found = throttles.quotas, {}
+            quotas, address, found = throttles.quotas, names_of(self._address), {}
             for key in THROTTLED:
-                both = rate_of(quotas, key, *names), rate_of_address(quotas, key, *self._address)
+                both = rate_of(quotas, key, *names), rate_of_address(quotas, key, *address)
                 found[key] = [rate for rate in both if rate is not None]
             self._rates = {key: rates for key, rates in found.items() if rates}
 

@@ -51,7 +51,8 @@ class QuotaGate:
         self._admissions = admissions
         self._requests = requests
         self._now = now
-        self._meter = Meter(throttles)
+        self._meter: Meter
+        """What the client uses, once the connection is open."""
         self._client_id = ""
         self._timer: asyncio.TimerHandle | None = None
         """Set while the client has to wait."""
