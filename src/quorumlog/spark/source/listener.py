@@ -49,7 +49,8 @@ class PositionListener(StreamingQueryListener):
     Spark calls a listener when a batch has ended, so positions are exact, even that of the last
     batch. Each is reported under the option `readerName`, else the query's name, else its id. The
     id is in the checkpoint, so a query that is started again keeps its name.
-    `quorumlog.spark.session` adds such a listener.
+    `quorumlog.spark.session` adds such a listener. Over Spark Connect, PySpark's `removeListener`
+    can wait forever unless `onQueryTerminated` was called before (SPARK-59623).
     `servers`: where to report instead of to the servers that the query reads from.
     """
 
