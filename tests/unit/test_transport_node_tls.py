@@ -5,6 +5,7 @@ import os
 import ssl
 import time
 
+import msgspec
 import pytest
 
 from certificates import BOTH, DAY, OTHER_CLUSTER_ID, Authority
@@ -399,6 +400,45 @@ def test_a_revocation_list_that_cannot_be_read_ends_no_node(pki, caplog):
     pki.revoke()
     tls.check()
     assert not tls.has_failed
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def huge(path):
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (fifo, "is no regular file"),
+        (endless, "is no regular file"),
+        (huge, "has more than"),
+        (os.mkdir, "is no regular file"),
+    ],
+)
+@pytest.mark.parametrize("file", ["crl", "certificate", "key", "ca"])
+def test_no_file_is_waited_for_or_read_without_end(pki, tmp_path, caplog, place, reason, file):
+    named = config_of(pki, crl=str(pki.revoke()))
+    odd = tmp_path / "odd"
+    odd.symlink_to(getattr(named, file))
+    tls = NodeTls(msgspec.structs.replace(named, **{file: str(odd)}), "n0", time.time)
+    before = tls.current
+    odd.unlink()
+    place(odd)
+    tls.check()
+    assert tls.current is before
+    assert tls.has_failed
+    told = lines_of(caplog)[-1][2]["reason"]
+    assert str(odd) in told
+    assert reason in told
 
 
 def test_whatever_goes_wrong_with_newer_files_is_tried_again(pki, caplog):

@@ -66,7 +66,7 @@ def certified_of(
     found = {
         _named(value, serial)
         for kind, value in names
-        if kind == "URI" and value.startswith(SCHEME) and not _CLUSTER.fullmatch(value)
+        if kind == "URI" and value.lower().startswith(SCHEME) and not _CLUSTER.fullmatch(value)
     }
     if member_rule is not None:
         for member in member_rule.members_of(list(names)):
@@ -149,9 +149,14 @@ def check_member(certified: Certified | None, member: str, cluster_id: str) -> N
     `cluster_id` is what the own certificate says.
     """
     if certified is None:
+        needed = f"the URI {SCHEME}{cluster_id}/node/{member}"
+        if not cluster_id:
+            needed = (
+                f"an alternative name of which memberRule makes {member}, and to be of an "
+                "authority in peerCa"
+            )
         raise RemoteProtocolError(
-            f"no node's certificate was shown for {member}: it needs the URI "
-            f"{SCHEME}{cluster_id}/node/{member}"
+            f"no node's certificate was shown for {member}: it needs {needed}"
         )
     if certified.kind != "node":
         raise RemoteProtocolError(

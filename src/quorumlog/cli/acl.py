@@ -31,7 +31,8 @@ from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.security_target import cluster_client, without_prefix
 from quorumlog.client import SyncClient
 from quorumlog.model.errors import NotAuthorizedError
-from quorumlog.model.wording import counted
+from quorumlog.model.security_config import NOT_LOGGED_IN
+from quorumlog.model.wording import counted, printable_text
 
 app = typer.Typer(
     help="Rights: who may do what with which topics, groups, consumer groups.",
@@ -188,12 +189,13 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     acls = [checked_acl(one) for one in acls]
     with cluster_client(directory, servers, context, timeout) as client:
         client.security.add_acls(acls)
-        is_user = user == EVERYBODY or _is_user(client, user)
+        is_user = user in (EVERYBODY, NOT_LOGGED_IN) or _is_user(client, user)
     _print(acls, as_json=as_json)
     if not is_user:
         print_note(
-            f"no user {user} has a password here: the ACLs count for one who shows a certificate "
-            "or a token, or is added later ('quorumlog user list' shows those there are)"
+            f"no user {printable_text(user)} has a password here: the ACLs count for one who shows "
+            "a certificate or a token, or is added later ('quorumlog user list' shows those there "
+            "are)"
         )
     if roles and "reader" in roles and topics and not consumer_groups:
         print_note("consumers that share topics also need --consumer-group NAME")

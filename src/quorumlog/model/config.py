@@ -108,6 +108,11 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def address_text(host: str, port: int) -> str:
+    """Return `host:port`, as `parse_address` takes it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
     return host in ("localhost", "::1") or host.startswith("127.")

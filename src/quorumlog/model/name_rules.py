@@ -1,13 +1,16 @@
 """Rules by which names are made of what certificates say about their owners.
 
 The rules for principals have the grammar of Kafka's `ssl.principal.mapping.rules` (KIP-371); each
-is an element of a list here.
+is an element of a list here. Patterns are RE2's, which are matched in time that grows with the
+length of the text alone: whoever has a certificate has thought up its subject.
 """
 
 import re
+import unicodedata
 from typing import Final, NamedTuple
 
 from quorumlog.model.errors import ConfigError
+from quorumlog.model.patterns import Pattern, PatternError, compile_pattern
 from quorumlog.model.wording import counted
 
 RULES_MAX: Final = 32
@@ -17,66 +20,45 @@ MATCHED_LENGTH_MAX: Final = 1_024
 DEFAULT_RULE: Final = "DEFAULT"
 
 _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
-_REPEAT: Final = ("*", "+", "{")
 
 
-def compile_bounded(key: str, text: str) -> re.Pattern[str]:
+def compile_bounded(key: str, text: str) -> Pattern:
     """Compile a pattern of a configuration whose matching takes a bounded time.
 
-    Raises `ConfigError`, beginning with `key`, if it is no regular expression, or repeats a group
-    that has a repetition in it: some texts would take such a pattern for ever.
+    Raises `ConfigError`, beginning with `key`, if it is no regular expression of RE2.
     """
     if len(text) > RULE_LENGTH_MAX:
         raise ConfigError(
             f"{key}: a rule has at most {RULE_LENGTH_MAX} characters, not {len(text)}"
         )
     try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"{key}: {text!r} is no regular expression: {error}") from error
-    if _repeats_a_repetition(text):
-        raise ConfigError(
-            f"{key}: {text!r} repeats a group that has a repetition in it, such as (a+)*: some "
-            "names would take a very long time; write it without"
-        )
-    return pattern
-
-
-def _repeats_a_repetition(text: str) -> bool:
-    plain = re.sub(r"\\.", "a", text)
-    plain = re.sub(r"\[\^?\]?[^\]]*\]", "a", plain)  # in a set of characters these signs are signs
-    within, ended = [False], False
-    for sign in plain:
-        if sign == "(":
-            within.append(False)
-        is_repeat = sign in _REPEAT
-        if is_repeat and ended:
-            return True
-        ended = False
-        if is_repeat:
-            within[-1] = True
-        elif sign == ")" and len(within) > 1:
-            ended = within.pop()
-            within[-1] = within[-1] or ended
-    return False
+        return compile_pattern(text)
+    except PatternError as error:
+        raise ConfigError(f"{key}: {text!r} is no regular expression of RE2: {error}") from error
 
 
 class PrincipalRule(NamedTuple):
     """One rule: what subject it is for, and the name that is made of it."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
     replacement: str
     case: str
     """`L`: the name in lower case, `U`: in upper case, empty: as it is."""
 
     def name_of(self, subject: str) -> str | None:
-        """Return the name for a subject; None: the rule does not fit."""
+        """Return the name for a subject; None: the rule does not fit.
+
+        A name that is not in the form NFKC, which nobody may have, is left as it is: a letter that
+        only looks like another one may become that one in lower case.
+        """
         if len(subject) > MATCHED_LENGTH_MAX:
             return None
         found = self.pattern.fullmatch(subject)
         if found is None:
             return None
         name = re.sub(r"\$(\d)", lambda number: found[int(number[1])] or "", self.replacement)
+        if not unicodedata.is_normalized("NFKC", name):
+            return name
         return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
 
 
@@ -89,7 +71,7 @@ def parse_principal_rule(text: str) -> PrincipalRule:
     """
     key = "[tls] principalRules"
     if text == DEFAULT_RULE:
-        return PrincipalRule(re.compile(".*", re.DOTALL), "$0", "")
+        return PrincipalRule(compile_bounded(key, "(?s).*"), "$0", "")
     found = _RULE.fullmatch(text)
     if found is None:
         raise ConfigError(
@@ -109,7 +91,7 @@ def parse_principal_rule(text: str) -> PrincipalRule:
 class MemberRule(NamedTuple):
     """Says which member a certificate without our URI is of: group 1 of the pattern is its id."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
 
     def members_of(self, names: list[tuple[str, str]]) -> set[str]:
         """Return the members that the alternative names of a certificate stand for.

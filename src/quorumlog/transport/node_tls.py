@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from quorumlog.auth.certificates import (
@@ -17,14 +16,14 @@ from quorumlog.auth.certificates import (
     check_member,
     principal_of,
 )
-from quorumlog.log_events import describe_error, log_event, reason_of
+from quorumlog.log_events import describe_error, log_event
 from quorumlog.model.errors import ConfigError, RemoteProtocolError
 from quorumlog.model.name_rules import parse_member_rule, parse_principal_rule
 from quorumlog.model.tls_config import FILES, TlsConfig
 from quorumlog.transport.handshake_turns import HandshakeTurns
 from quorumlog.transport.member_hosts import MemberHosts
 from quorumlog.transport.tls import Identity, IncomingTls, OutgoingTls
-from quorumlog.transport.tls_contexts import peer_context, server_context
+from quorumlog.transport.tls_contexts import bytes_of, peer_context, server_context
 from quorumlog.transport.tls_words import in_words
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class TlsState:
         self._is_revoked_now = is_revoked_now
         self._rule = parse_member_rule(config.member_rule) if config.member_rule else None
         self._principals = [parse_principal_rule(rule) for rule in config.principal_rules]
-        listed = _bytes_of(config.crl) if config.crl else b""
+        listed = bytes_of("revocation list", config.crl) if config.crl else b""
         self._lists = _lists_of(listed, config.crl)
         self._native = server_context(config, serves_peers=True)
         self._kafka = server_context(config)
@@ -77,7 +76,7 @@ class TlsState:
                 "[tls] memberRule: an authority is in both ca and peerCa, so that each client that "
                 "it certifies could be a member; members need one of their own in peerCa"
             )
-        if config.crl and _bytes_of(config.crl) != listed:
+        if config.crl and bytes_of("revocation list", config.crl) != listed:
             raise ConfigError(f"the revocation list {config.crl} changed while it was read")
         shown = _shake_hands(config, self._native, self._peer, now_s())
         self.own = self._own(shown, self_id)
@@ -241,14 +240,6 @@ class _Lists(NamedTuple):
 
     revoked: frozenset[tuple[tuple[str, ...], int]] = frozenset()
     end_s: float = float("inf")
-
-
-def _bytes_of(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        text = f"cannot read the revocation list {path}: {reason_of(error)}"
-        raise ConfigError(text) from error
 
 
 def _lists_of(data: bytes, path: str) -> _Lists:

@@ -1,5 +1,6 @@
 """Files that are relied on: keys and others that nobody else may change, or even read."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,8 @@ from quorumlog.model.errors import ConfigError
 
 PRIVATE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of a private key, or of a file that names secrets."""
+PUBLIC_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of a file of certificates or revocation lists: these have 150,000 entries then."""
 OTHERS: Final = 0o077
 """The rights of a file that its owner's group and others must not have if a secret is in it."""
 OTHERS_CHANGE: Final = 0o022
@@ -32,6 +35,30 @@ def read_private(path: str | Path, what: str, bytes_max: int) -> bytes:
     return raw
 
 
+def read_regular(path: str | Path, bytes_max: int) -> bytes:
+    """Return the content of a file. Raises `OSError` if it cannot be read.
+
+    Whoever waits for it does not wait for ever: it must be a regular file of at most `bytes_max`
+    bytes, or else the `OSError` says so.
+    """
+    descriptor = _opened(path)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            raw = file.read(bytes_max + 1)
+    finally:
+        os.close(descriptor)
+    if len(raw) > bytes_max:
+        raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes")
+    return raw
+
+
+def _opened(path: str | Path) -> int:
+    # a FIFO that nobody writes to would be waited for
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def read_own(path: str | Path, what: str, bytes_max: int) -> tuple[bytes, int]:
     """Return the content of a file that others may read, but not change, and the file's rights.
 
@@ -39,8 +66,7 @@ def read_own(path: str | Path, what: str, bytes_max: int) -> tuple[bytes, int]:
     it cannot be read; `ConfigError` unless it is a regular file of this user or of root, whose
     group and others cannot write to it, and of at most `bytes_max` bytes.
     """
-    # a FIFO that nobody writes to would be waited for
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = _opened(path)
     try:
         found = os.fstat(descriptor)
         reason, raw = _why_not_own(found, path), b""

@@ -8,13 +8,17 @@ is in use, and whoever accepts connections checks a resumed session itself.
 import socket
 import ssl
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from quorumlog.log_events import reason_of
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.tls_config import TlsConfig
-from quorumlog.transport.private_files import PRIVATE_BYTES_MAX, read_private
+from quorumlog.transport.private_files import (
+    PRIVATE_BYTES_MAX,
+    PUBLIC_BYTES_MAX,
+    read_private,
+    read_regular,
+)
 
 SYSTEM_CA: Final = "system"
 """In place of a file of authorities: those that this machine trusts."""
@@ -133,7 +137,7 @@ def _check_revoked(context: ssl.SSLContext, path: str) -> None:
     """Have the certificate of the other side looked up in revocation lists, if there are any."""
     if not path:
         return
-    if b"-----BEGIN X509 CRL-----" not in _bytes_of("revocation list", path):
+    if b"-----BEGIN X509 CRL-----" not in bytes_of("revocation list", path):
         raise ConfigError(f"cannot use the revocation list {path}: it is none in PEM")
     try:
         context.load_verify_locations(path)
@@ -143,13 +147,18 @@ def _check_revoked(context: ssl.SSLContext, path: str) -> None:
 
 
 def _check_certificates(what: str, path: str) -> None:
-    if b"-----BEGIN " not in _bytes_of(what, path):
+    if b"-----BEGIN " not in bytes_of(what, path):
         raise ConfigError(f"cannot use the {what} {path}: it is no certificate in PEM")
 
 
-def _bytes_of(what: str, path: str) -> bytes:
+def bytes_of(what: str, path: str) -> bytes:
+    """Return what is in a file of certificates or lists, which may be read by anybody.
+
+    Raises `ConfigError`, with what it is, unless it is a regular file of at most
+    `PUBLIC_BYTES_MAX` bytes.
+    """
     try:
-        return Path(path).read_bytes()
+        return read_regular(path, PUBLIC_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from error
 

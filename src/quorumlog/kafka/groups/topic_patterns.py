@@ -8,21 +8,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-import re2
-
 from quorumlog.auth.permits import Authorizer
 from quorumlog.kafka.groups.visible_topics import VisibleTopics
+from quorumlog.model.patterns import PatternError, compile_pattern
 
 PATTERN_MAX: Final = 1_024
 """Characters of a regular expression."""
-_PATTERN_BYTES: Final = 1 << 20
-"""What a compiled one takes in memory at most; what needs more is refused."""
 _KEPT_MAX: Final = 100
 """Regular expressions whose topics are remembered. Others are matched anew when they are used."""
-
-_OPTIONS: Final = re2.Options()
-_OPTIONS.max_mem = _PATTERN_BYTES
-_OPTIONS.log_errors = False
 
 
 class Named(Protocol):
@@ -44,7 +37,7 @@ class _Matches:
 
     def __init__(self, pattern: str) -> None:
         self.version = -1
-        self.compiled = re2.compile(pattern, _OPTIONS)
+        self.compiled = compile_pattern(pattern)
         self.tried: frozenset[str] = frozenset()
         self.found: frozenset[str] = frozenset()
 
@@ -92,8 +85,7 @@ class TopicPatterns:
         if len(pattern) > PATTERN_MAX:
             return f"a regular expression has at most {PATTERN_MAX} characters"
         try:
-            re2.compile(pattern, _OPTIONS)
-        except re2.error as error:
-            (text,) = error.args or (b"",)
-            return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+            compile_pattern(pattern)
+        except PatternError as error:
+            return str(error)
         return ""
