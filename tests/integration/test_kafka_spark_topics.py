@@ -193,12 +193,14 @@ def test_a_read_that_was_given_up_leaves_no_answer_to_others(cluster, topic, mon
         assert whole == list(range(RECORDS))
 
 
-def test_a_topic_that_is_made_a_moment_later_is_waited_for(cluster):
+def test_a_topic_that_is_made_a_moment_later_is_waited_for(cluster, monkeypatch):
+    monkeypatch.setattr("quorumlog.spark.topics.remote_brokers.UNKNOWN_S", SECONDS)
     reads = RemoteBrokers(open_brokers(cluster.servers), SECONDS * 1_000, "test")
     admin = AdminClient({"bootstrap.servers": cluster.servers})
     made = threading.Timer(0.2, lambda: admin.create_topics([NewTopic("late", 2)]))
     made.start()
     assert reads.partitions(["late"]) == {"late": [0, 1]}
+    monkeypatch.setattr("quorumlog.spark.topics.remote_brokers.UNKNOWN_S", 0)
     assert reads.partitions(["nope"]) == {}
     with pytest.raises(UnknownTopicError, match="there is no partition late-2"):
         reads.offsets({Part("late", 2): LATEST}, reads_committed=True)
@@ -209,7 +211,7 @@ def test_a_large_request_may_be_the_first_of_a_reader(cluster, monkeypatch):
     monkeypatch.setattr("quorumlog.spark.topics.remote_brokers.UNKNOWN_S", 0)
     names = [f"{'no-such-topic' * 10}-{number}" for number in range(1_000)]
     assert sum(map(len, names)) > 2 * FIRST_FRAME_BYTES_MAX
-    reads = RemoteBrokers(open_brokers(cluster.servers), 1_000, "test")
+    reads = RemoteBrokers(open_brokers(cluster.servers), SECONDS * 1_000, "test")
     assert reads.partitions(names) == {}
     reads.close()
 
@@ -229,23 +231,35 @@ def answer_with(listener, data):
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "text"),
+    ("said", "within_s", "error", "text"),
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            SECONDS,
             RemoteProtocolError,
             "does not speak Kafka's protocol",
         ),
-        (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", RemoteProtocolError, "answer 99 in the place of 1"),
-        (b"\0\0\0\x05\0\0\0\x01\0", RemoteProtocolError, "an answer that cannot be read"),
-        (b"\0\0\0\x09\0\0", NetworkError, "could not answer for 0.5 s"),
+        (
+            b"\0\0\0\x08\0\0\0\x63\0\0\0\0",
+            SECONDS,
+            RemoteProtocolError,
+            "answer 99 in the place of 1",
+        ),
+        (
+            b"\0\0\0\x05\0\0\0\x01\0",
+            SECONDS,
+            RemoteProtocolError,
+            "an answer that cannot be read",
+        ),
+        (b"\0\0\0\x09\0\0", 0.5, NetworkError, "could not answer for 0.5 s"),
     ],
 )
-def test_whoever_is_no_broker_is_told_from_one_that_is_down(said, error, text):
+def test_whoever_is_no_broker_is_told_from_one_that_is_down(said, within_s, error, text):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer_with, args=(listener, said))
         thread.start()
-        reads = RemoteBrokers(open_brokers(f"127.0.0.1:{listener.getsockname()[1]}"), 500, "test")
+        address, within_ms = f"127.0.0.1:{listener.getsockname()[1]}", round(within_s * 1_000)
+        reads = RemoteBrokers(open_brokers(address), within_ms, "test")
         with pytest.raises(error, match=text):
             reads.topics()
         thread.join()
