@@ -1,6 +1,7 @@
 """How commands that speak the Kafka protocol ask again, and what they say in the end."""
 
 import re
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -58,6 +59,32 @@ def test_the_first_answer_counts_if_there_is_no_connection_any_more():
     with pytest.raises(NotCoordinatorError):
         KafkaAdmin(once, NOWHERE, TIMEOUT_S).ask(failing(NotCoordinatorError()))
     assert len(made) == 2
+
+
+def test_brokers_are_given_no_more_time_than_they_are_waited_for(monkeypatch):
+    """Else they say why a topic was not created when nobody listens any more."""
+    waited_ms, given_ms = [], []
+
+    class Admin:
+        def __init__(self, *, request_timeout_ms, **_settings):
+            waited_ms.append(request_timeout_ms - kafka_admin.LATER_MS)
+
+        def create_topics(self, _topics, *, timeout_ms, **_options):
+            given_ms.append(timeout_ms)
+            time.sleep(0.02)
+            if len(given_ms) == 1:
+                raise KafkaConnectionError("ECONNREFUSED")
+            return {"topics": []}
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr("kafka.KafkaAdminClient", Admin)
+    monkeypatch.setattr(kafka_admin, "check_cluster", lambda *_: None)
+    create = ["topic", "create", "t", "--bootstrap-server", NOWHERE, "--timeout", "60"]
+    assert main(create) == 0
+    assert len(given_ms) == len(waited_ms) == 2
+    assert all(given <= waited for given, waited in zip(given_ms, waited_ms, strict=True))
 
 
 def test_what_became_of_groups_is_kept_if_others_cannot_be_deleted():

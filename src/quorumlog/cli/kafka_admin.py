@@ -160,6 +160,11 @@ class KafkaAdmin:
         return time.monotonic() >= self._ends_at
 
     @property
+    def left_ms(self) -> int:
+        """What brokers may be given to do what is asked: no more than they are waited for."""
+        return round(self._left_s * 1_000)
+
+    @property
     def _left_s(self) -> float:
         return max(RETRY_S, self._ends_at - time.monotonic())
 

@@ -157,7 +157,7 @@ def create_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         answer = admin.order(
             lambda client: client.create_topics(
-                dict.fromkeys(topics, new), timeout_ms=round(timeout * 1_000), raise_errors=False
+                dict.fromkeys(topics, new), timeout_ms=admin.left_ms, raise_errors=False
             )
         )
     fields = ("name", "num_partitions", "replication_factor") if as_json else ()
@@ -325,7 +325,7 @@ def alter_command(  # noqa: PLR0913, PLR0917  (options of a command line)
             wanted = {topic: partitions}
             answer = admin.order(
                 lambda client: client.create_partitions(
-                    wanted, timeout_ms=round(timeout * 1_000), raise_errors=False
+                    wanted, timeout_ms=admin.left_ms, raise_errors=False
                 )
             )
             outcome = answer.results[0]
@@ -357,7 +357,7 @@ def delete_command(
     with kafka_admin(directory, bootstrap_server, context, timeout, SHOWN_BY) as admin:
         answer = admin.order(
             lambda client: client.delete_topics(
-                list(dict.fromkeys(topics)), timeout_ms=round(timeout * 1_000), raise_errors=False
+                list(dict.fromkeys(topics)), timeout_ms=admin.left_ms, raise_errors=False
             )
         )
         unknown = [one["name"] for one in answer["topics"] if one["error_code"] == _UNKNOWN]
