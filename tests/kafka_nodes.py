@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -192,6 +193,11 @@ def _running(directory, count, logs, options):
         loop.call_soon_threadsafe(loop.stop)
         thread.join(SECONDS)
         loop.close()
+
+
+def idempotent_producer(servers, **options):
+    """Return a producer whose records are there once, though leaders change on a busy machine."""
+    return Producer({"bootstrap.servers": servers, "enable.idempotence": True, **options})
 
 
 def hasten(servers):

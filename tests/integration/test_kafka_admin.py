@@ -109,7 +109,9 @@ def created(admin, partitions=4, **fields):
 
 def produced(cluster, name, times_ms):
     """Produce a record with each of these timestamps to partition 0, each in a batch of its own."""
-    producer = LibrdkafkaProducer({"bootstrap.servers": cluster.servers, "linger.ms": 0})
+    producer = LibrdkafkaProducer(
+        {"bootstrap.servers": cluster.servers, "linger.ms": 0, "enable.idempotence": True}
+    )
     for time_ms in times_ms:
         producer.produce(name, b"value", partition=0, timestamp=time_ms)
         assert producer.flush(SECONDS) == 0

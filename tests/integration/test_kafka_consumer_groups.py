@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from kafka_client import Client
-from kafka_nodes import SECONDS, kafka_nodes
+from kafka_nodes import SECONDS, idempotent_producer, kafka_nodes
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.groups import refused_fetches
 from quorumlog.kafka.requests import ApiKey
@@ -46,7 +46,7 @@ def filled(cluster):
     admin = AdminClient({"bootstrap.servers": cluster.servers})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(SECONDS)
     cluster.settle()
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+    producer = idempotent_producer(cluster.servers)
     for number in range(RECORDS):
         producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
     assert producer.flush(SECONDS) == 0
@@ -379,7 +379,7 @@ def test_b5_the_last_acknowledged_commit_counts_when_the_coordinator_stops(tmp_p
         places = [confluent_kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]
         offsets = [one.offset for one in consumer.committed(places, SECONDS)]
         assert offsets == [RECORDS // PARTITIONS] * PARTITIONS
-        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+        producer = idempotent_producer(cluster.servers)
         for number in range(PARTITIONS):
             producer.produce(topic, b"later %d" % number, partition=number)
         assert producer.flush(SECONDS) == 0
@@ -479,7 +479,7 @@ def test_g7_a_live_consumer_meets_new_partitions_deleted_records_and_a_topic_mad
         return sorted({*until(is_committed, consumer)})
 
     def produced(value, partition):
-        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers, **options})
+        producer = idempotent_producer(cluster.servers, **options)
         producer.produce(topic, value, partition=partition)
         assert producer.flush(SECONDS) == 0
 

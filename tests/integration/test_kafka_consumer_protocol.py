@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 from test_kafka_consumer_groups import ask
 
-from kafka_nodes import SECONDS, hasten, kafka_nodes
+from kafka_nodes import SECONDS, hasten, idempotent_producer, kafka_nodes
 from quorumlog.cli.main import main
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
@@ -61,7 +61,7 @@ def topic(cluster):
 def fill(servers, name):
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(SECONDS)
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    producer = idempotent_producer(servers)
     for number in range(RECORDS):
         producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
     assert producer.flush(SECONDS) == 0
@@ -380,7 +380,7 @@ def test_b4_a_group_goes_on_when_its_coordinator_is_killed(tmp_path, consumer):
             one for one in cluster.node_ids if cluster.kafka_address(one).endswith(f":{port}")
         )
         cluster.kill(node_id)
-        producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+        producer = idempotent_producer(servers)
         for number in range(PARTITIONS):
             producer.produce("t", b"later %d" % number, partition=number)
         assert producer.flush(SECONDS) == 0

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_nodes import SECONDS, kafka_nodes
+from kafka_nodes import SECONDS, idempotent_producer, kafka_nodes
 from pipeline_access import run_here
 from quorumlog.kafka.frames import FIRST_FRAME_BYTES_MAX
 from quorumlog.kafka.requests import ApiKey
@@ -59,7 +59,7 @@ def topic(cluster):
 
 
 def produce(cluster, topic, values, **options):
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers, **options})
+    producer = idempotent_producer(cluster.servers, **options)
     if "transactional.id" in options:
         producer.init_transactions(SECONDS)
         producer.begin_transaction()
@@ -295,8 +295,8 @@ def test_a_replay_keeps_large_records_and_times_before_1970(cluster, topic, tmp_
         cluster.settle()
 
     allow_large(topic)
-    settings = {"bootstrap.servers": cluster.servers, "message.max.bytes": 4_194_256}
-    producer = confluent_kafka.Producer(settings | {"compression.type": "none"})
+    settings = {"message.max.bytes": 4_194_256, "compression.type": "none"}
+    producer = idempotent_producer(cluster.servers, **settings)
     for value, time in zip([b"", large, b"", b"v"], times, strict=True):
         producer.produce(topic, value, partition=0, timestamp=time)
     assert producer.flush(SECONDS) == 0

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaProducer
 
-from kafka_nodes import SECONDS, kafka_nodes
+from kafka_nodes import SECONDS, idempotent_producer, kafka_nodes
 from quorumlog.cli.main import main
 
 NUMBERS = itertools.count()
@@ -168,7 +168,7 @@ def test_b3_only_committed_records_are_read_by_those_who_ask_for_these(cluster, 
 def test_b3_readers_wait_at_the_first_record_of_an_ongoing_transaction(cluster):
     (name,) = topics(cluster)
     producer = producer_of(cluster, name)
-    plain = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+    plain = idempotent_producer(cluster.servers)
     plain.produce(name, b"before", partition=0)
     plain.flush(SECONDS)
     producer.begin_transaction()
@@ -224,7 +224,7 @@ def test_b3_a_transaction_that_takes_too_long_is_aborted(cluster):
     producer.begin_transaction()
     producer.produce(name, b"late", partition=0)
     producer.flush(SECONDS)
-    plain = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+    plain = idempotent_producer(cluster.servers)
     plain.produce(name, b"plain", partition=0)
     plain.flush(SECONDS)
     deadline = time.monotonic() + SECONDS
@@ -239,7 +239,7 @@ def test_b3_a_transaction_that_takes_too_long_is_aborted(cluster):
 
 def test_b3_b5_offsets_are_committed_with_the_transaction_or_not_at_all(cluster):
     source, target = topics(cluster, 2)
-    plain = confluent_kafka.Producer({"bootstrap.servers": cluster.servers})
+    plain = idempotent_producer(cluster.servers)
     for number in range(10):
         plain.produce(source, b"%d" % number, partition=0)
     plain.flush(SECONDS)

@@ -4,19 +4,19 @@ import itertools
 import json
 import time
 
-import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, lit, timestamp_millis
 
+from kafka_nodes import idempotent_producer
 from quorumlog.spark.topics.batch import TopicReader
 from quorumlog.spark.topics.options import parse_topic_options
 from spark_topics_fakes import rows_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
-SECONDS = 60
+SECONDS = 200
 NUMBERS = itertools.count()
 PARTITIONS = 3
 EPOCH_MS = 1_700_000_000_000
@@ -40,9 +40,7 @@ def topic(admin):
 
 
 def produce(brokers, topic, numbers, **options):
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 5, **options}
-    )
+    producer = idempotent_producer(brokers.bootstrap_servers, **{"linger.ms": 5, **options})
     for number in numbers:
         producer.produce(
             topic,
@@ -151,7 +149,7 @@ def test_b13_a_stream_goes_on_where_its_checkpoint_is(spark, brokers, topic, adm
     produce(brokers, topic, range(100, 150))
     (grown,) = admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)]).values()
     grown.result(SECONDS)
-    producer = confluent_kafka.Producer({"bootstrap.servers": brokers.bootstrap_servers})
+    producer = idempotent_producer(brokers.bootstrap_servers)
     producer.produce(topic, b"new", b"k150", partition=PARTITIONS)
     assert producer.flush(SECONDS) == 0
     assert sum(stream.run()) == 51
