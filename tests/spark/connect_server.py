@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pyspark
 
+from quorumlog.local.ports import free_ports
 from quorumlog.spark.runtime.java import JAVA_OPTIONS
 from quorumlog.spark.runtime.session import prepare_environment
 
 START_SECONDS = 120.0
+STOP_SECONDS = 60.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -21,8 +23,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 def connect_server(directory):
     """Start one that keeps its files in a directory; yield its address for clients."""
     prepare_environment()
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    (port,) = free_ports(1)
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
@@ -66,4 +67,8 @@ def connect_server(directory):
         yield f"sc://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait()
+        try:
+            server.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:  # what it still does is nobody's any more
+            server.kill()
+            server.wait()

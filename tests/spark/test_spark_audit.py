@@ -1,6 +1,7 @@
 """Audits and counts by Spark's tasks: of stores on disk, of a running cluster, of its archive."""
 
 import json
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from quorumlog.spark.jobs.tasks import PipelineError
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
 NAMES = ("n0", "n1", "n2")
+SECONDS = 200
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +75,17 @@ def test_a_running_cluster_and_its_archive_are_without_fault(spark, cluster, tmp
 
 
 def test_a_live_group_is_counted_with_its_leader(spark, cluster, bounds):
-    found = stats(spark, cluster.servers, "g")
+    deadline, leaders, term = time.monotonic() + SECONDS, {}, -1
+    while term not in leaders:  # it may change meanwhile
+        assert time.monotonic() < deadline, (term, leaders)
+        found = stats(spark, cluster.servers, "g")
+        term = found.terms[-1].term
+        with SyncClient(cluster.servers, "g") as client:
+            leaders = {one.term: one.node_id for one in client.status() if one.role == "LEADER"}
     assert (found.first_index, found.entries) == (bounds[0], found.last_index - bounds[0] + 1)
     assert found.kinds["NORMAL"] == 10_000
     assert (found.smallest, found.largest) == (1, 4)
-    with SyncClient(cluster.servers, "g") as client:
-        leaders = {one.term: one.node_id for one in client.status() if one.role == "LEADER"}
-    assert found.terms[-1].leader == leaders[found.terms[-1].term]
+    assert found.terms[-1].leader == leaders[term]
     with pytest.raises(PipelineError, match="give either servers and group"):
         stats(spark)
 

@@ -1,17 +1,19 @@
 """The pipelines over Spark Connect; a script is the client, as Spark in this process is regular."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from client_programs import output_of
 from connect_server import connect_server
 from topics_everywhere import AGAIN, EXPECTED, INPUT, OUTPUT, PARTITIONS, ROWS
 from topics_everywhere import __file__ as EVERYWHERE  # noqa: N812  (a path, which does not change)
 
 from topic_rows import make_topics
 
-pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(600)]
+
+SECONDS = 400
+"""Long, as a busy machine starts Spark's Python workers slowly."""
 
 CLIENT = """
 import json, sys
@@ -61,13 +63,9 @@ def remote(tmp_path_factory):
         yield address
 
 
-def output_of(*command):
+def found_by(*command):
     """Run Python as a client; return the JSON that it prints."""
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return list(map(json.loads, done.stdout.splitlines()))
+    return list(map(json.loads, output_of(*command, seconds=SECONDS).splitlines()))
 
 
 def test_topics_are_written_streamed_archived_and_audited_over_spark_connect(
@@ -75,14 +73,14 @@ def test_topics_are_written_streamed_archived_and_audited_over_spark_connect(
 ):
     make_topics(brokers.bootstrap_servers, [INPUT, OUTPUT, AGAIN], PARTITIONS)
     arguments = [EVERYWHERE, remote, brokers.bootstrap_servers, str(tmp_path)]
-    found, stats = output_of(*arguments)
+    found, stats = found_by(*arguments)
     assert found == EXPECTED
     assert stats["records"] == ROWS
 
 
 def test_archive_stats_export_and_audit_work_over_spark_connect(remote, cluster, bounds, tmp_path):
     stores = [str(cluster.group_directory(node, "g")) for node in cluster.node_ids]
-    stats, found = output_of("-c", CLIENT, remote, cluster.servers, str(tmp_path), *stores)
+    stats, found = found_by("-c", CLIENT, remote, cluster.servers, str(tmp_path), *stores)
     first, last = bounds
     assert found.pop("failure") == "a task failed: ValueError: no luck today"
     assert found.pop("scanned") >= 9_900

@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.catalog.sql import SqlCatalog
 
+from kafka_nodes import idempotent_producer
 from quorumlog.cli.main import main
 from quorumlog.spark import archive_topics, audit_topics, read_archive, replay_topics, topic_stats
 from quorumlog.spark.jobs.tasks import PipelineError
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark]
 RECORDS = 3_000
 NOON_MS = 1_772_366_400_000  # 2026-03-01
 DAY_MS = 86_400_000
-SECONDS = 60
+SECONDS = 200
 
 
 def make_topics(servers, **partitions):
@@ -31,7 +31,7 @@ def make_topics(servers, **partitions):
 
 
 def produce(servers, topic, numbers, partitions=3):
-    producer = Producer({"bootstrap.servers": servers, "compression.type": "lz4"})
+    producer = idempotent_producer(servers, **{"compression.type": "lz4"})
     for number in numbers:
         producer.produce(
             topic,
@@ -135,11 +135,18 @@ def test_a_replay_that_is_killed_goes_on(servers, archived):
     code = (
         "import sys; from quorumlog.spark.jobs.topics import replay\n"
         "replay.TRANSACTION_RECORDS = 50\n"
+        "def told(done, total):\n"
+        "    print(done, flush=True)\n"
+        f"    if done >= {RECORDS // 2}:\n"
+        "        sys.stdin.read()  # it shall not be done before it is killed\n"
         "replay.replay_topics(sys.argv[1], sys.argv[2], '007', names={'007': 'killed'},\n"
-        "    progress=lambda done, total: print(done, flush=True))\n"
+        "    progress=told)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, archived, servers], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, archived, servers],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     lines = [process.stdout.readline() for _ in range(4)]
     process.send_signal(signal.SIGKILL)

@@ -35,7 +35,7 @@ EXPECTED = {
     "counted": ROWS,
     "replayed": ROWS,
 }
-LAG_S = 60.0
+LAG_S = 120.0
 """How long the listener may take to be told of the stream's progress and end."""
 
 
