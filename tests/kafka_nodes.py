@@ -200,11 +200,16 @@ def idempotent_producer(servers, **options):
     return Producer({"bootstrap.servers": servers, "enable.idempotence": True, **options})
 
 
-def hasten(servers):
-    """Have members of consumer groups say more often that they are alive."""
+def hasten(servers, session_ms=QUICK["group.consumer.session.timeout.ms"]):
+    """Have members of consumer groups say more often that they are alive.
+
+    `session_ms`: after how long a silent one is removed. By default it is so short that those whose
+    machine is busy may be removed, too.
+    """
+    configs = QUICK | {"group.consumer.session.timeout.ms": session_ms}
     entries = [
         ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in QUICK.items()
+        for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": servers})

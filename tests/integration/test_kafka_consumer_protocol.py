@@ -26,6 +26,8 @@ from quorumlog.local import LocalCluster
 
 NUMBERS = itertools.count()
 PARTITIONS, RECORDS = 4, 40
+SESSION_MS = 45_000
+"""As by default: only a member that is killed shall be removed."""
 CHILD = """
 import sys, confluent_kafka
 servers, group, topic = sys.argv[1:]
@@ -44,7 +46,7 @@ while True:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     with kafka_nodes(tmp_path_factory.mktemp("kafka"), 3) as nodes:
-        hasten(nodes.servers)
+        hasten(nodes.servers, SESSION_MS)
         nodes.settle()
         yield nodes
 
@@ -133,6 +135,16 @@ def test_b4_members_share_partitions_and_each_record_is_consumed_once(cluster, t
     until(shared(first, others[2]), first, others[2])
 
 
+@pytest.fixture
+def short_sessions(cluster):
+    hasten(cluster.servers)
+    cluster.settle()
+    yield
+    hasten(cluster.servers, SESSION_MS)
+    cluster.settle()
+
+
+@pytest.mark.usefixtures("short_sessions")
 def test_b4_what_a_member_had_that_was_killed_is_others_after_its_session(cluster, topic, consumer):
     first = consumer(topic)
     until(shared(first), first)
@@ -358,7 +370,7 @@ def test_b4_a_group_goes_on_when_its_coordinator_is_killed(tmp_path, consumer):
     try:
         cluster.up(SECONDS)
         servers = cluster.bootstrap_servers
-        hasten(servers)
+        hasten(servers, SESSION_MS)
         fill(servers, "t")
         members = [consumer("g", "t", servers=servers) for _ in range(2)]
         found = until(shared(*members), *members)
