@@ -8,6 +8,7 @@ const complaints = [];
 const settings = {
   clientId: "kafkajs",
   brokers: servers.split(","),
+  connectionTimeout: 10_000, // by default it complains of a busy machine after a second
   logLevel: kafkajs.logLevel.WARN,
   logCreator: () => ({ namespace, log }) => complaints.push(`${log.message}: ${log.error}`),
 };

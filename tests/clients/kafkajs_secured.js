@@ -13,6 +13,8 @@ function settings() {
   const found = {
     clientId: "kafkajs",
     brokers: [given.broker],
+    connectionTimeout: 60_000, // a busy machine takes longer for a handshake than the default, a second
+    authenticationTimeout: 60_000,
     retry: { retries: 0 },
     logLevel: kafkajs.logLevel.WARN,
     logCreator: () => ({ log }) => said.push(`${log.message}: ${log.error}`),
