@@ -26,12 +26,12 @@ SEED = int(os.environ.get("QUORUMLOG_SPARK_SEED", "7"))
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.spark,
-    pytest.mark.timeout(300 + 120 * ROUNDS),
+    pytest.mark.timeout(600 + 120 * ROUNDS),
 ]
 
-START_SECONDS = 90.0
-PROGRESS_SECONDS = 90.0
-END_SECONDS = 120.0
+START_SECONDS = 180.0
+PROGRESS_SECONDS = 180.0
+END_SECONDS = 180.0
 DELAY_SECONDS = 1.0
 """At most, from rows seen in the log to a kill: twice as long as a batch takes."""
 DELAY_IN_BATCH_SECONDS = 0.04
