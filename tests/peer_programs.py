@@ -13,13 +13,12 @@ import confluent_kafka
 import kafka
 import pytest
 from aiokafka.abc import AbstractTokenProvider
+from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider as OtherTokenProvider
 
 from quorumlog.node.node import wall_ms
 
 SECONDS = 30
-LASTS_S = 0.3
-"""For so long kafka-python tries to connect again where it is known that it cannot."""
 
 
 class Trust:
@@ -91,11 +90,11 @@ async def _pass_by_aiokafka(node, trust, topic, value):
         return (await consumer.getone()).value
 
 
-def _of_kafka_python(node, trust, *, is_refused=False):
+def _of_kafka_python(node, trust):
     found = {
         "bootstrap_servers": node.kafka,
         "security_protocol": trust.protocol,
-        "bootstrap_timeout_ms": int(LASTS_S * 1000) if is_refused else SECONDS * 1000,
+        "bootstrap_timeout_ms": SECONDS * 1000,
     }
     if trust.ca:
         found["ssl_context"] = trust.context()
@@ -177,8 +176,17 @@ def _fail_aiokafka(node, trust):
 
 
 def _fail_kafka_python(node, trust):
-    with pytest.raises(Exception) as raised:  # noqa: PT011
-        kafka.KafkaAdminClient(**_of_kafka_python(node, trust, is_refused=True))
+    """It would try again until its time is over, so it is closed after it has failed once."""
+    update_backoff = KafkaConnectionManager.update_backoff
+
+    def give_up(manager, node_id):
+        manager.closed = True
+        return update_backoff(manager, node_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KafkaConnectionManager, "update_backoff", give_up)
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            kafka.KafkaAdminClient(**_of_kafka_python(node, trust))
     return str(raised.value)
 
 
