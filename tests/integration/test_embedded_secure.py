@@ -77,7 +77,7 @@ async def test_a_remote_client_gets_what_its_certificate_may_have(pki):
     async with embedded(pki) as (node, address):
         async with Client(address, "g", security=security_of(pki, "admin")) as client:
             await client.append(b"from a super user")
-        async with Client(address, "g", timeout_ms=2_000) as client:
+        async with Client(address, "g", timeout_ms=SECONDS * 1000) as client:
             with pytest.raises(qe.HandshakeError, match="this port speaks TLS"):
                 await client.append(b"without TLS")
         bodies = [one.body async for one in node.group("g").read(follow=False)]

@@ -31,6 +31,9 @@ from quorumlog.transport.tls_contexts import client_context
 
 pytestmark = pytest.mark.processes
 
+STEP_MS = int(STEP_S * 1000)
+"""The time for what a client is refused at once."""
+
 TLS = """
 [tls]
 mode = "{mode}"
@@ -228,7 +231,7 @@ def get_tls(it):
     it.configure("n1", mode="required")
     for node_id in it.cluster.node_ids:
         with (
-            SyncClient(it.cluster.address(node_id), "g", timeout_ms=1_000) as plain,
+            SyncClient(it.cluster.address(node_id), "g", timeout_ms=STEP_MS) as plain,
             pytest.raises(RequestError, match="this port speaks TLS"),
         ):
             plain.bounds()
@@ -290,7 +293,7 @@ def get_another_authority(it):
     done("cert", "client", "load", "--dir", former, "--out", former)
     of_former = {"certificate": str(former / "load.pem"), "key": str(former / "load.key")}
     with (
-        SyncClient(replace(it.cluster.context, **of_former), "g", timeout_ms=1_000) as late,
+        SyncClient(replace(it.cluster.context, **of_former), "g", timeout_ms=STEP_MS) as late,
         pytest.raises(RequestError, match="does not trust the authority"),
     ):
         late.bounds()

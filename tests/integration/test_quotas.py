@@ -196,9 +196,9 @@ def refused(node):
     return node.served._kafka.admissions.refused
 
 
-async def connected(node, count):
+async def connected(node, count, timeout_ms):
     """Have clients ask something by the own port, all at once; return the errors."""
-    clients = [Client([node.address], LOG, timeout_ms=1_500) for _ in range(count)]
+    clients = [Client([node.address], LOG, timeout_ms=timeout_ms) for _ in range(count)]
     asked = [client.append(b"one of many") for client in clients]
     found = await asyncio.gather(*asked, return_exceptions=True)
     for client in clients:
@@ -208,10 +208,10 @@ async def connected(node, count):
 
 def test_an_address_has_so_many_connections_to_both_ports(node, limit):
     limit("connections", 3, ip="127.0.0.1")
-    errors = asyncio.run(connected(node, 5))
+    errors = asyncio.run(connected(node, 5, timeout_ms=1_500))
     assert len(errors) >= 2
     assert refused(node)["address_connections"] >= 2
-    assert asyncio.run(connected(node, 1)) == [], "they have ended"
+    assert asyncio.run(connected(node, 1, timeout_ms=SECONDS * 1000)) == [], "they have ended"
 
 
 async def opened(node):
