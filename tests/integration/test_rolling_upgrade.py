@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,14 @@ def releases_of_peers(cluster, node_id):
     return {has["remote_id"]: (has["release"], has["wire_version"]) for has in labels}
 
 
+def await_peers(cluster, node_id, expected):
+    """Wait until a node says that of its peers: it may connect to one a second after its start."""
+    deadline = time.monotonic() + STEP_S
+    while (found := releases_of_peers(cluster, node_id)) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
 def test_nodes_are_upgraded_one_by_one_under_load(tmp_path, last, monkeypatch):
     with cluster_of(tmp_path / "cluster", last, monkeypatch) as cluster:
         clients = Clients(cluster, {"old": last, "new": OWN})
@@ -146,7 +155,7 @@ def test_nodes_are_upgraded_one_by_one_under_load(tmp_path, last, monkeypatch):
             clients.go_on()  # both clients, at three nodes of the last release
             run_by(cluster, "n0", OWN, monkeypatch, clients)
             run_by(cluster, "n1", OWN, monkeypatch, clients)
-            assert releases_of_peers(cluster, "n0") == {"n1": (RELEASE, "1"), "n2": ("", "1")}
+            await_peers(cluster, "n0", {"n1": (RELEASE, "1"), "n2": ("", "1")})
             check_security_waits(cluster)
             run_by(cluster, "n2", OWN, monkeypatch, clients)
             run_by(cluster, "n1", last, monkeypatch, clients)  # somebody has second thoughts
