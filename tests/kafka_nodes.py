@@ -7,6 +7,7 @@ import asyncio
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -193,6 +194,19 @@ def _running(directory, count, logs, options):
         loop.call_soon_threadsafe(loop.stop)
         thread.join(SECONDS)
         loop.close()
+
+
+def files_with(cluster, *secrets):
+    """Return the files of all nodes that have one of some bytes."""
+    found = []
+    for node in cluster.nodes:
+        for file in Path(node.node.config.store_base_dir).rglob("*"):
+            try:
+                data = file.read_bytes() if file.is_file() else b""
+            except FileNotFoundError:
+                continue
+            found += [str(file)] if any(one in data for one in secrets) else []
+    return found
 
 
 def idempotent_producer(servers, **options):

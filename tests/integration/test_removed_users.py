@@ -7,24 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_nodes import kafka_nodes
+from kafka_nodes import files_with, kafka_nodes
 from quorumlog.cli.main import main
 from quorumlog.client import SyncClient
 
 SECONDS = 60
-
-
-def files_with(cluster, *secrets):
-    """Return the files of all nodes that have one of some bytes."""
-    found = []
-    for node in cluster.nodes:
-        for file in Path(node.node.config.store_base_dir).rglob("*"):
-            try:
-                data = file.read_bytes() if file.is_file() else b""
-            except FileNotFoundError:
-                continue
-            found += [str(file)] if any(one in data for one in secrets) else []
-    return found
 
 
 @pytest.mark.parametrize("count", [1, 3])
