@@ -217,7 +217,7 @@ def test_a_consumer_asks_its_coordinator_by_tls(pki, node):
 )
 def test_whom_a_node_or_a_client_does_not_want_is_said(pki, node, user, keys, said):
     with (
-        SyncClient(context_of(pki, node, user, **keys), "g", timeout_ms=2_000) as client,
+        SyncClient(context_of(pki, node, user, **keys), "g", timeout_ms=SECONDS * 1_000) as client,
         pytest.raises(NetworkError, match=said),
     ):
         client.metadata()
@@ -227,7 +227,9 @@ def test_a_client_of_another_authority_is_told_why(pki, node, tmp_path):
     other = Authority(tmp_path, "other")
     security = Security(ca=str(other.file))
     with (
-        SyncClient(node.listen_address, "g", security=security, timeout_ms=2_000) as client,
+        SyncClient(
+            node.listen_address, "g", security=security, timeout_ms=SECONDS * 1_000
+        ) as client,
         pytest.raises(NetworkError, match="is of an authority that is not trusted here"),
     ):
         client.metadata()
@@ -235,7 +237,7 @@ def test_a_client_of_another_authority_is_told_why(pki, node, tmp_path):
 
 def test_a_plain_client_is_told_what_to_give(node):
     with (
-        SyncClient(node.listen_address, "g", timeout_ms=2_000) as client,
+        SyncClient(node.listen_address, "g", timeout_ms=SECONDS * 1_000) as client,
         pytest.raises(NetworkError, match=r"this port speaks TLS: give .*\(ca\), or a context"),
     ):
         client.metadata()
@@ -256,7 +258,9 @@ def test_a_client_with_a_security_never_speaks_plain(pki):
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with (
-            SyncClient(address, "g", security=Security(ca=str(pki.file)), timeout_ms=500) as client,
+            SyncClient(
+                address, "g", security=Security(ca=str(pki.file)), timeout_ms=SECONDS * 1_000
+            ) as client,
             pytest.raises(RequestError, match="it does not speak TLS"),
         ):
             client.metadata()
@@ -296,7 +300,7 @@ def test_a_node_that_takes_no_logins_is_told_no_password(pki, node, tmp_path):
     )
 
     async def ask():
-        async with Client(context, "g", timeout_ms=2_000) as client:
+        async with Client(context, "g", timeout_ms=SECONDS * 1_000) as client:
             await client.metadata()
 
     with pytest.raises(LoginError, match="it takes none") as raised:
