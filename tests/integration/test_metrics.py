@@ -42,9 +42,9 @@ async def test_166_metrics_have_their_listed_names_and_labels_and_truthful_units
                 last = await client.append(b"x" * 100)
             await client.get(1)
             leader = cluster.leader_id()
-            # both followers may have it on their disks before the leader has
-            core = cluster.replica(leader).core
-            await until(lambda: core.durable_index >= last.index)
+            # two have it on their disks by now, and any of the three may be the last
+            cores = [cluster.replica(node_id).core for node_id in cluster.ids]
+            await until(lambda: all(core.durable_index >= last.index for core in cores))
             registry = NodeMetrics(cluster.nodes[leader]).registry
             collected = list(registry.collect())
             found = read(cluster.nodes[leader])

@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as tra
 
 import quorumlog
 from embedding import configs
+from quorumlog.local.ports import free_ports
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.node.instruments import TRACES_MAX, Span, Trace, Tracer
@@ -158,7 +159,7 @@ async def test_a_receiver_that_is_away_changes_nothing_and_is_one_line(make_clus
     def said():
         return [one for one in caplog.records if one.name == otlp.__name__]
 
-    first = Receiver()
+    first = Receiver(*free_ports(1))  # one that nobody else takes while it is away
     first.stop()
     async with make_cluster(count=1) as cluster:
         config = configured(cluster, "n0", first.port, metric_grpc_exporter_time_out_in_mills=200)
