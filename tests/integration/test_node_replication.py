@@ -148,7 +148,7 @@ async def test_79_without_a_majority_the_outcome_is_unknown(make_cluster, until)
         async with cluster.client() as client:
             await client.append(b"committed")
             leader = cluster.leader_id()
-            await cluster.stop(*[n for n in cluster.ids if n != leader])
+            await cluster.stop(*[n for n in cluster.ids if n != leader], clean=False)
             with pytest.raises(QuorumAckTimeoutError, match="may still be committed"):
                 await client.append(b"alone", timeout_ms=5_000)
 
