@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -316,7 +317,10 @@ def test_kafkas_clients_speak_tls_and_plain_ones_are_refused(pki, tmp_path, capl
         plain = AdminClient({"bootstrap.servers": config.kafka_listen, "log_level": 0})
         with pytest.raises(Exception, match="Failed to get metadata"):
             plain.list_topics(timeout=1)
-        assert "a plain connection; this port speaks TLS only" in reasons_of(caplog)
+        deadline = time.monotonic() + SECONDS
+        while "a plain connection; this port speaks TLS only" not in reasons_of(caplog):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     finally:
         stop.set()
         thread.join(SECONDS)
