@@ -31,7 +31,7 @@ class GatedStore:
 
     def execute(self, plans, *, sync):
         self.entered.release()
-        self.gate.acquire(timeout=10)
+        self.gate.acquire(timeout=60)
         if self.fail_with is not None:
             raise self.fail_with
         self.executed.append(([plan.name for plan in plans], sync))
@@ -72,7 +72,7 @@ class Loop:
         self.arrived.release()
 
     def run_next(self):
-        assert self.arrived.acquire(timeout=10)
+        assert self.arrived.acquire(timeout=60)
         function, arguments = self.calls.popleft()
         function(*arguments)
 
@@ -93,7 +93,7 @@ def test_all_that_arrives_during_an_fsync_shares_the_next(world):
     store, loop, worker, _ = world
     owner = Owner()
     worker.submit(owner, 1, Plan("a"))
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     for token, name in ((2, "b"), (3, "c"), (4, "d")):
         worker.submit(owner, token, Plan(name))
     assert worker.queued_bytes == 40
@@ -110,7 +110,7 @@ def test_nothing_is_reported_before_it_is_durable(world):
     store, loop, worker, _ = world
     owner, plan = Owner(), Plan("a")
     worker.submit(owner, 1, plan)
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     assert owner.news == []
     assert not plan.done
     store.gate.release()
@@ -122,7 +122,7 @@ def test_the_first_failure_ends_everything(world):
     store, loop, worker, failures = world
     owners = Owner(), Owner()
     worker.submit(owners[0], 1, Plan("a"))
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     worker.submit(owners[1], 1, Plan("b"))
     store.fail_with = StorageError("fdatasync: no more")
     store.gate.release()
@@ -161,7 +161,7 @@ def test_a_failure_of_the_settler_that_the_disk_thread_finds_too_is_reported_onc
     store, loop, worker, failures = world
     owner, error = Owner(), StorageError("g/data/0: fdatasync: no more")
     worker.submit(owner, 1, Plan("a"))
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     worker.fail(error)
     store.fail_with = error
     store.gate.release()
@@ -175,7 +175,7 @@ def test_what_is_written_after_a_failure_of_the_settler_is_not_reported(world):
     store, loop, worker, _ = world
     owner = Owner()
     worker.submit(owner, 1, Plan("a"))
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     worker.fail(StorageError("g/data/0: fdatasync: no more"))
     store.gate.release()
     for _ in range(2):
@@ -221,8 +221,8 @@ def test_unsafe_mode_reports_first_and_fsyncs_soon_after():
     worker.submit(owner, 1, Plan("a"))
     loop.run_next()
     assert owner.news == [1, "completed"]
-    assert store.entered.acquire(timeout=10)
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
+    assert store.entered.acquire(timeout=60)
     worker.stop()
     worker.join()
     assert store.executed[0] == (["a"], False)
@@ -257,7 +257,7 @@ def test_what_all_groups_write_in_one_turn_takes_one_group_commit(turn):
         worker.submit(owner, token, Plan(f"a{token}"))
     assert worker.queued_bytes == 30
     end()
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     worker.submit(owners[0], 3, Plan("b"))
     end()
     for _ in range(2):

@@ -91,7 +91,7 @@ class Dialled:
         self.connection, self.handler, self.lost = connection, handler, lost
 
     async def end(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self.lost.wait()
         return self.connection.reason or self.handler.refusal
 
@@ -111,7 +111,7 @@ async def dial(listener, role="client", node_id="", tls=None):
 
 async def greeted(listener, **options):
     made = await dial(listener, **options)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         hello = await made.handler.hello
     made.connection.abort("done")
     return hello
@@ -121,7 +121,7 @@ async def talk(listener, raw):
     """Send bytes and return what comes back until the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(raw)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer
@@ -203,7 +203,7 @@ async def test_a_certificate_has_to_fit_the_role(pki, certificate, role, node_id
 async def test_a_member_that_shows_its_certificate_is_known(pki):
     listener = await listening(tls_of(pki))
     made = await dial(listener, "control", "n1", outgoing(pki, "n1"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await made.handler.hello
     (connection,) = listener.connections
     assert (connection.principal, made.connection.principal) == ("Node:n1", "Node:n0")
@@ -225,7 +225,7 @@ async def test_open_connections_of_revoked_certificates_are_ended(pki):
     mallory = pki.user("mallory")
     ended = await dial(listener, tls=outgoing(pki, "mallory"))
     kept = await dial(listener, tls=outgoing(pki, "alice"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.gather(ended.handler.hello, kept.handler.hello)
     pki.revoke(mallory)
     tls.check()
@@ -248,7 +248,7 @@ async def test_silent_strangers_are_ended_within_one_deadline_for_everything(pki
         talk(listener, b""), talk(listener, hello[:6]), talk(listener, hello[:100]),
         talk(listener, hello), talk(listener, b"QL"),
     )  # fmt: skip
-    assert loop.time() - begun < 2
+    assert loop.time() - begun < Limits().handshake_ms / 1_000  # the default
     assert [len(answer) > 0 for answer in answers] == [False, False, False, True, False]
     assert not listener.connections
     await listener.stop()

@@ -40,7 +40,7 @@ class World:
         self.turns.wait(address, Connection())
 
     async def finish(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.turns):  # noqa: ASYNC110
                 await asyncio.sleep(PAUSE_S)
         return self.done
