@@ -137,7 +137,6 @@ async def test_a_creation_that_was_interrupted_is_undone_by_the_members(
     make_cluster, until, monkeypatch
 ):
     monkeypatch.setattr("quorumlog.node.group_sync.QUERY_MS", 50)
-    monkeypatch.setattr("quorumlog.node.group_sync.FOUNDING_MS", 200)
     async with make_cluster() as cluster:
         await cluster.start()
         async with admin(cluster) as client:
@@ -147,6 +146,7 @@ async def test_a_creation_that_was_interrupted_is_undone_by_the_members(
             half = CreateGroupRequest(group="half", identity=bytes(range(16)), peers=peers)
             await groups._ask_each(addresses, half, Response)
             assert hosts(cluster, "half") == {"n0", "n1"}
+            monkeypatch.setattr("quorumlog.node.group_sync.FOUNDING_MS", 200)  # not before
             nodes = cluster.nodes.values()
             await until(lambda: hosts(cluster, "half") == set())
             await until(lambda: not any(n.hosting.lifecycle.is_changing("half") for n in nodes))
