@@ -16,6 +16,7 @@ from quorumlog.wire.frame import encode_frame
 from small_files import SMALL_FILES
 
 CLIENT_HELLO = b"".join(encode_frame(Hello(cluster="", node_id="", role="client")))
+START_SECONDS = 120.0
 FILES = {**SMALL_FILES, "mapped_file_size_for_entry_index": 32 * 8192}
 
 
@@ -50,6 +51,20 @@ class NodeProcess:
                 preexec_fn=restrict,  # noqa: PLW1509
                 env=os.environ,
             )
+        self._await_start()
+
+    def _await_start(self):
+        """Wait until it listens: a client's time is for what it asks."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(self.address, START_SECONDS).close()
+            except ConnectionRefusedError:
+                assert self.is_alive(), self.log.read_text()
+                assert time.monotonic() < deadline, self.log.read_text()
+                time.sleep(0.02)
+            else:
+                return
 
     @property
     def rss_mib(self):

@@ -6,15 +6,19 @@ reset, no ICMP, as with a broken switch. Clients are on the bridge and reach eve
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
+import time
 
+from quorumlog.local.layout import POLL_SECONDS
 from quorumlog.local.process import KILL_SECONDS
 from quorumlog.model.config import GroupConfig, NodeConfig, dump_config
 from small_files import SMALL_FILES
 
 PORT = 7_101
 NOWHERE = "02:00:00:00:00:ff"
+START_SECONDS = 120.0
 
 
 def prefix_of(pid):
@@ -159,6 +163,7 @@ class NetworkCluster:
         return self._directory / f"{node_id}.toml"
 
     def up(self):
+        """Start the nodes, and wait until they listen: what follows has a time of its own."""
         for node_id in self.node_ids:
             serve = [sys.executable, "-m", "quorumlog", "serve"]
             inside = ["ip", "netns", "exec", self.network.namespace(node_id), *serve]
@@ -166,6 +171,20 @@ class NetworkCluster:
                 self._processes[node_id] = subprocess.Popen(
                     [*inside, "--config", self._config(node_id)], stderr=log
                 )
+        deadline = time.monotonic() + START_SECONDS
+        for node_id, process in self._processes.items():
+            while not self._listens(node_id):
+                log = self._directory / f"{node_id}.log"
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, f"{node_id} does not start: {log.read_text()}"
+                time.sleep(POLL_SECONDS)
+
+    def _listens(self, node_id):
+        try:
+            socket.create_connection((self.network.address(node_id), PORT), START_SECONDS).close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def down(self):
         for process in self._processes.values():
