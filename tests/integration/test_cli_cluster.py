@@ -234,6 +234,11 @@ def test_159_any_replica_is_read_while_there_is_no_majority(all_up):
     command("append", "so that its commit is known", *where)
     leader = all_up.leader("flights")
     last = next(node_id for node_id in all_up.node_ids if node_id != leader)
+    while not any(  # which may be the one that the others did not wait for
+        replica["node"] == last and replica["committed_index"] >= index
+        for replica in objects("status", *where)
+    ):
+        pass
     for node_id in all_up.node_ids:
         if node_id != last:
             all_up.kill(node_id)
