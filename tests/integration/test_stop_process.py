@@ -209,7 +209,7 @@ def test_a_group_of_one_stops_with_what_it_acknowledged(tmp_path):
 
 
 async def _stopped_beside_appends(cluster):
-    async with Client(cluster.servers, "g", timeout_ms=500) as client:
+    async with Client(cluster.servers, "g") as client:
         load = Load(client)
         async with load.running():
             await load.goes_on()
