@@ -24,7 +24,7 @@ class Raw:
         self.connection = ServerConnection(cluster.addresses[node_id], "", limits, group="g")
 
     async def __aenter__(self):
-        await self.connection.open(2.0)
+        await self.connection.open(60.0)
         return self
 
     async def __aexit__(self, *error):

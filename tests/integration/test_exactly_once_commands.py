@@ -31,7 +31,7 @@ async def sent(cluster, producer_id, sequence, commands):
     node_id = cluster.leader_id()
     limits = cluster.configs[node_id].limits
     connection = ServerConnection(cluster.addresses[node_id], "", limits, group="g")
-    await connection.open(2.0)
+    await connection.open(60.0)
     try:
         request = AppendRequest(group="g", count=len(commands) + 1, wants_results=True)
         answer = await connection.request(request, [block])

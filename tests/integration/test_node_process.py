@@ -17,7 +17,7 @@ from quorumlog.local import LocalCluster
 
 pytestmark = pytest.mark.processes
 
-EXIT_SECONDS = 20
+EXIT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")

@@ -432,7 +432,7 @@ async def test_answers_that_become_due_together_are_all_given_in_one_frame_or_ea
             receive(made, frame)
 
         connection.frame_received = received
-        await connection.open(10.0)
+        await connection.open(60.0)
         try:
             for _ in range(1_000):
                 request = AppendRequest(group="g", count=1)

@@ -32,7 +32,7 @@ def polling():
 async def opened(world, on_silent=None):
     address = world.servers["n0"].address
     connection = ServerConnection(address, "", LIMITS, group="g", on_silent=on_silent)
-    await connection.open(2.0)
+    await connection.open(60.0)
     return connection
 
 
