@@ -74,6 +74,8 @@ class KafkaClient:
         self.records = {}
         """Value → partition and offset of what was acknowledged."""
         self.refused = []
+        self.pending = 0
+        """What was still not acknowledged at the end."""
         self._commits = 0
         self._is_over = threading.Event()
         self._producer = Producer(settings | {"enable.idempotence": True})
@@ -92,7 +94,7 @@ class KafkaClient:
             self._producer.produce("t", value, partition=number % 2, callback=self._done)
             self._producer.poll(0)
             number += 1
-        self._producer.flush(STEP_S)
+        self.pending = self._producer.flush(STEP_S)
 
     def _done(self, error, message):
         if error is not None:
@@ -156,6 +158,7 @@ def check_topic(settings, clients):
     wanted = {}
     for one in clients:
         assert one.refused == []
+        assert not one.pending, f"{one.name}: {one.pending} records are under way for ever"
         numbers = sorted(int(value.split()[1]) for value in one.records)
         assert numbers == list(range(len(numbers)))
         wanted |= one.records
