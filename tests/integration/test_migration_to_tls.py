@@ -173,6 +173,7 @@ class Migration:
             done("cert", "node", node_id, *words, "--dir", self.authority, "--out", made)
         for user in ("load", "admin"):
             done("cert", "client", user, "--dir", self.authority, "--out", made)
+        (made / "ca.pem").unlink()  # whom all trust is another step
         self.certificates.mkdir(exist_ok=True)
         for suffix in ("key", "pem"):  # the certificate last
             for path in made.glob(f"*.{suffix}"):
@@ -281,17 +282,19 @@ def get_another_authority(it):
     # librdkafka reads its files only when it starts
     it.begin_kafka("both", secured=True)
     it.end("secured-kafka")
+    done("cert", "client", "load", "--dir", former, "--out", former)
+    of_former = {"certificate": str(former / "load.pem"), "key": str(former / "load.key")}
     it.authority = newer
     it.certify()
     it.read_again()
+    with SyncClient(replace(it.cluster.context, **of_former), "g", timeout_ms=STEP_MS) as client:
+        client.bounds()  # a new connection by the former authority
     it.begin_kafka("newer", secured=True)
     it.end("both")
     it.trust(newer)
     it.read_again()
     assert it.is_encrypted()
     assert it.cluster.running() == pids
-    done("cert", "client", "load", "--dir", former, "--out", former)
-    of_former = {"certificate": str(former / "load.pem"), "key": str(former / "load.key")}
     with (
         SyncClient(replace(it.cluster.context, **of_former), "g", timeout_ms=STEP_MS) as late,
         pytest.raises(RequestError, match="does not trust the authority"),
