@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.service import admin_server
-from quorumlog.service.admin_server import ANSWER_COUNTED_MAX_S, CONNECTIONS_MAX, IS_OPEN
-from quorumlog.service.http import AdminPort, PacedMetrics
-from quorumlog.service.pace import REST, REST_MAX_S, Pace
+from quorumlog.service.admin_server import CONNECTIONS_MAX, IS_OPEN
+from quorumlog.service.http import REST_MAX_S, AdminPort, PacedMetrics
 
 PATIENCE_S = 60.0
 """For what happens on another thread; nothing is judged by it."""
@@ -207,55 +206,6 @@ def test_pages_of_metrics_take_a_quarter_of_the_time_however_many_are_asked_for(
     for _ in range(100):
         metrics.page(left, lambda status, headers: None)
     assert len(rests) == 2
-
-
-class Clock:
-    """Time that goes on only while a thread sleeps; each thread has computed for `computed_s`."""
-
-    def __init__(self, computed_s):
-        self.now, self.computed_s, self.rests = 100.0, computed_s, []
-
-    def monotonic(self):
-        return self.now
-
-    def thread_time(self):
-        return self.computed_s
-
-    def sleep(self, seconds):
-        self.rests.append(seconds)
-        self.now += seconds
-
-
-@pytest.mark.parametrize("computed_s", [0.002, ANSWER_COUNTED_MAX_S, 0.5])
-def test_answers_have_a_quarter_of_the_time_and_more_connections_wait(
-    opened, monkeypatch, computed_s
-):
-    clock = Clock(computed_s)
-    monkeypatch.setattr(admin_server, "time", clock)
-    port = opened()
-    for _ in range(4):
-        connection = connected(port)
-        connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
-        assert b"200" in ended(connection)
-    to_accept, *between = clock.rests
-    accepting = min(REST * computed_s, REST_MAX_S)
-    assert to_accept == pytest.approx(accepting), "what accepting has taken counts, too"
-    assert between == pytest.approx([REST * min(computed_s, ANSWER_COUNTED_MAX_S)] * 3)
-
-
-def test_work_of_several_threads_is_counted_together_and_rests_are_bounded():
-    now = [100.0]
-    pace = Pace(lambda: now[0])
-    assert pace.rest_s == 0
-    pace.add(0.01)
-    pace.add(0.02)
-    assert pace.rest_s == pytest.approx(REST * 0.03)
-    now[0] += 0.05
-    assert pace.rest_s == pytest.approx(REST * 0.03 - 0.05)
-    pace.add(60.0)
-    assert pace.rest_s == pytest.approx(REST_MAX_S)
-    now[0] += 15
-    assert pace.rest_s == 0
 
 
 def test_who_is_gone_before_the_answer_leaves_no_line(opened, monkeypatch, caplog):

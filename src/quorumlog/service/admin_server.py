@@ -1,8 +1,7 @@
 """The server of the admin port: a bounded number of connections, each for a bounded time.
 
 Each has a thread of its own, in which also its TLS handshake takes place: who is silent holds up
-nobody else. Together they have a quarter of the time: more connections wait to be accepted, as the
-loop of the node shares the interpreter with them.
+nobody else.
 """
 
 import io
@@ -22,7 +21,6 @@ from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from quorumlog.log_events import log_event, reason_of
 from quorumlog.model.wording import foreign
-from quorumlog.service.pace import Pace
 from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
@@ -37,8 +35,6 @@ CONNECTIONS_MAX = 16
 """Connections answered at a time."""
 WAITING_MAX: Final = 1_024
 """Connections that wait to be accepted: one more is tried again by its sender after a second."""
-ANSWER_COUNTED_MAX_S: Final = 0.01
-"""What one answer counts for at most: pages of metrics, which take longer, have their own pace."""
 ACCEPT_PAUSE_S = 0.2
 LINGER_S: Final = 1.0
 """How long somebody who is refused has to read why, in seconds."""
@@ -80,7 +76,6 @@ class AdminServer(WSGIServer):
         self._open: dict[socket.socket, _Open] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._pace, self._accepting_s = Pace(time.monotonic), 0.0
         self._lines, self._lines_lock = ClientLines(logger, time.monotonic), threading.Lock()
         super().__init__(*arguments)
 
@@ -92,13 +87,7 @@ class AdminServer(WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection when its time has come.
-
-        If no descriptor is free, pause before the next attempt.
-        """
-        before, self._accepting_s = self._accepting_s, time.thread_time()
-        self._pace.add(self._accepting_s - before)
-        time.sleep(self._pace.rest_s)
+        """Accept a connection; if no descriptor is free, pause before the next attempt."""
         try:
             return super().get_request()
         except OSError:
@@ -131,7 +120,6 @@ class AdminServer(WSGIServer):
             with self._lock:
                 self._open.pop(request, None)
             say_close(connection)
-            self._pace.add(min(time.thread_time(), ANSWER_COUNTED_MAX_S))
             self.shutdown_request(connection)
 
     def _secured(self, request: socket.socket, client_address: Any) -> socket.socket:

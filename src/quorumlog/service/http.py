@@ -26,10 +26,13 @@ from quorumlog.node.node import Node
 from quorumlog.node.replica.status import status_of
 from quorumlog.service.admin_access import Access, AdminRequest, Verdict, see_all
 from quorumlog.service.admin_server import IDENTITY, IS_OPEN, REMOTE_PORT, AdminServer, QuietHandler
-from quorumlog.service.pace import Pace
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
 
+REST: Final = 3
+"""After the page of metrics none is computed for this many times what it took."""
+REST_MAX_S: Final = 1.0
+"""But for no longer than this, in seconds."""
 NOT_TLS: Final = "this port speaks TLS: ask with https://"
 
 
@@ -79,19 +82,20 @@ class PacedMetrics:
         self._application = application
         self._now, self._sleep = now, sleep
         self._lock = threading.Lock()
-        self._pace = Pace(now)
+        self._rests_until = now()
 
     def page(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Compute the page when its time has come, unless nobody waits for it any more."""
         with self._lock:
-            rest = self._pace.rest_s
+            rest = self._rests_until - self._now()
             if rest > 0 and environ[IS_OPEN]():
                 self._sleep(rest)
             if not environ[IS_OPEN]():
                 return _answer(start_response, "503 Service Unavailable", "text/plain", "cut off")
             begun = self._now()
             answer = self._application(environ, start_response)
-            self._pace.add(self._now() - begun)
+            ended = self._now()
+            self._rests_until = ended + min(REST * (ended - begun), REST_MAX_S)
         return answer
 
 
