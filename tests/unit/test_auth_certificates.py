@@ -152,13 +152,16 @@ def test_no_subject_takes_a_rule_for_ever(text):
 
 
 def test_a_letter_that_only_looks_like_another_is_not_made_that_one():
-    rule = parse_principal_rule("RULE:CN=(.*)/$1/L")
-    assert rule.name_of("CN=Kate") == "kate"
-    with pytest.raises(RemoteProtocolError, match="NFKC"):
-        principal_of(named("\N{KELVIN SIGN}ate"), None, [rule])
+    lower, upper = parse_principal_rule("RULE:CN=(.*)/$1/L"), parse_principal_rule("RULE:.*/$0/U")
+    assert lower.name_of("CN=Kate") == "kate"
+    for rule in (lower, upper, parse_principal_rule("RULE:(?i)CN=kate/svc/")):
+        with pytest.raises(RemoteProtocolError, match="NFKC"):
+            principal_of(named("\N{KELVIN SIGN}ate"), None, [rule])
+    assert upper.name_of("admin") == "ADMIN"
+    assert upper.name_of("adm\N{LATIN SMALL LETTER DOTLESS I}n") != "ADMIN"
 
 
-def test_schemes_of_uris_may_be_in_capital_letters():
+def test_a_uri_of_ours_in_capital_letters_is_refused():
     for one in (f"{OTHER_CLUSTER_ID}/user/admin", f"{CLUSTER_ID}/user/admin"):
         with pytest.raises(RemoteProtocolError, match="is not quorumlog://CLUSTER-ID"):
             certified_of(certificate(("URI", f"QUORUMLOG://{one}")))

@@ -5,8 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import CLUSTER_GROUP
+from quorumlog.model.group_records import IDENTITY_BYTES, GroupRecord
 from quorumlog.model.membership import Member, Membership
 from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.cluster import ClusterCommand
+from quorumlog.model.messages.groups import GroupInvitation
 from quorumlog.model.messages.peer import (
     Introduction,
     NodeHeartBeat,
@@ -45,6 +49,42 @@ def test_beats_are_taken_from_members_only(is_member):
     )
     inbox.frame_received(None, Frame(1, beat, memoryview(b"")))
     assert beats.heard == ([beat] if is_member else [])
+
+
+@pytest.mark.parametrize("may_invite", [False, True])
+def test_only_nodes_that_may_invite_have_groups_made(may_invite, caplog):
+    """The certificate of a node that was removed, or of none that ever was, is no membership."""
+    made, refused = [], []
+    connection = SimpleNamespace(send=lambda answer, correlation_id: refused.append(answer))
+    hello = Hello(cluster="c", node_id="n9", role="control", address="127.0.0.1:1")
+    events = ConnectionEvents(
+        may_invite=lambda peer_id: may_invite and peer_id == "n9", groups_received=made.append
+    )
+    inbox = PeerHandler("n0", {}, NodeLiveness(), hello, PeerHandlerCounters(), events)
+    record = GroupRecord(group="evil", identity=b"e" * IDENTITY_BYTES, peers="n0-a:1;n9-b:1")
+    invitation = GroupInvitation(local_id="n9", remote_id="n0", record=record)
+    for _ in range(2):
+        inbox.frame_received(connection, Frame(1, invitation, memoryview(b"")))
+    assert made == ([invitation] * 2 if may_invite else [])
+    assert [one.code for one in refused] == [ResponseCode.UNKNOWN_MEMBER] * (2 - len(made))
+    lines = [one.getMessage() for one in caplog.records]
+    assert lines == ([] if may_invite else ["refuses an invitation"]), "once a connection"
+
+
+@pytest.mark.parametrize("group", ["g", CLUSTER_GROUP])
+def test_only_members_of_the_cluster_group_give_it_commands(group):
+    """Members of other groups could make ACLs, and delete topics, past all rights."""
+    taken = []
+    hello = Hello(cluster="c", node_id="n9", role="control", address="127.0.0.1:1")
+    events = ConnectionEvents(cluster_received=lambda message, attachment: taken.append(message))
+    replicas = {group: Replica()}
+    inbox = PeerHandler("n0", replicas, NodeLiveness(), hello, PeerHandlerCounters(), events)
+    command = ClusterCommand(local_id="n9", remote_id="n0", number=1, timeout_ms=1_000)
+    inbox.frame_received(None, Frame(1, command, memoryview(b"")))
+    assert taken == ([command] if group == CLUSTER_GROUP else [])
+    replicas[group].has_members(8, n1="127.0.0.1:1")
+    inbox.frame_received(None, Frame(1, command, memoryview(b"")))
+    assert len(taken) == (group == CLUSTER_GROUP), "n9 was removed"
 
 
 class Replica:

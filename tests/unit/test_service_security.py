@@ -22,7 +22,7 @@ from quorumlog.model.messages.security import (
     UsersRequest,
     VerifierFields,
 )
-from quorumlog.service.security import Asker, SecurityService, _user_change
+from quorumlog.service.security import Asker, SecurityService, _alter_acls, _user_change
 
 ROOT = Asker("User:root", "192.0.2.1:5000")
 ALICES = AclFields("User:alice", "allow", "read", "topic", "flights", "literal", "*")
@@ -120,6 +120,7 @@ def test_what_cannot_be_is_refused_before_it_becomes_a_command(node):
     weak = VerifierFields(b"salt-of-tests", bytes(32), bytes(32), 1)
     for request in (
         AlterAclsRequest(group="__cluster", added=[AclFields("alice", "allow", "read", "topic")]),
+        AlterAclsRequest(group="__cluster", added=[acl_fields("User: ")]),
         AlterUsersRequest(
             group="__cluster", changes=[UserAlteration("alice", {"SCRAM-SHA-256": weak})]
         ),
@@ -141,6 +142,16 @@ def test_what_cannot_be_is_refused_before_it_becomes_a_command(node):
 def test_users_of_names_that_are_reserved_may_be_removed():
     gone = _user_change(UserAlteration("ANONYMOUS", {}, True, True))
     assert (gone.name, gone.verifiers) == ("ANONYMOUS", {})
+
+
+def test_acls_for_blank_names_may_be_removed():
+    request = AlterAclsRequest(group="__cluster", removed=[acl_fields("User: ")])
+    (removed,) = _alter_acls(request, ROOT).removed
+    assert removed.principal == "User: "
+
+
+def acl_fields(principal):
+    return AclFields(principal, "allow", "read", "topic", "t", "literal", "*")
 
 
 def test_without_a_leader_nothing_is_told_or_changed(node):

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.auth.addresses import Network, network_at
-from quorumlog.auth.principals import principal
+from quorumlog.auth.principals import is_blank, principal
 from quorumlog.model.errors import UnexpectedArgumentError
 
 ANY_NAME: Final = "*"
@@ -226,6 +226,17 @@ def checked_acl(acl: Acl) -> Acl:
     return msgspec.structs.replace(
         acl, principal=principal(acl.principal), host=host_text(acl.host)
     )
+
+
+def new_acl(acl: Acl) -> Acl:
+    """Return a rule that is to be added, as `checked_acl`; its user's name can be seen.
+
+    One with another name may be there from before, and is listed and removed.
+    """
+    found = checked_acl(acl)
+    if is_blank(found.principal.partition(":")[2]):
+        raise UnexpectedArgumentError(f"the principal {acl.principal!a} has a blank name")
+    return found
 
 
 def host_text(host: str) -> str:

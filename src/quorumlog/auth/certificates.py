@@ -129,7 +129,7 @@ def principal_of(
         return certified.principal
     subject = subject_of(certificate)
     name: str | None = subject
-    if rules:
+    if rules and unicodedata.is_normalized("NFKC", subject):  # it is refused below otherwise
         name = next((name for rule in rules if (name := rule.name_of(subject)) is not None), None)
     if not name:
         return ANONYMOUS

@@ -19,8 +19,7 @@ ANY_USER: Final = USER + EVERYBODY
 def user_name(given: str) -> str:
     """Return the name of a user in the form in which it is kept and compared (NFKC).
 
-    It has 1 to 128 characters, is not blank, and has no control characters; `*` is reserved for
-    everybody.
+    It has 1 to 128 characters, none of them a control character; `*` is reserved for everybody.
     Raises `UnexpectedArgumentError`.
     """
     name = unicodedata.normalize("NFKC", given)
@@ -31,8 +30,6 @@ def user_name(given: str) -> str:
         raise UnexpectedArgumentError(
             f"the name of a user has no control characters, as {name!a} has"
         )
-    if _is_blank(name):
-        raise UnexpectedArgumentError(f"the name of a user is not blank, as {name!a} is")
     if name == EVERYBODY:
         raise UnexpectedArgumentError("no user is called *, which stands for everybody in ACLs")
     return name
@@ -53,10 +50,11 @@ def check_password_counts(user: str, super_users: Container[str]) -> None:
 
 def is_reserved(name: str) -> bool:
     """Whether nobody may be called so: it stands for others, or nothing of it can be seen."""
-    return name in (EVERYBODY, NOT_LOGGED_IN) or _is_blank(name)
+    return name in (EVERYBODY, NOT_LOGGED_IN) or is_blank(name)
 
 
-def _is_blank(name: str) -> bool:
+def is_blank(name: str) -> bool:
+    """Whether nothing of a name can be seen."""
     return all(unicodedata.category(one)[0] in _UNSEEN for one in name)
 
 
@@ -72,7 +70,8 @@ def new_user_name(given: str) -> str:
     name = user_name(given)
     if is_reserved(name):
         raise UnexpectedArgumentError(
-            f"no user may be called {name!a}, which stands for whoever has not logged in"
+            f"no user may be called {name!a}: the name is blank, or stands for whoever has not "
+            "logged in"
         )
     return name
 

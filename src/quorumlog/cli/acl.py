@@ -18,8 +18,8 @@ from quorumlog.auth.acls import (
     Permission,
     Resource,
     ResourceType,
-    checked_acl,
     host_text,
+    new_acl,
     value_of,
     word_of,
 )
@@ -186,7 +186,7 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         acls = _of_roles(roles, who, patterns, where)
     else:
         acls = list(_single(who, operations or (), patterns, where, deny=deny))
-    acls = [checked_acl(one) for one in acls]
+    acls = [new_acl(one) for one in acls]
     with cluster_client(directory, servers, context, timeout) as client:
         client.security.add_acls(acls)
         is_user = user in (EVERYBODY, NOT_LOGGED_IN) or _is_user(client, user)

@@ -102,7 +102,8 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     """Add a member that runs already; wait until it has caught up and votes.
 
     It may have the group in its configuration, with the members and itself as `peers`; if it does
-    not have it, the leader invites it. Nothing is added unless it answers at that address as a node
+    not have it, the leader invites it; a node with other groups comes only if the leader is a
+    member of one of them. Nothing is added unless it answers at that address as a node
     of this cluster.
     """
     check_name("member id", node, dash=False)

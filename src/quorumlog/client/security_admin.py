@@ -17,6 +17,7 @@ from quorumlog.auth.acls import (
     Operation,
     Resource,
     address_text,
+    new_acl,
     word_of,
 )
 from quorumlog.auth.fields import acl_of, fields_of, fields_of_filter
@@ -261,7 +262,7 @@ class SecurityAdmin:
 
         If one is refused, as the cluster has no room, others may have been added.
         """
-        given = [fields_of(one) for one in acls]
+        given = [fields_of(new_acl(one)) for one in acls]
         for first in range(0, len(given), ACLS_AT_ONCE):
             some = given[first : first + ACLS_AT_ONCE]
             await self._alter(AlterAclsRequest(group=CLUSTER_GROUP, added=some))

@@ -6,7 +6,6 @@ length of the text alone: whoever has a certificate has thought up its subject.
 """
 
 import re
-import unicodedata
 from typing import Final, NamedTuple
 
 from quorumlog.model.errors import ConfigError
@@ -48,8 +47,8 @@ class PrincipalRule(NamedTuple):
     def name_of(self, subject: str) -> str | None:
         """Return the name for a subject; None: the rule does not fit.
 
-        A name that is not in the form NFKC, which nobody may have, is left as it is: a letter that
-        only looks like another one may become that one in lower case.
+        A name is left as it is if one of its letters would become that of another name: `ı`, which
+        is not the small letter of `I`.
         """
         if len(subject) > MATCHED_LENGTH_MAX:
             return None
@@ -57,7 +56,7 @@ class PrincipalRule(NamedTuple):
         if found is None:
             return None
         name = re.sub(r"\$(\d)", lambda number: found[int(number[1])] or "", self.replacement)
-        if not unicodedata.is_normalized("NFKC", name):
+        if name.upper().lower() != name.lower():
             return name
         return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
 

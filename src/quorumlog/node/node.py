@@ -301,6 +301,7 @@ class Node:
             self.links.incoming_opened,
             self._incoming_closed,
             self.links.knows,
+            self.links.may_invite,
             self.hosting.sync.received,
             self.hosting.take_cluster_message,
         )
@@ -433,16 +434,18 @@ class Node:
         A node that shares no group with this one yet has no link to it, and answers on this one.
         """
         sync = self.hosting.sync.received
-        return self._peer_inbox(
-            hello, ConnectionEvents(is_known=self.links.knows, groups_received=sync)
+        known = ConnectionEvents(
+            is_known=self.links.knows, may_invite=self.links.may_invite, groups_received=sync
         )
+        return self._peer_inbox(hello, known)
 
     def introductions(self, peer_id: str, group: str | None = None) -> list[Introduction]:
         """See `LinkWatcher`."""
         names = list(self.replicas) if group is None else [group]
         at: dict[str, list[tuple[str, bytes, int]]] = {}
         for name in names:
-            if name in self.replicas:
+            # only members hear of a group's identity, by which a node that was away knows them
+            if name in self.replicas and self.replicas[name].core.membership.member(peer_id):
                 core, address = self.replicas[name].core, self.replicas[name].placement.own_address
                 known = (name, core.membership.identity, core.membership_index)
                 at.setdefault(address, []).append(known)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quorumlog.log_events import log_event
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import is_written_alike
+from quorumlog.model.config import CLUSTER_GROUP, is_written_alike
 from quorumlog.model.membership import Membership
 from quorumlog.model.messages.base import Hello, Response
 from quorumlog.model.messages.cluster import ClusterMessage
@@ -57,6 +57,9 @@ class ConnectionEvents:
     opened: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
     closed: Callable[[str, Connection], None] = field(default=lambda peer_id, connection: None)
     is_known: Callable[[str], bool] = field(default=lambda peer_id: True)
+    may_invite: Callable[[str], bool] = field(default=lambda peer_id: True)
+    """Whether a node may have this one make a replica: it needs a group in common, if there is any.
+    Its certificate says only that it is of this cluster, as that of a removed node does, too."""
     groups_received: Callable[[NodeMessage], None] = field(default=lambda message: None)
     """For what nodes tell each other about the groups that they have."""
     cluster_received: Callable[[ClusterMessage, memoryview], None] = field(
@@ -90,7 +93,7 @@ class PeerHandler:
         self._events = events or ConnectionEvents()
         self._groups: dict[str, _PeerGroup] = {}
         """What it stated, the newest last."""
-        self._has_forgotten = False
+        self._has_forgotten = self._has_warned = False
         self._accepted: dict[str, Membership] = {}
         """By group: while it has this membership, the peer's replica need not be checked again."""
 
@@ -125,11 +128,14 @@ class PeerHandler:
                 self._accepted.pop(group, None)
             self._bound_tables()
             return
+        if isinstance(message, GroupInvitation) and not self._events.may_invite(self._peer_id):
+            self._refuse_invitation(connection, frame, message)
+            return
         if isinstance(message, GroupsQuery | GroupsAnswer | GroupInvitation):
             self._events.groups_received(message)
             return
         if isinstance(message, ClusterMessage):
-            if self._events.is_known(self._peer_id):
+            if self._is_member(CLUSTER_GROUP):
                 self._events.cluster_received(message, frame.attachment)
             return
         if not isinstance(message, HeartBeats):
@@ -139,6 +145,24 @@ class PeerHandler:
             return
         for part in (*message.requests, *message.responses):
             self._route(connection, frame, part)
+
+    def _is_member(self, group: str) -> bool:
+        replica = self._replicas.get(group)
+        return replica is not None and replica.core.membership.member(self._peer_id) is not None
+
+    def _refuse_invitation(
+        self, connection: Connection, frame: Frame, invitation: GroupInvitation
+    ) -> None:
+        self._counters.unknown_member += 1
+        text = (
+            f"{self._peer_id} is a member of no group of {self._self_id}, so it cannot invite "
+            f"{self._self_id} to group {invitation.record.group}: add {self._peer_id} to a group "
+            "here, or name the group and its peers in the configuration file"
+        )
+        if not self._has_warned:
+            self._has_warned = True
+            log_event(logger, logging.WARNING, "refuses an invitation", text=text)
+        self._refuse(connection, frame, ResponseCode.UNKNOWN_MEMBER, text)
 
     def _bound_tables(self) -> None:
         """Forget groups that are not here, the oldest first, if they are too many.

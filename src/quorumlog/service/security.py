@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from quorumlog.auth.acls import Operation, Resource, ResourceType, address_text, value_of
+from quorumlog.auth.acls import Operation, Resource, ResourceType, address_text, new_acl, value_of
 from quorumlog.auth.fields import acl_of, fields_of, filter_of
 from quorumlog.auth.judge import explain
 from quorumlog.auth.principals import (
@@ -256,7 +256,8 @@ def _alter_users(request: AlterUsersRequest, asker: Asker) -> AlterUsers:
 
 
 def _alter_acls(request: AlterAclsRequest, asker: Asker) -> AlterAcls:
-    return AlterAcls(*asker, [*map(acl_of, request.added)], [*map(acl_of, request.removed)])
+    added = [new_acl(acl_of(one)) for one in request.added]
+    return AlterAcls(*asker, added, [*map(acl_of, request.removed)])
 
 
 def _quota_change(given: QuotaAlteration) -> QuotaChange:

@@ -281,7 +281,7 @@ class GroupNode(SimulatedProcess, HostedReplicas):
         """Say which groups are here, and of which identity."""
         for name in groups:
             replica = self.replicas.get(name)
-            if replica is not None:
+            if replica is not None and replica.core.membership.member(peer) is not None:
                 core = replica.core
                 known = [(name, core.membership.identity, core.membership_index)]
                 address = replica.placement.own_address

@@ -19,8 +19,8 @@ from quorumlog.auth.acls import (
     PatternType,
     Permission,
     ResourceType,
-    checked_acl,
     host_text,
+    new_acl,
 )
 from quorumlog.auth.permits import Right
 from quorumlog.auth.principals import (
@@ -228,7 +228,7 @@ def _created(one: Any) -> Acl:
     if one.resource_type in _OF_NONE:
         text = "there are no delegation tokens here, and no rights on users"
         raise UnexpectedArgumentError(text)
-    return checked_acl(
+    return new_acl(
         Acl(
             ResourceType(one.resource_type),
             one.resource_name,
