@@ -14,7 +14,9 @@ from quorumlog import KV
 from quorumlog.client import Client, Producer
 from quorumlog.model.bounds import TERM_MAX
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.group_records import IDENTITY_BYTES, GroupRecord
 from quorumlog.model.messages.base import Hello
+from quorumlog.model.messages.groups import GroupInvitation
 from quorumlog.model.messages.peer import (
     HeartBeatRequest,
     InstallSnapshotRequest,
@@ -78,6 +80,27 @@ def offered(target, member, term, request_id, index):
 def raised(message, **fields):
     """The message with values that no Python code of ours would send."""
     return msgspec.structs.replace(message, **fields)
+
+
+async def test_a_node_that_is_no_member_has_no_group_made_and_hears_of_none(cluster):
+    target = cluster.node_ids[0]
+    stranger = await in_the_name_of(cluster, "n9", target)
+    names = {"local_id": "n9", "remote_id": target}
+    peers = f"{target}-{cluster.address(target)};n9-127.0.0.1:1"
+    record = GroupRecord(group="evil", identity=b"e" * IDENTITY_BYTES, peers=peers)
+    stranger.log_event(GroupInvitation(**names, record=record), correlation_id=9)
+    answer = await stranger.hear()
+    assert answer.code == ResponseCode.UNKNOWN_MEMBER
+    assert "n9 is a member of no group" in answer.text
+    vote = VoteRequest(
+        **names, group="g", term=1_000, ledger_end_index=1 << 40, ledger_end_term=999
+    )
+    stranger.log_event(vote, correlation_id=10)
+    answer = await stranger.hear()
+    assert answer.code == ResponseCode.UNKNOWN_MEMBER, "nothing else has come, no introduction"
+    stranger.close()
+    async with Client(cluster.servers, "g") as client:
+        assert [one.group for one in await client.admin.groups.list()] == ["g"]
 
 
 async def test_a_heartbeat_of_a_term_beyond_all_is_refused_and_the_sender_named(cluster, until):
