@@ -1,7 +1,7 @@
 """Turns of TLS handshakes: each takes up to a millisecond, which everything else on the loop waits.
 
 However many clients come at once, a turn of the loop has little time for their handshakes, so that
-members' messages are not late, and those who are served keep four fifths of a busy loop: what a
+members' messages are not late, and those who are served keep three quarters of a busy loop: what a
 login takes after its handshake counts, too. Hosts take turns with each other, members' hosts before
 all others.
 """
@@ -18,9 +18,9 @@ TURN_S: Final = 0.001
 """Time for handshakes in one turn of the loop; the last one may go beyond it."""
 PAUSE_S: Final = 0.001
 """Pause after such a turn, if more of them wait: they take half of the loop's time at most."""
-BUSY_PAUSE: Final = 4
+BUSY_PAUSE: Final = 3
 """While the loop is busy with others, the pause is this many times what the turn took: handshakes
-take a fifth of its time. With what their connections cost besides, it is a quarter."""
+take a quarter of its time."""
 IDLE_SHARE: Final = 0.5
 """A loop is busy if its thread has computed for more than this share of a pause."""
 
