@@ -423,6 +423,7 @@ RSA = ISSUER.entries[0]
         (b"{", "k is no JWKS"),
         (b"\xff", "k is no JWKS"),
         (b"[]", "k is no JWKS"),
+        (b"[" * 200_000, "k is no JWKS"),
         (b'{"keys": [7]}', "k is no JWKS"),
         ({"keys": [RSA | {"kid": str(number)} for number in range(65)]}, "k has 65 keys; 64 are"),
         ({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}, "key number 1 is of 'oct'"),

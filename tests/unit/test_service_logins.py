@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -39,11 +40,11 @@ def test_the_keys_of_tokens_are_read_again_when_their_file_changes(tmp_path, cap
     assert names(keys) == ["RS256", "ES256", "EdDSA"], "it is looked at every ten seconds"
     clock.s += JWKS_CHECK_S
     assert names(keys) == ["RS256"]
-    for content in (b"{", None):
+    for content in (b"{", b"[" * 200_000, None):
         path.write_bytes(content) if content else path.unlink()
         clock.s += JWKS_CHECK_S
         assert names(keys) == ["RS256"]
-    assert [one.levelname for one in caplog.records] == ["ERROR", "ERROR"]
+    assert [one.levelname for one in caplog.records] == ["ERROR"] * 3
     assert "goes on with the keys of tokens that it has" in caplog.text
     assert keys.has_failed
     path.write_bytes(ISSUER.jwks)
@@ -65,7 +66,7 @@ def test_a_file_of_keys_that_could_not_be_read_is_tried_again(tmp_path, monkeypa
         def refused(*given):
             raise PermissionError(13, "Permission denied")
 
-        patched.setattr("builtins.open", refused)
+        patched.setattr("quorumlog.service.logins.read_regular", refused)
         clock.s += JWKS_CHECK_S
         assert names(keys) == ["RS256", "ES256", "EdDSA"]
     clock.s += JWKS_CHECK_S
@@ -86,6 +87,19 @@ def test_a_node_does_not_start_with_a_file_of_keys_of_no_use(tmp_path, content, 
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=reason):
         TokenKeys(str(path), Clock().now)
+
+
+def test_a_file_of_keys_that_is_no_regular_one_is_not_waited_for(tmp_path):
+    path, clock = tmp_path / "keys.json", Clock()
+    path.write_bytes(ISSUER.jwks)
+    keys = TokenKeys(str(path), clock.now)
+    path.unlink()
+    os.mkfifo(path)
+    clock.s += JWKS_CHECK_S
+    assert names(keys) == ["RS256", "ES256", "EdDSA"]
+    assert keys.has_failed
+    with pytest.raises(ConfigError, match="cannot be read: it is no regular file"):
+        TokenKeys(str(path), clock.now)
 
 
 def test_an_address_has_one_line_a_minute_about_refused_logins(caplog):

@@ -57,7 +57,7 @@ def keys_of(jwks: bytes, where: str) -> list[TokenKey]:
         entries = found["keys"]
         if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
             raise TypeError
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, KeyError):
         raise ConfigError(f"{where} is no JWKS: a JSON object with a list `keys`") from None
     if len(entries) > KEYS_MAX:
         text = f"{where} has {counted(len(entries), 'key')}; {KEYS_MAX} are taken at most"

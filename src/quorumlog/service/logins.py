@@ -24,6 +24,7 @@ from quorumlog.model.security_config import OAUTHBEARER, SecurityConfig
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.node import Node, wall_ms
 from quorumlog.transport.client_lines import ClientLines
+from quorumlog.transport.private_files import read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -115,13 +116,9 @@ class TokenKeys:
 
     def _read(self) -> bytes:
         try:
-            with open(self._path, "rb") as file:
-                raw = file.read(JWKS_BYTES_MAX + 1)
+            return read_regular(self._path, JWKS_BYTES_MAX)
         except OSError as error:
-            raise self._unreadable(reason_of(error)) from error
-        if len(raw) > JWKS_BYTES_MAX:
-            raise self._unreadable(f"it has more than {JWKS_BYTES_MAX} bytes")
-        return raw
+            raise self._unreadable(str(error.strerror)) from error
 
     def _unreadable(self, reason: str) -> ConfigError:
         return ConfigError(f"oauthJwksFile {self._path} cannot be read: {reason}")
