@@ -51,7 +51,7 @@ def waiting(addresses):
 
 
 def test_a_network_of_ipv6_has_the_share_of_logins_of_one_host():
-    addresses = [f"2001:db8::{number}:5000" for number in range(HOST_LOGINS_MAX + 1)]
+    addresses = [f"[2001:db8::{number}]:5000" for number in range(HOST_LOGINS_MAX + 1)]
     with waiting(addresses[1:]) as world:
         assert world.log_in(addresses[0]).status == "503 Service Unavailable"
         assert not world.asked.acquire(blocking=False), "it did not even come to the loop"

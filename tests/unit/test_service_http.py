@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -10,9 +11,12 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry
 
+from quorumlog.auth.login import origin_of
 from quorumlog.log_events import EVENT_FIELDS
+from quorumlog.model.audit_events import NO_AUDIT
 from quorumlog.model.errors import ConfigError
 from quorumlog.service import admin_server
+from quorumlog.service.admin_access import Access, Verdict
 from quorumlog.service.admin_server import CONNECTIONS_MAX, IS_OPEN
 from quorumlog.service.http import REST_MAX_S, AdminPort, PacedMetrics
 
@@ -47,8 +51,8 @@ def _time_enough(monkeypatch):
 def opened():
     ports = []
 
-    def open_port(node=None):
-        ports.append(AdminPort("127.0.0.1:0", node or Node(), CollectorRegistry()))
+    def open_port(node=None, address="127.0.0.1:0", **more):
+        ports.append(AdminPort(address, node or Node(), CollectorRegistry(), **more))
         ports[-1].start()
         return ports[-1]
 
@@ -58,11 +62,11 @@ def opened():
 
 
 def connected(port):
-    return socket.create_connection(port._server.server_address, timeout=PATIENCE_S)
+    return socket.create_connection(port._server.server_address[:2], timeout=PATIENCE_S)
 
 
 def asked(port, path):
-    host, number = port._server.server_address
+    host, number = port._server.server_address[:2]
     connection = http.client.HTTPConnection(host, number, timeout=PATIENCE_S)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -148,6 +152,37 @@ def test_a_page_that_cannot_be_made_is_a_log_line_and_nothing_else(opened, caplo
     assert record.message == "answering failed"
     assert str(record.exc_info[1]) == "as in a bug"
     assert capfd.readouterr().err == ""
+
+
+class Kept(type(NO_AUDIT)):
+    def __init__(self):
+        self.events = []
+
+    def record(self, event):
+        self.events.append(event)
+
+
+@pytest.mark.usefixtures("_has_ipv6")
+def test_addresses_of_ipv6_have_brackets_in_the_log_and_the_audit_log(opened, caplog):
+    caplog.set_level(logging.WARNING)
+    audit, by_path = Kept(), {"/health": Verdict(Access.ALL), "/metrics": Verdict(Access.NONE)}
+    port = opened(
+        BrokenNode(), "[::1]:0", access=lambda request: by_path[request.path], audit=audit
+    )
+    assert asked(port, "/health")[0] == 500
+    assert asked(port, "/metrics")[0] == 403
+    remote = getattr(caplog.records[0], EVENT_FIELDS)["remote"]
+    for address in (remote, audit.events[0].address):
+        assert re.fullmatch(r"\[::1\]:\d+", address)
+        assert origin_of(address, is_encrypted=False).is_loopback
+
+
+@pytest.mark.usefixtures("_has_ipv6")
+def test_a_port_of_ipv6_leaves_that_of_ipv4_to_others(opened):
+    port = opened(address="[::]:0")
+    assert asked(port, "/health")[0] == 200
+    taken = port._server.server_address[1]
+    opened(address=f"0.0.0.0:{taken}")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "TRACE", "OPTIONS", "get", "XX"])

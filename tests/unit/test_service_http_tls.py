@@ -61,7 +61,7 @@ def _time_enough(monkeypatch):
 def opened(authority, own):
     ports = []
 
-    def open_port(anonymous="health", **keys):
+    def open_port(anonymous="health", address="127.0.0.1:0", **keys):
         tls_config = TlsConfig(
             certificate=str(own.certificate), key=str(own.key), ca=str(authority.file), **keys
         )
@@ -74,7 +74,7 @@ def opened(authority, own):
             tls=tls_config,
         )
         port = AdminPort(
-            "127.0.0.1:0",
+            address,
             Node(),
             CollectorRegistry(),
             tls=NodeTls(tls_config, "n0", lambda: NOW_S),
@@ -97,7 +97,7 @@ def connected(port):
 def asked(port, authority, path, pair=None):
     files = (str(pair.certificate), str(pair.key)) if pair else ()
     context = client_context(str(authority.file), *files)
-    host, number = port._server.server_address
+    host, number = port._server.server_address[:2]
     connection = http.client.HTTPSConnection(host, number, timeout=PATIENCE_S, context=context)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -167,6 +167,18 @@ def test_a_handshake_that_fails_is_recorded(opened, authority, tmp_path):
     (event,) = port._audit.events
     assert event.event.value == "connection-refused"
     assert "does not trust the authority" in event.reason
+
+
+@pytest.mark.usefixtures("_has_ipv6")
+def test_a_handshake_over_ipv6_that_fails_is_recorded_with_brackets(opened):
+    port = opened(address="[::1]:0")
+    with socket.create_connection(port._server.server_address[:2], PATIENCE_S) as connection:
+        connection.sendall(b"\x16no handshake")
+        while connection.recv(4_096):
+            pass
+    port.stop()
+    (event,) = port._audit.events
+    assert event.address.startswith("[::1]:")
 
 
 def test_who_is_silent_before_or_in_the_handshake_holds_up_nobody(opened, authority):

@@ -19,7 +19,7 @@ from quorumlog.machine.cluster.sinks import SinkRecord
 from quorumlog.machine.cluster.state import EMPTY_VIEW, BrokerRecord, ClusterView, Topic
 from quorumlog.machine.cluster.transactions import TransactionView
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, address_text, parse_address
+from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, host_port, parse_address
 from quorumlog.model.errors import ConfigError, UnexpectedArgumentError, error_for
 from quorumlog.model.group_records import GroupRecord, config_of, text_of
 from quorumlog.node.attachments import Attachments
@@ -390,7 +390,7 @@ class Broker:
 
     def advertise(self, host: str, port: int) -> None:
         """Clients reach this broker here: its listener has found a port."""
-        self._address = address_text(host, port)
+        self._address = host_port(host, port)
 
     @property
     def advertised(self) -> str:

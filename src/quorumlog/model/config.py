@@ -108,7 +108,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def address_text(host: str, port: int) -> str:
+def host_port(host: str, port: int) -> str:
     """Return `host:port`, as `parse_address` takes it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

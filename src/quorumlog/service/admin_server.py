@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from quorumlog.log_events import log_event, reason_of
+from quorumlog.model.config import host_port
 from quorumlog.model.wording import foreign
 from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.node_tls import NodeTls
@@ -49,7 +50,8 @@ IDENTITY: Final = "quorumlog.identity"
 """In the environment of a request: whose certificate was shown; None: nothing is encrypted."""
 IS_OPEN: Final = "quorumlog.is_open"
 """In the same: says whether anybody still waits for the answer."""
-REMOTE_PORT: Final = "quorumlog.remote_port"
+REMOTE: Final = "quorumlog.remote"
+"""In the same: the host and the port of whoever asks."""
 
 
 class _Open:
@@ -77,10 +79,18 @@ class AdminServer(WSGIServer):
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._lines, self._lines_lock = ClientLines(logger, time.monotonic), threading.Lock()
+        (host, _), *_ = arguments
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         super().__init__(*arguments)
 
     def server_bind(self) -> None:
-        """Bind as `http.server` does, but without asking a name server who this host is."""
+        """Bind as `http.server` does, but without asking a name server who this host is.
+
+        An address of IPv6 is for IPv6 only, as on the node's other ports.
+        """
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
@@ -148,7 +158,7 @@ class AdminServer(WSGIServer):
             reason = "the TLS handshake did not end in time"
             if isinstance(error, ssl.SSLError) and not isinstance(error, TimeoutError):
                 reason = in_words(error, self.tls.config.certificate, time.time())
-            self.refused(":".join(map(str, client_address[:2])), reason)
+            self.refused(host_port(*client_address[:2]), reason)
             raise
         return secured
 
@@ -195,7 +205,7 @@ class AdminServer(WSGIServer):
 
         That a client disconnects early, or was cut off, is no error of the node.
         """
-        remote, error = ":".join(map(str, client_address[:2])), sys.exception()
+        remote, error = host_port(*client_address[:2]), sys.exception()
         if isinstance(error, OSError):
             log_event(
                 logger, logging.DEBUG, "answering failed", remote=remote, reason=reason_of(error)
@@ -310,7 +320,7 @@ class QuietHandler(WSGIRequestHandler):
     def get_environ(self) -> dict[str, Any]:
         """See `WSGIRequestHandler`; besides, whose certificate was shown."""
         environ = super().get_environ()
-        environ[REMOTE_PORT] = str(self.client_address[1])
+        environ[REMOTE] = host_port(*self.client_address[:2])
         server = cast(AdminServer, self.server)
         environ[IDENTITY] = server.identity_of(self.connection)
         environ[IS_OPEN] = partial(server.is_open, self.connection)

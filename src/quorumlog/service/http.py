@@ -25,7 +25,7 @@ from quorumlog.model.wording import foreign
 from quorumlog.node.node import Node
 from quorumlog.node.replica.status import status_of
 from quorumlog.service.admin_access import Access, AdminRequest, Verdict, see_all
-from quorumlog.service.admin_server import IDENTITY, IS_OPEN, REMOTE_PORT, AdminServer, QuietHandler
+from quorumlog.service.admin_server import IDENTITY, IS_OPEN, REMOTE, AdminServer, QuietHandler
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import Identity
 
@@ -155,7 +155,7 @@ class AdminPort:
         request = AdminRequest(
             environ["REQUEST_METHOD"],
             path,
-            f"{environ['REMOTE_ADDR']}:{environ[REMOTE_PORT]}",
+            environ[REMOTE],
             identity.principal if isinstance(identity, Identity) else ANONYMOUS,
             environ.get("HTTP_AUTHORIZATION", ""),
             identity is not None,

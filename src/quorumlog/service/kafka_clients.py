@@ -14,7 +14,7 @@ from quorumlog.log_events import log_event
 from quorumlog.machine.cluster.commands import AllocateProducerIds, ProducerIds
 from quorumlog.machine.cluster.state import EMPTY_VIEW, ClusterView
 from quorumlog.model.codes import ResponseCode
-from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, address_text, parse_address
+from quorumlog.model.config import CLUSTER_GROUP, NodeConfig, host_port, parse_address
 from quorumlog.model.errors import error_for
 from quorumlog.node.attachments import Attachments
 from quorumlog.node.node import Node, wall_ms
@@ -117,7 +117,7 @@ async def serve_kafka(node: Node, broker: Broker, listener: "KafkaListener") -> 
         logging.INFO,
         "serves Kafka clients",
         node=config.self_id,
-        listen=address_text(host, listener.port),
+        listen=host_port(host, listener.port),
         advertised=config.kafka_advertised,
         connections_max=node.descriptors.kafka_connections,
     )
