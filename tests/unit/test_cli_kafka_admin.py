@@ -2,7 +2,7 @@
 
 import re
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -152,6 +152,54 @@ def test_groups_are_listed_with_the_words_of_kafkas_own_tool(monkeypatch, capsys
         ["bcd", "Classic", "Stable"],
         ["e", "-", "Stable"],
     ]
+
+
+STRANGE = "x\x1b[2J\x07\nforged"
+
+
+def member_of(name):
+    return {
+        "member_id": name,
+        "group_instance_id": name,
+        "client_id": name,
+        "client_host": "/192.0.2.1",
+        "member_assignment": b"",
+    }
+
+
+def test_what_members_call_themselves_steers_no_terminal(monkeypatch, capsys):
+    described = {
+        "group_type": "classic",
+        "group_state": "Stable",
+        "protocol_data": STRANGE,
+        "members": [member_of(STRANGE)],
+    }
+
+    @contextmanager
+    def admin(*_):
+        yield SimpleNamespace(ask=lambda act: act(None))
+
+    monkeypatch.setattr(consumer_group, "kafka_admin", admin)
+    monkeypatch.setattr(consumer_group, "_described", lambda _, names: {names[0]: described})
+    monkeypatch.setattr(consumer_group, "_shares", lambda _, group, described: [])
+    where = ["--bootstrap-server", NOWHERE]
+    assert main(["consumer-group", "describe", STRANGE, *where]) == 0
+    assert main(["consumer-group", "reset", STRANGE, "--to-latest", *where]) == 1
+    said = capsys.readouterr()
+    for line in (said.out + said.err).splitlines():
+        assert line.isprintable()
+        assert not line.startswith("forged")
+    assert "assignor x\\x1b[2J\\x07\\nforged" in said.out
+    assert "x\\x1b[2J\\x07\\nforged at /192.0.2.1" in said.err
+
+
+def test_an_error_keeps_its_lines_and_steers_no_terminal(monkeypatch, capsys):
+    def broken(*_):
+        raise CommandError("one\ntwo \x1b[2J")
+
+    monkeypatch.setattr(consumer_group, "kafka_admin", broken)
+    assert main(["consumer-group", "list"]) == 1
+    assert capsys.readouterr().err == "quorumlog: one\ntwo \\x1b[2J\n"
 
 
 def test_an_unknown_name_is_said_also_if_brokers_do_not_say_which_there_are():

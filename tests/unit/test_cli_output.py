@@ -11,6 +11,9 @@ from quorumlog.cli.output import (
     body_text,
     entry_object,
     print_json,
+    print_line,
+    print_lines,
+    print_note,
     print_table,
     printable,
 )
@@ -25,6 +28,16 @@ def test_json_has_nothing_that_steers_a_terminal_and_loses_nothing(capsys):
     assert out[:-1].isprintable()
     assert "caf\u00e9 \U0001f600" in out
     assert json.loads(out) == strange
+
+
+def test_lines_and_notes_have_nothing_that_steers_a_terminal(capsys):
+    print_line("caf\u00e9 \x1b[2J\x07\nforged \u202e")
+    print_lines("a\n\x1b[2J")
+    print_note("b \x9b2J\nquorumlog: forged")
+    assert tuple(capsys.readouterr()) == (
+        "caf\u00e9 \\x1b[2J\\x07\\nforged \\u202e\na\n\\x1b[2J\n",
+        "quorumlog: b \\x9b2J\\nquorumlog: forged\n",
+    )
 
 
 def test_json_entry_has_the_documented_fields_and_the_exact_body(capsys):

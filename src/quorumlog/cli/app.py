@@ -39,6 +39,7 @@ from quorumlog.cli.user import app as user_app
 from quorumlog.log_events import reason_of
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.errors import IndexOutOfRangeError, QuorumlogError, RequestError
+from quorumlog.model.wording import printable_text
 from quorumlog.transport.standard_streams import fill_standard_streams
 
 _SHOWN_BY: Final = {
@@ -134,7 +135,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
     except (QuorumlogError, OSError) as error:
         said = reason_of(error) if isinstance(error, OSError) else error
-        print(f"quorumlog: {said}{_next_step(error)}", file=sys.stderr)
+        lines = f"quorumlog: {said}{_next_step(error)}".split("\n")
+        print(*map(printable_text, lines), sep="\n", file=sys.stderr)
         is_beyond = isinstance(error, BeyondEndError | IndexOutOfRangeError)
         return EXIT_BEYOND_END if is_beyond else EXIT_FAILED
     return 0

@@ -33,7 +33,7 @@ from quorumlog.cli.kafka_admin import (
 from quorumlog.cli.options import AsJson, ContextName, FromDir
 from quorumlog.cli.output import print_json, print_line, print_note, print_table
 from quorumlog.cli.unknown_names import CONSUMER_GROUP, TOPIC, none_of, none_of_each
-from quorumlog.model.wording import counted
+from quorumlog.model.wording import counted, printable_text
 
 Place: TypeAlias = tuple[str, int]
 """A topic, or a log that a group reads instead, and the number of a partition of it."""
@@ -636,7 +636,8 @@ def _has_members(group: str, members: Sequence[Mapping[str, Any]], advice: str) 
     if len(members) > NAMED_MAX:
         named.append(f"{len(members) - NAMED_MAX:,} more")
     return (
-        f"consumer group {group} has {counted(len(members), 'member')} ({', '.join(named)}): "
+        f"consumer group {printable_text(group)} has {counted(len(members), 'member')} "
+        f"({', '.join(named)}): "
         f"{advice}; one that was killed goes by itself once its session time-out is over"
     )
 
@@ -644,4 +645,4 @@ def _has_members(group: str, members: Sequence[Mapping[str, Any]], advice: str) 
 def _member_text(member: Mapping[str, Any]) -> str:
     instance = member["group_instance_id"]
     text = f"{member['client_id']} at {member['client_host']}"
-    return f"{text} as {instance}" if instance else text
+    return printable_text(f"{text} as {instance}" if instance else text)

@@ -42,13 +42,22 @@ def print_json(value: dict[str, object]) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print one line as it is."""
-    sys.stdout.write(text + "\n")
+    """Print one line, with all that is not printable escaped: strangers choose names."""
+    sys.stdout.write(printable_text(text) + "\n")
+
+
+def print_lines(text: str) -> None:
+    """Print lines; apart from where they end, it is as with `print_line`."""
+    for line in text.split("\n"):
+        print_line(line)
 
 
 def print_note(text: str) -> None:
-    """Print a line for people that is not part of the result, on standard error."""
-    print(f"quorumlog: {text}", file=sys.stderr, flush=True)
+    """Print a line for people that is not part of the result, on standard error.
+
+    What is not printable is escaped, as by `print_line`.
+    """
+    print(f"quorumlog: {printable_text(text)}", file=sys.stderr, flush=True)
 
 
 def channel_text(channel: int) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.kafka_admin import Bootstrap
 from quorumlog.cli.options import ContextName, FromDir, Group, Servers
-from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.output import print_json, print_lines
 from quorumlog.cli.pipeline_checks import check_archive_of_group
 from quorumlog.cli.pipeline_session import (
     LOCAL_MASTER,
@@ -127,7 +127,7 @@ def audit_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     if as_json:
         print_json(report.to_object())
     else:
-        print_line(report.text())
+        print_lines(report.text())
     _exit_if_found(is_clean=report.is_clean)
 
 
@@ -225,7 +225,7 @@ def stats_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     if as_json:
         print_json(found.to_object())
     else:
-        print_line(found.text())
+        print_lines(found.text())
     if plot is not None:
         draw(found, plot)
 

@@ -12,7 +12,7 @@ from quorumlog.cli.errors import CommandError
 from quorumlog.cli.kafka_admin import find_brokers
 from quorumlog.cli.kafka_reach import is_hopeless, reach_of, words_of
 from quorumlog.cli.options import pairs_of
-from quorumlog.cli.output import print_json, print_line
+from quorumlog.cli.output import print_json, print_line, print_lines
 from quorumlog.cli.pipeline_checks import check_archive_of_topics, check_table, check_topics
 from quorumlog.cli.pipeline_session import spark_needed, spark_session
 from quorumlog.cli.progress import progress_bar
@@ -331,7 +331,7 @@ def stats_of_wanted_topics(
     if as_json:
         print_json(found.to_object())
     else:
-        print_line(found.text())
+        print_lines(found.text())
     if plot is not None:
         draw_topics(found, plot)
 
@@ -351,5 +351,5 @@ def audit_archived_topics(
     if as_json:
         print_json(report.to_object())
     else:
-        print_line(report.text())
+        print_lines(report.text())
     return report
