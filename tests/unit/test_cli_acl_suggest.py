@@ -136,6 +136,13 @@ def test_who_has_not_logged_in_gets_no_command_that_can_be_pasted(log, capsys):
         ({"resource": "consumer-group:" + "x" * 200 + "…"}, "the command line has no word for"),
         ({"resource": "consumer-group:a\\nb"}, "the command line has no word for"),
         ({"resource": "topic:t", "principal": "Node:n1"}, "Node:n1 is no user"),
+        (
+            {"resource": "topic:t", "principal": "User:al\\u200bice"},
+            "user al\\u200bice",
+        ),
+        ({"resource": "topic:t", "principal": "User:al\u200bice"}, "user al\\u200bice"),
+        ({"resource": "topic:t", "principal": "User:" + "x" * 99 + "…"}, "no word for user x"),
+        ({"resource": "topic:t", "principal": "User:User:a"}, "no word for user User:a"),
         ({"resource": "moon:t"}, "cannot be told"),
         ({"resource": "", "reason": "more than 64 kinds", "n": 9}, "cannot be told"),
     ],

@@ -1,7 +1,11 @@
 """What `user`, `acl` and `quota` understand, and what they ask a cluster for."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
+from quorumlog.cli import user as user_commands
 from quorumlog.cli.app import run
 
 NOWHERE = "127.0.0.1:1"
@@ -38,3 +42,25 @@ def test_the_name_of_a_user_is_no_principal(words, capsys):
     assert run([*given, "--servers", NOWHERE]) == 2
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "give the name alone, 'alice': not 'User:alice'" in said
+
+
+@pytest.mark.parametrize("left", [[], ["an ACL"]])
+@pytest.mark.parametrize("words", [("user", "add"), ("user", "remove")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("name", "pasted"), [("alice", "--user alice"), ("a b", "--user 'a b'"), ("al\u200bice", "")]
+)
+def test_a_command_is_hinted_at_only_if_it_can_be_pasted(
+    words, left, name, pasted, monkeypatch, capsys
+):
+    security = SimpleNamespace(
+        add_user=lambda *_, **__: None, remove_user=lambda _: None, acls=lambda _: left
+    )
+    client = nullcontext(SimpleNamespace(security=security))
+    monkeypatch.setattr(user_commands, "cluster_client", lambda *_: client)
+    monkeypatch.setenv("QUORUMLOG_NEW_PASSWORD", "correct horse")
+    assert run([*words, name, "--servers", NOWHERE]) == 0
+    said = capsys.readouterr().err
+    is_said = bool(left) or words == ("user", "add")
+    assert bool(said) == is_said
+    assert ("quorumlog acl" in said) == (is_said and bool(pasted))
+    assert not is_said or pasted in said

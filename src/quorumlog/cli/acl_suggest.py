@@ -91,16 +91,27 @@ def _acl_of(line: Mapping[str, Any]) -> Acl | str:
         return _UNCLEAR
     if not principal.startswith(USER):
         return f"{principal} is no user"
+    user = principal.removeprefix(USER)
+    if _is_changed(user) or user.startswith(USER):  # which the command takes for a principal
+        return f"the command line has no word for user {user}"
     if kind is ResourceType.GROUP and is_of_brokers(name):
         return _NO_ACL
-    if kind is not CLUSTER.type and (name.endswith(("*", "…")) or "\\" in name):
-        # a prefix for the command; cut in the log; or an escape, which is not the name itself
+    if kind is not CLUSTER.type and (_is_changed(name) or name.endswith("*")):
+        # the latter is a prefix for the command
         return f"the command line has no word for {word} {name}"
     acl = Acl(kind, name, PatternType.LITERAL, principal, ANY_HOST, operation, Permission.ALLOW)
     try:
         return checked_acl(acl)
     except UnexpectedArgumentError as error:
         return str(error)
+
+
+def _is_changed(name: str) -> bool:
+    """Whether a name may be another one than what the log has for it.
+
+    The log cuts long names, and has escapes for what is not printable: these are not the name.
+    """
+    return name.endswith("…") or "\\" in name or not name.isprintable()
 
 
 class _Command(NamedTuple):

@@ -68,19 +68,22 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         left = client.security.acls(AclFilter(principal=principal_of(user)))
     if left:
         print_note(
-            f"{counted(len(left), 'ACL')} for {printable_text(user)} were there already "
-            f"('quorumlog acl list --user {_as_argument(user)}' shows them)"
+            f"{counted(len(left), 'ACL')} for {printable_text(user)} were there already"
+            + _hint(f"list --user {quote(user)}", "shows them")
         )
     else:
         print_note(
-            f"{printable_text(user)} has no rights yet "
-            f"('quorumlog acl add --user {_as_argument(user)} …' gives some)"
+            f"{printable_text(user)} has no rights yet"
+            + _hint(f"add --user {quote(user)} …", "gives some")
         )
 
 
-def _as_argument(user: str) -> str:
-    """Return a name as it is written in a command."""
-    return quote(printable_text(user))
+def _hint(command: str, effect: str) -> str:
+    """Return what a command of `quorumlog acl` does, to be added to a note.
+
+    There is none if a name in it is not printable: with escapes, it would be that of another user.
+    """
+    return f" ('quorumlog acl {command}' {effect})" if command.isprintable() else ""
 
 
 @app.command(name="passwd")
@@ -131,7 +134,7 @@ def remove_command(
     if left:
         print_note(
             f"{counted(len(left), 'ACL')} for {printable_text(user)} are left: whoever gets this "
-            f"name has them ('quorumlog acl remove --user {_as_argument(user)}' removes them)"
+            "name has them" + _hint(f"remove --user {quote(user)}", "removes them")
         )
 
 
