@@ -19,6 +19,8 @@ from small_files import SMALL_FILES
 PORT = 7_101
 NOWHERE = "02:00:00:00:00:ff"
 START_SECONDS = 120.0
+CONNECT_SECONDS = 5.0
+"""For one attempt to connect; meanwhile the system has sent what got lost twice again."""
 
 
 def prefix_of(pid):
@@ -181,8 +183,8 @@ class NetworkCluster:
 
     def _listens(self, node_id):
         try:
-            socket.create_connection((self.network.address(node_id), PORT), START_SECONDS).close()
-        except ConnectionRefusedError:
+            socket.create_connection((self.network.address(node_id), PORT), CONNECT_SECONDS).close()
+        except OSError:  # it is refused; or a link that was just made has no route yet
             return False
         return True
 
