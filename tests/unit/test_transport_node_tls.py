@@ -12,6 +12,7 @@ from certificates import BOTH, DAY, OTHER_CLUSTER_ID, Authority
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.tls_config import TlsConfig
+from quorumlog.transport import node_tls as node_tls_module
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import client_context, server_context
@@ -400,6 +401,35 @@ def test_a_revocation_list_that_cannot_be_read_ends_no_node(pki, caplog):
     pki.revoke()
     tls.check()
     assert not tls.has_failed
+
+
+class Counted(bytes):
+    """Counts the bytes in which somebody looks for others."""
+
+    seen = 0
+
+    def find(self, sub, start=0):
+        found = super().find(sub, start)
+        self.seen += (len(self) if found < 0 else found + len(sub)) - start
+        return found
+
+
+def test_every_list_in_a_file_is_found_and_nothing_is_looked_at_twice(pki):
+    pem = pki.revoke().read_bytes().strip()
+    data = Counted(b"x\n" + pem + b"\nbetween\n" + pem)
+    assert node_tls_module._blocks_of(data, "crl") == [pem, pem]
+    assert data.seen <= len(data)
+
+
+def test_lists_that_begin_and_do_not_end_are_refused_at_once(pki):
+    begins = Counted(b"-----BEGIN X509 CRL-----\n" * 10_000)
+    with pytest.raises(ConfigError, match=r"cannot use the revocation list crl: .* has no end"):
+        node_tls_module._lists_of(begins, "crl")
+    assert begins.seen <= 2 * len(begins)
+    crl = pki.revoke()
+    crl.write_bytes(crl.read_bytes() + begins)
+    with pytest.raises(ConfigError, match=r"cannot use the revocation list .*: a list in it has"):
+        node_tls(pki, crl=str(crl))
 
 
 def fifo(path):

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -37,7 +36,8 @@ WARN_OF_CRL_BEFORE_S: Final = 7 * 86_400.0
 WARN_EVERY_S: Final = 86_400.0
 IsRevoked: TypeAlias = Callable[[Mapping[str, Any]], bool]
 """Whether a certificate is revoked; see `ssl.SSLSocket.getpeercert`."""
-_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
+_BEGIN: Final = b"-----BEGIN X509 CRL-----"
+_END: Final = b"-----END X509 CRL-----"
 _HANDSHAKE_STEPS: Final = 10
 """Steps in which a handshake in memory ends; three are enough."""
 
@@ -244,7 +244,7 @@ class _Lists(NamedTuple):
 
 def _lists_of(data: bytes, path: str) -> _Lists:
     """Return what revocation lists in a file say. Raises `ConfigError`."""
-    blocks = _LIST.findall(data)
+    blocks = _blocks_of(data, path)
     if not blocks:
         return _Lists()
     from cryptography import x509  # noqa: PLC0415  (it takes time, and few nodes have such lists)
@@ -263,6 +263,23 @@ def _lists_of(data: bytes, path: str) -> _Lists:
             f"cannot use the revocation list {path}: {describe_error(error)}"
         ) from error
     return _Lists(frozenset(revoked), min(ends, default=float("inf")))
+
+
+def _blocks_of(data: bytes, path: str) -> list[bytes]:
+    """Return the revocation lists in a file, each in PEM. Raises `ConfigError`.
+
+    It takes time in proportion to the file, whatever is in it: nothing is looked at twice.
+    """
+    blocks = []
+    begin = data.find(_BEGIN)
+    while begin >= 0:
+        last = data.find(_END, begin + len(_BEGIN))
+        if last < 0:
+            raise ConfigError(f"cannot use the revocation list {path}: a list in it has no end")
+        end = last + len(_END)
+        blocks.append(data[begin:end])
+        begin = data.find(_BEGIN, end)
+    return blocks
 
 
 @dataclass(slots=True)
