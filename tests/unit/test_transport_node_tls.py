@@ -376,6 +376,64 @@ def test_files_that_cannot_be_used_change_nothing_until_they_can(pki, caplog):
     assert tls.has_failed
 
 
+async def test_a_list_with_the_nodes_own_certificate_counts_for_everybody_else(pki, caplog):
+    caplog.set_level(logging.INFO)
+    own, alice = pki.node("n0"), pki.user("alice")
+    crl, ended = pki.revoke(), []
+    tls = node_tls(pki, crl=str(crl))
+    tls.when_revoked.append(ended.append)
+    pki.revoke(own, alice)
+    for _ in range(3):
+        tls.check()
+    assert not tls.has_failed
+    (read, revoked) = lines_of(caplog)
+    assert read[1] == "TLS files read again"
+    assert revoked[:2] == (
+        logging.ERROR, "this node's own certificate is revoked and has to be replaced",
+    )  # fmt: skip
+    assert revoked[2]["certificate"] == str(pki.directory / "n0.pem")
+    assert ended[0]({"issuer": issuer_of(pki), "serialNumber": f"{alice.value.serial_number:X}"})
+    for incoming in (tls.current.native, tls.current.kafka, tls.current.admin):
+        client, server = await met(outgoing(pki, "alice"), incoming)
+        assert server.identity is None
+        assert "revoked" in str(client.error)
+    incoming = IncomingTls(server_context(config_of(pki)), lambda ssl_object: None)
+    client, _ = await met(tls.current.to_peer("n0", None), incoming)
+    assert "its certificate is revoked" in str(client.error)
+    with pytest.raises(ConfigError, match="peers would refuse it: its certificate is revoked"):
+        node_tls(pki, crl=str(crl))
+    pki.node("n0")
+    tls.check()
+    assert not tls.current.is_own_revoked
+    assert lines_of(caplog)[2:] == [(*read[:2], {**read[2], "serial": tls.current.own.serial})]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("expired", "has expired here"),
+        ("of nobody", "there is no revocation list"),
+        ("forged", "CRL signature failure"),
+        ("own expired", "its certificate has expired"),
+    ],
+)
+def test_a_list_with_the_nodes_own_certificate_has_to_be_good(pki, tmp_path, fault, why):
+    own = pki.node("n0")
+    tls = node_tls(pki, crl=str(pki.revoke()))
+    before = tls.current
+    if fault == "expired":
+        pki.revoke(own, end=-DAY / 2)
+    elif fault == "own expired":
+        pki.revoke(pki.node("n0", end=-DAY / 2))
+    else:
+        (tmp_path / "other").mkdir()
+        other = Authority(tmp_path / "other", "ca" if fault == "forged" else "other")
+        other.revoke(own).replace(pki.directory / "crl.pem")
+    tls.check()
+    assert tls.current is before
+    assert why in tls._seen.failure
+
+
 def damage(path):
     """Give a revocation list a version that OpenSSL takes and `cryptography` does not."""
     pem = path.read_text().replace("X509 CRL", "CERTIFICATE")

@@ -40,6 +40,8 @@ _BEGIN: Final = b"-----BEGIN X509 CRL-----"
 _END: Final = b"-----END X509 CRL-----"
 _HANDSHAKE_STEPS: Final = 10
 """Steps in which a handshake in memory ends; three are enough."""
+_REVOKED: Final = 23
+"""OpenSSL's code (x509_vfy.h): the list is good, and the certificate is on it."""
 
 
 class TlsState:
@@ -47,7 +49,8 @@ class TlsState:
 
     Raises `ConfigError`, with the file and the reason, if the node could not use them, or if its
     peers would not accept its certificate. `is_revoked_now` looks a certificate up in the newest
-    lists: a handshake may have begun before there were these.
+    lists: a handshake may have begun before there were these. `may_be_revoked`: the node's own
+    certificate may be on a list (`is_own_revoked`), which then counts for everybody else.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class TlsState:
         self_id: str,
         now_s: Callable[[], float],
         is_revoked_now: IsRevoked,
+        *,
+        may_be_revoked: bool = False,
     ) -> None:
         self._config = config
         self._now_s = now_s
@@ -78,10 +83,35 @@ class TlsState:
             )
         if config.crl and bytes_of("revocation list", config.crl) != listed:
             raise ConfigError(f"the revocation list {config.crl} changed while it was read")
-        shown = _shake_hands(config, self._native, self._peer, now_s())
+        shown, self.is_own_revoked = self._shown(may_be_revoked=may_be_revoked)
         self.own = self._own(shown, self_id)
         self.expires = self._expiries(shown)
         """When what is in a file expires, by its key; the earliest if several are in it."""
+
+    def _shown(self, *, may_be_revoked: bool) -> tuple[Mapping[str, Any], bool]:
+        """Return the node's certificate as its peers see it, and whether it is revoked."""
+        file, sides = self._config.certificate, (self._native, self._peer)
+        try:
+            return _shake_hands(file, *sides), False
+        except ssl.SSLError as error:
+            is_revoked = getattr(error, "verify_code", 0) == _REVOKED
+            if not (is_revoked and may_be_revoked):
+                raise self._refused_by_peers(error) from error
+        for context in sides:  # nobody else uses them yet
+            context.verify_flags &= ~ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        try:
+            return _shake_hands(file, *sides), True
+        except ssl.SSLError as error:
+            raise self._refused_by_peers(error) from error
+        finally:
+            for context in sides:
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+    def _refused_by_peers(self, error: ssl.SSLError) -> ConfigError:
+        return ConfigError(
+            f"[tls] certificate {self._config.certificate}: this node's peers would refuse it: "
+            f"{in_words(error, '', self._now_s())}"
+        )
 
     def _own(self, shown: Mapping[str, Any], self_id: str) -> Certified:
         file = self._config.certificate
@@ -207,32 +237,27 @@ def _chain_of(ssl_object: ssl.SSLObject) -> list[bytes]:
     ]
 
 
-def _shake_hands(
-    config: TlsConfig, server: ssl.SSLContext, client: ssl.SSLContext, now_s: float
-) -> Mapping[str, Any]:
-    """Let a node connect to itself in memory; return its certificate as its peers see it."""
+def _shake_hands(file: str, server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
+    """Let a node connect to itself in memory; return its certificate as its peers see it.
+
+    `file`: that of the certificate. Raises `ssl.SSLError` if one side refuses the other.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
     done = [False, False]
-    try:
-        for _ in range(_HANDSHAKE_STEPS):
-            for number, side in enumerate(sides):
-                try:
-                    side.do_handshake()
-                    done[number] = True
-                except ssl.SSLWantReadError:
-                    continue
-            if all(done):
-                return sides[0].getpeercert() or {}
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"[tls] certificate {config.certificate}: this node's peers would refuse it: "
-            f"{in_words(error, '', now_s)}"
-        ) from error
-    raise ConfigError(f"[tls] certificate {config.certificate}: no handshake in memory ends")
+    for _ in range(_HANDSHAKE_STEPS):
+        for number, side in enumerate(sides):
+            try:
+                side.do_handshake()
+                done[number] = True
+            except ssl.SSLWantReadError:
+                continue
+        if all(done):
+            return sides[0].getpeercert() or {}
+    raise ConfigError(f"[tls] certificate {file}: no handshake in memory ends")
 
 
 class _Lists(NamedTuple):
@@ -374,7 +399,9 @@ class NodeTls:
             )
 
     def _reload(self, stats: list[tuple[int, int, int] | None]) -> None:
-        self.current = TlsState(self.config, self._self_id, self._now_s, self._is_revoked)
+        self.current = TlsState(
+            self.config, self._self_id, self._now_s, self._is_revoked, may_be_revoked=True
+        )
         self._seen = _Seen(stats)
         self._warned_at = -WARN_EVERY_S
         log_event(
@@ -384,6 +411,15 @@ class NodeTls:
             node=self._self_id,
             serial=self.current.own.serial,
         )
+        if self.current.is_own_revoked:
+            log_event(
+                logger,
+                logging.ERROR,
+                "this node's own certificate is revoked and has to be replaced",
+                node=self._self_id,
+                certificate=self.config.certificate,
+                serial=self.current.own.serial,
+            )
         if self.config.crl:
             for end_revoked in self.when_revoked:
                 end_revoked(self.current.is_revoked)
