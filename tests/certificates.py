@@ -140,14 +140,23 @@ class Authority:
         usage = (ExtendedKeyUsageOID.CLIENT_AUTH,)
         return self.issue(file or name, uri, usage=usage, **options)  # type: ignore[arg-type]
 
-    def revoke(self, *revoked: Pair, file: str = "crl", end: datetime.timedelta = 30 * DAY) -> Path:
+    def revoke(
+        self,
+        *revoked: Pair,
+        file: str = "crl",
+        begin: datetime.timedelta = -DAY,
+        end: datetime.timedelta = 30 * DAY,
+        number: int | None = None,
+    ) -> Path:
         """Write a revocation list and return its file."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.subject)
-            .last_update(now() - DAY)
+            .last_update(now() + begin)
             .next_update(now() + end)
         )
+        if number is not None:
+            builder = builder.add_extension(x509.CRLNumber(number), critical=False)
         for pair in revoked:
             builder = builder.add_revoked_certificate(
                 x509.RevokedCertificateBuilder()

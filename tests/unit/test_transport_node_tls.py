@@ -434,6 +434,51 @@ def test_a_list_with_the_nodes_own_certificate_has_to_be_good(pki, tmp_path, fau
     assert why in tls._seen.failure
 
 
+@pytest.mark.parametrize(
+    ("newer", "older"),
+    [
+        ({"number": 2}, {"number": 1}),
+        ({"number": 2, "begin": -2 * DAY}, {"number": 1, "begin": -DAY}),
+        ({"begin": -DAY}, {"begin": -2 * DAY}),
+        ({"begin": -DAY}, {"begin": -2 * DAY, "number": 3}),
+    ],
+)
+async def test_an_older_list_counts_and_is_warned_of(pki, caplog, newer, older):
+    alice = pki.user("alice")
+    crl = pki.revoke(**older)
+    tls = node_tls(pki, crl=str(crl))
+    pki.revoke(alice, **newer)
+    tls.check()
+    assert not lines_of(caplog)
+    pki.revoke(**older)
+    tls.check()
+    tls.check()
+    ((level, text, fields),) = lines_of(caplog)
+    assert level == logging.WARNING
+    assert text == "an older revocation list has taken the place of a newer one"
+    assert fields["crl"] == str(crl)
+    assert fields["text"] == "certificates that were revoked meanwhile count again"
+    _, server = await met(outgoing(pki, "alice"), tls.current.native)
+    assert server.identity.principal == "User:alice"
+
+
+def test_lists_are_compared_with_the_newest_of_the_same_authority(pki, tmp_path, caplog):
+    other, crl = Authority(tmp_path, "other"), tmp_path / "both.pem"
+
+    def write(*lists):
+        crl.write_bytes(b"".join(path.read_bytes() for path in lists))
+
+    second, first = pki.revoke(file="2", number=2), pki.revoke(file="1", number=1)
+    write(first, second)
+    tls = node_tls(pki, crl=str(crl))
+    write(second, other.revoke(file="other", number=1))
+    tls.check()
+    assert not lines_of(caplog)
+    write(first, other.revoke(file="other", number=2))
+    tls.check()
+    assert [level for level, _, _ in lines_of(caplog)] == [logging.WARNING]
+
+
 def damage(path):
     """Give a revocation list a version that OpenSSL takes and `cryptography` does not."""
     pem = path.read_text().replace("X509 CRL", "CERTIFICATE")

@@ -5,9 +5,11 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from quorumlog.auth.certificates import (
     Certified,
@@ -24,6 +26,9 @@ from quorumlog.transport.member_hosts import MemberHosts
 from quorumlog.transport.tls import Identity, IncomingTls, OutgoingTls
 from quorumlog.transport.tls_contexts import bytes_of, peer_context, server_context
 from quorumlog.transport.tls_words import in_words
+
+if TYPE_CHECKING:
+    from cryptography.x509 import CertificateRevocationList
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +165,15 @@ class TlsState:
         issuer = [value for part in certificate["issuer"] for _, value in part]
         return (tuple(issuer), int(certificate["serialNumber"], 16)) in self._lists.revoked
 
+    def has_older_lists_than(self, before: "TlsState") -> bool:
+        """Whether an authority's revocation list has taken the place of a newer one."""
+        editions = before._lists.editions
+        return any(
+            edition.is_older_than(editions[issuer])
+            for issuer, edition in self._lists.editions.items()
+            if issuer in editions
+        )
+
     def to_peer(self, peer_id: str, when_plain: Callable[[], object] | None) -> OutgoingTls:
         """For connections to a peer; see `OutgoingTls` for `when_plain`."""
 
@@ -260,11 +274,31 @@ def _shake_hands(file: str, server: ssl.SSLContext, client: ssl.SSLContext) -> M
     raise ConfigError(f"[tls] certificate {file}: no handshake in memory ends")
 
 
-class _Lists(NamedTuple):
-    """What revocation lists say: certificates, by their issuer and number, and the earliest end."""
+_Issuer: TypeAlias = tuple[str, ...]
+"""The values in the name of an authority."""
 
-    revoked: frozenset[tuple[tuple[str, ...], int]] = frozenset()
+
+class _Edition(NamedTuple):
+    """Which of an authority's revocation lists one is; not all authorities number them."""
+
+    number: int | None
+    begin_s: float
+
+    def is_older_than(self, other: "_Edition") -> bool:
+        if self.number is not None and other.number is not None:
+            return self.number < other.number
+        return self.begin_s < other.begin_s
+
+
+class _Lists(NamedTuple):
+    """What revocation lists say: certificates, by their issuer and number, and the earliest end.
+
+    `editions`: the newest list of each issuer.
+    """
+
+    revoked: frozenset[tuple[_Issuer, int]] = frozenset()
     end_s: float = float("inf")
+    editions: Mapping[_Issuer, _Edition] = MappingProxyType({})
 
 
 def _lists_of(data: bytes, path: str) -> _Lists:
@@ -274,20 +308,33 @@ def _lists_of(data: bytes, path: str) -> _Lists:
         return _Lists()
     from cryptography import x509  # noqa: PLC0415  (it takes time, and few nodes have such lists)
 
-    revoked: set[tuple[tuple[str, ...], int]] = set()
+    revoked: set[tuple[_Issuer, int]] = set()
+    editions: dict[_Issuer, _Edition] = {}
     ends = []
     try:
         for block in blocks:
             found = x509.load_pem_x509_crl(block)
             issuer = tuple(str(attribute.value) for attribute in found.issuer)
             revoked.update((issuer, one.serial_number) for one in found)
+            edition = _edition_of(found)
+            if issuer not in editions or editions[issuer].is_older_than(edition):
+                editions[issuer] = edition
             if found.next_update_utc is not None:
                 ends.append(found.next_update_utc.timestamp())
     except Exception as error:  # it is stricter than OpenSSL, with exceptions of many kinds
         raise ConfigError(
             f"cannot use the revocation list {path}: {describe_error(error)}"
         ) from error
-    return _Lists(frozenset(revoked), min(ends, default=float("inf")))
+    return _Lists(frozenset(revoked), min(ends, default=float("inf")), editions)
+
+
+def _edition_of(found: "CertificateRevocationList") -> _Edition:
+    from cryptography import x509  # noqa: PLC0415
+
+    number = None
+    with suppress(Exception):  # there is none, or extensions are odd, which OpenSSL judges
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    return _Edition(number, found.last_update_utc.timestamp())
 
 
 def _blocks_of(data: bytes, path: str) -> list[bytes]:
@@ -399,6 +446,7 @@ class NodeTls:
             )
 
     def _reload(self, stats: list[tuple[int, int, int] | None]) -> None:
+        before = self.current
         self.current = TlsState(
             self.config, self._self_id, self._now_s, self._is_revoked, may_be_revoked=True
         )
@@ -411,6 +459,15 @@ class NodeTls:
             node=self._self_id,
             serial=self.current.own.serial,
         )
+        if self.current.has_older_lists_than(before):
+            log_event(
+                logger,
+                logging.WARNING,
+                "an older revocation list has taken the place of a newer one",
+                node=self._self_id,
+                crl=self.config.crl,
+                text="certificates that were revoked meanwhile count again",
+            )
         if self.current.is_own_revoked:
             log_event(
                 logger,
