@@ -188,9 +188,9 @@ async def test_members_know_each_other_by_certificates_and_nobody_else_is_one(
 
 async def newer_certificates_count(pki, nodes):
     serial = pki.node("n0").value.serial_number
-    tls = nodes.served["n0"].node.tls
-    tls.check()
-    assert int(tls.current.own.serial, 16) == serial
+    node = nodes.served["n0"].node
+    node.check_tls()
+    await until(lambda: int(node.tls.current.own.serial, 16) == serial)
     await reached(nodes, "n0", outgoing(pki, "alice"))
     assert len(nodes.peers()) == 6  # they go on
 

@@ -1,5 +1,6 @@
 """What a node makes of its TLS files: at its start, when they change, and of those who connect."""
 
+import asyncio
 import logging
 import os
 import ssl
@@ -12,6 +13,7 @@ from certificates import BOTH, DAY, OTHER_CLUSTER_ID, Authority
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.tls_config import TlsConfig
+from quorumlog.node.executor import ThreadExecutor
 from quorumlog.transport import node_tls as node_tls_module
 from quorumlog.transport.node_tls import NodeTls
 from quorumlog.transport.tls import IncomingTls, OutgoingTls
@@ -589,6 +591,45 @@ def test_whatever_goes_wrong_with_newer_files_is_tried_again(pki, caplog):
     assert lines_of(caplog)[-1][2]["reason"] == "RuntimeError: unexpected"
     tls.check()
     assert not tls.has_failed
+
+
+def test_newer_files_may_be_read_elsewhere_one_reading_at_a_time(pki, caplog):
+    caplog.set_level(logging.INFO)
+    tls, begun = node_tls(pki), []
+    run = lambda *calls: begun.append(calls)  # noqa: E731
+    before = tls.current
+    tls.check(run)
+    assert not begun  # nothing has changed
+    pki.node("n0")
+    for _ in range(2):
+        tls.check(run)
+    ((read, done, _),) = begun
+    state = read()
+    assert tls.current is before
+    pki.node("n0")  # while the files are read: they are looked at again
+    done(state)
+    assert tls.current is state
+    tls.check(run)
+    _, (_, _, failed) = begun
+    failed(ConfigError("no use"))
+    assert (tls.current, tls.has_failed) == (state, True)
+    tls.check()
+    assert not tls.has_failed
+    assert tls.current is not state
+    told = [fields.get("reason", text) for _, text, fields in lines_of(caplog)]
+    assert told == ["TLS files read again", "no use", "TLS files read again"]
+
+
+async def test_a_stop_drops_what_is_read_meanwhile(pki):
+    threads, tls = ThreadExecutor(asyncio.get_running_loop()), node_tls(pki)
+    before = tls.current
+    pki.node("n0")
+    tls.check(threads.run)
+    threads.stop()
+    await asyncio.to_thread(threads.join)
+    await asyncio.sleep(0)  # for what comes back of threads
+    tls.check(threads.run)
+    assert tls.current is before
 
 
 @pytest.mark.parametrize("is_peer", [False, True])

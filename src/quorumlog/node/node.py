@@ -172,6 +172,11 @@ class Node:
         """How connections of this node are encrypted; None: not at all."""
         return self.links.tls
 
+    def check_tls(self) -> None:
+        """Look whether the files of TLS have changed; newer ones are read on a thread."""
+        if self.tls is not None:
+            self.tls.check(self.executor.run)
+
     def new_timer(self) -> Timer:
         """Return another timer; what it raises ends the node."""
         return self._timers.new()
@@ -333,7 +338,7 @@ class Node:
             await self._places.resolved()  # a copied directory must not misdirect clients meanwhile
             await self.listener.start()
             if self.tls is not None:
-                _watch_files(self.tls, self._timers.new())
+                _watch_files(self.check_tls, self._timers.new())
             for replica in self.replicas.values():
                 replica.start()
             self._takes_part = True
@@ -503,11 +508,11 @@ def _tell_few_places(plan: DescriptorPlan, config: NodeConfig) -> None:
         )
 
 
-def _watch_files(tls: NodeTls, timer: Timer) -> None:
+def _watch_files(check: Callable[[], None], timer: Timer) -> None:
     """Look now and then whether the files of TLS have changed."""
 
     def look() -> None:
-        tls.check()
+        check()
         timer.wake_at(monotonic_ms() + RELOAD_MS)
 
     timer.tick = look

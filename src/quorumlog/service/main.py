@@ -99,7 +99,7 @@ async def _serve(config: NodeConfig) -> int:
     served = ServedNode(config, {})
     node = served.node
     if node.tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, node.tls.check)
+        loop.add_signal_handler(signal.SIGHUP, node.check_tls)
     node.hosting.configured = lambda configs: set_group_levels(
         {config.group: config.log_level for config in configs}
     )

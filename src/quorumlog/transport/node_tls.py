@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -354,11 +354,32 @@ def _blocks_of(data: bytes, path: str) -> list[bytes]:
     return blocks
 
 
+_Stats: TypeAlias = list[tuple[int, int, int] | None]
+"""What files were like: when they were changed, which, and how large; None: there is none."""
+Run: TypeAlias = Callable[
+    [Callable[[], TlsState], Callable[[TlsState], None], Callable[[Exception], None]], None
+]
+"""Calls the first, maybe on a thread, and one of the others with what came of it, on the loop."""
+
+
+def _run_at_once(
+    work: Callable[[], TlsState],
+    done: Callable[[TlsState], None],
+    failed: Callable[[Exception], None],
+) -> None:
+    try:
+        found = work()
+    except Exception as error:
+        failed(error)
+    else:
+        done(found)
+
+
 @dataclass(slots=True)
 class _Seen:
     """The files as they were when they were read, and what came of it."""
 
-    stats: list[tuple[int, int, int] | None]
+    stats: _Stats
     failure: str = ""
 
 
@@ -375,6 +396,7 @@ class NodeTls:
         self.members = MemberHosts()
         self.handshakes = HandshakeTurns(time.monotonic, time.thread_time, self.members)
         self._seen = _Seen(self._stats())
+        self._is_reading = False
         self.when_revoked: list[Callable[[IsRevoked], None]] = []
         """Called when newer revocation lists may have more certificates."""
         self.current = TlsState(config, self_id, now_s, self._is_revoked)
@@ -405,8 +427,8 @@ class NodeTls:
         now = self._now_s()
         return {key: end - now for key, end in self.current.expires.items()}
 
-    def _stats(self) -> list[tuple[int, int, int] | None]:
-        found: list[tuple[int, int, int] | None] = []
+    def _stats(self) -> _Stats:
+        found: _Stats = []
         for path in self._paths:
             try:
                 stat = os.stat(path)
@@ -415,27 +437,44 @@ class NodeTls:
                 found.append(None)
         return found
 
-    def check(self) -> None:
+    def check(self, run: Run = _run_at_once) -> None:
         """Use the files anew if they have changed and can be used; else keep what there is.
 
-        It raises nothing, whatever is in a file: the node goes on.
+        It raises nothing, whatever is in a file: the node goes on. `run` may have the files read on
+        a thread, as long revocation lists take half a second.
         """
-        stats, before = self._stats(), self._seen
-        if stats != before.stats or before.failure:
-            try:
-                self._reload(stats)
-            except Exception as error:
-                self._note_failure(stats, error, before.failure)
+        if self._is_reading:  # what has changed since then is found at the next look
+            return
+        stats = self._stats()
+        if stats == self._seen.stats and not self._seen.failure:
+            self._warn()
+            return
+        self._is_reading = True
+        run(self._read, partial(self._use, stats), partial(self._fail, stats))
+
+    def _read(self) -> TlsState:
+        """Read the files; on any thread."""
+        return TlsState(
+            self.config, self._self_id, self._now_s, self._is_revoked, may_be_revoked=True
+        )
+
+    def _use(self, stats: _Stats, state: TlsState) -> None:
+        try:
+            self._install(state)
+        except Exception as error:
+            self._fail(stats, error)
+            return
+        self._is_reading = False
+        self._seen = _Seen(stats)
         self._warn()
 
-    def _note_failure(
-        self, stats: list[tuple[int, int, int] | None], error: Exception, before: str
-    ) -> None:
+    def _fail(self, stats: _Stats, error: Exception) -> None:
         """Have the files tried again; a reason is logged once."""
+        self._is_reading = False
         is_expected = isinstance(error, ConfigError)
         reason = str(error) if is_expected else describe_error(error)
-        self._seen = _Seen(stats, reason)
-        if reason != before:
+        before, self._seen = self._seen, _Seen(stats, reason)
+        if reason != before.failure:
             log_event(
                 logger,
                 logging.ERROR,
@@ -444,13 +483,10 @@ class NodeTls:
                 node=self._self_id,
                 reason=reason,
             )
+        self._warn()
 
-    def _reload(self, stats: list[tuple[int, int, int] | None]) -> None:
-        before = self.current
-        self.current = TlsState(
-            self.config, self._self_id, self._now_s, self._is_revoked, may_be_revoked=True
-        )
-        self._seen = _Seen(stats)
+    def _install(self, state: TlsState) -> None:
+        before, self.current = self.current, state
         self._warned_at = -WARN_EVERY_S
         log_event(
             logger,
