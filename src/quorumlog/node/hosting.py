@@ -103,7 +103,8 @@ class Hosting:
 
     async def _open(self, planned: Callable[[DescriptorPlan], None]) -> None:
         tls = self._links.tls
-        self.groups.lock("" if tls is None else tls.current.own.cluster_id)
+        # directories are synced, which a slow disk takes its time for
+        await asyncio.to_thread(self.groups.lock, "" if tls is None else tls.current.own.cluster_id)
         found = await asyncio.to_thread(self._files.load, self._environment.wall_ms())
         await asyncio.to_thread(self.groups.settle)
         self.lifecycle.loaded(await asyncio.to_thread(self._files.finish, found))
