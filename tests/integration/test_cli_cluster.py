@@ -249,7 +249,7 @@ def test_159_any_replica_is_read_while_there_is_no_majority(all_up):
             all_up.kill(node_id)
     try:
         for arguments in ("get", index), ("tail",), ("tail", "--from", index):
-            status, out, err = command(*arguments, "--timeout", 1, *where)
+            status, out, err = command(*arguments, "--timeout", 3, *where)
             assert (status, out) == (1, ""), arguments
             assert "--read-from any" in err
             assert "Errno" not in err
