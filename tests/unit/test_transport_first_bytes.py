@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from certificates import OTHER_CLUSTER_ID, Authority
+from group_machine import Now
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.codes import ResponseCode
 from quorumlog.model.limits import Limits
@@ -228,7 +229,7 @@ async def test_open_connections_of_revoked_certificates_are_ended(pki):
     async with asyncio.timeout(60):
         await asyncio.gather(ended.handler.hello, kept.handler.hello)
     pki.revoke(mallory)
-    tls.check()
+    tls.check(Now().run)
     await ended.end()
     assert [one.principal for one in listener.connections] == ["User:alice"]
     await listener.stop()

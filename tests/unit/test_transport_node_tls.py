@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from certificates import BOTH, DAY, OTHER_CLUSTER_ID, Authority
+from group_machine import Now
 from quorumlog.log_events import EVENT_FIELDS
 from quorumlog.model.errors import ConfigError
 from quorumlog.model.tls_config import TlsConfig
@@ -337,12 +338,12 @@ async def test_newer_files_count_for_the_next_connection(pki, caplog):
     before = tls.current
     _, server = await met(outgoing(pki, "alice"), tls.current.native)
     assert server.identity.principal == "User:alice"
-    tls.check()
+    tls.check(Now().run)
     assert tls.current is before
     revoked, ended = pki.user("alice"), []
     tls.when_revoked.append(ended.append)
     pki.revoke(pki.user("bob"), revoked)
-    tls.check()
+    tls.check(Now().run)
     assert tls.current is not before
     client, server = await met(outgoing(pki, "alice"), tls.current.native)
     assert server.identity is None
@@ -352,7 +353,7 @@ async def test_newer_files_count_for_the_next_connection(pki, caplog):
     assert not ended[0]({**shown, "issuer": ((("commonName", "ca"),),)})
     assert not ended[0]({**shown, "serialNumber": "1"})
     pki.node("n0")
-    tls.check()
+    tls.check(Now().run)
     assert tls.current.own.serial != before.own.serial
     assert [text for _, text, _ in lines_of(caplog)] == ["TLS files read again"] * 2
 
@@ -364,17 +365,17 @@ def test_files_that_cannot_be_used_change_nothing_until_they_can(pki, caplog):
     key.write_bytes(b"")
     os.utime(key, (1, 1))
     for _ in range(3):
-        tls.check()
+        tls.check(Now().run)
     assert tls.current is before
     assert tls.has_failed
     ((level, text, fields),) = lines_of(caplog)
     assert (level, text) == (logging.ERROR, "TLS files cannot be used; those from before still are")
     assert "no private key" in fields["reason"]
     key.write_bytes(good)
-    tls.check()
+    tls.check(Now().run)
     assert not tls.has_failed
     key.unlink()
-    tls.check()
+    tls.check(Now().run)
     assert tls.has_failed
 
 
@@ -386,7 +387,7 @@ async def test_a_list_with_the_nodes_own_certificate_counts_for_everybody_else(p
     tls.when_revoked.append(ended.append)
     pki.revoke(own, alice)
     for _ in range(3):
-        tls.check()
+        tls.check(Now().run)
     assert not tls.has_failed
     (read, revoked) = lines_of(caplog)
     assert read[1] == "TLS files read again"
@@ -405,7 +406,7 @@ async def test_a_list_with_the_nodes_own_certificate_counts_for_everybody_else(p
     with pytest.raises(ConfigError, match="peers would refuse it: its certificate is revoked"):
         node_tls(pki, crl=str(crl))
     pki.node("n0")
-    tls.check()
+    tls.check(Now().run)
     assert not tls.current.is_own_revoked
     assert lines_of(caplog)[2:] == [(*read[:2], {**read[2], "serial": tls.current.own.serial})]
 
@@ -431,7 +432,7 @@ def test_a_list_with_the_nodes_own_certificate_has_to_be_good(pki, tmp_path, fau
         (tmp_path / "other").mkdir()
         other = Authority(tmp_path / "other", "ca" if fault == "forged" else "other")
         other.revoke(own).replace(pki.directory / "crl.pem")
-    tls.check()
+    tls.check(Now().run)
     assert tls.current is before
     assert why in tls._seen.failure
 
@@ -450,11 +451,11 @@ async def test_an_older_list_counts_and_is_warned_of(pki, caplog, newer, older):
     crl = pki.revoke(**older)
     tls = node_tls(pki, crl=str(crl))
     pki.revoke(alice, **newer)
-    tls.check()
+    tls.check(Now().run)
     assert not lines_of(caplog)
     pki.revoke(**older)
-    tls.check()
-    tls.check()
+    tls.check(Now().run)
+    tls.check(Now().run)
     ((level, text, fields),) = lines_of(caplog)
     assert level == logging.WARNING
     assert text == "an older revocation list has taken the place of a newer one"
@@ -474,10 +475,10 @@ def test_lists_are_compared_with_the_newest_of_the_same_authority(pki, tmp_path,
     write(first, second)
     tls = node_tls(pki, crl=str(crl))
     write(second, other.revoke(file="other", number=1))
-    tls.check()
+    tls.check(Now().run)
     assert not lines_of(caplog)
     write(first, other.revoke(file="other", number=2))
-    tls.check()
+    tls.check(Now().run)
     assert [level for level, _, _ in lines_of(caplog)] == [logging.WARNING]
 
 
@@ -495,7 +496,7 @@ def test_a_revocation_list_that_cannot_be_read_ends_no_node(pki, caplog):
     before = tls.current
     damage(crl)
     for _ in range(2):
-        tls.check()
+        tls.check(Now().run)
     assert tls.current is before
     assert tls.has_failed
     ((level, _, fields),) = lines_of(caplog)
@@ -504,7 +505,7 @@ def test_a_revocation_list_that_cannot_be_read_ends_no_node(pki, caplog):
     with pytest.raises(ConfigError, match="cannot use the revocation list"):
         node_tls(pki, crl=str(crl))
     pki.revoke()
-    tls.check()
+    tls.check(Now().run)
     assert not tls.has_failed
 
 
@@ -568,7 +569,7 @@ def test_no_file_is_waited_for_or_read_without_end(pki, tmp_path, caplog, place,
     before = tls.current
     odd.unlink()
     place(odd)
-    tls.check()
+    tls.check(Now().run)
     assert tls.current is before
     assert tls.has_failed
     told = lines_of(caplog)[-1][2]["reason"]
@@ -586,10 +587,10 @@ def test_whatever_goes_wrong_with_newer_files_is_tried_again(pki, caplog):
     tls = node_tls(pki, crl=str(crl))
     tls.when_revoked.append(end_revoked)
     pki.revoke(pki.user("bob"))
-    tls.check()
+    tls.check(Now().run)
     assert tls.has_failed
     assert lines_of(caplog)[-1][2]["reason"] == "RuntimeError: unexpected"
-    tls.check()
+    tls.check(Now().run)
     assert not tls.has_failed
 
 
@@ -613,7 +614,7 @@ def test_newer_files_may_be_read_elsewhere_one_reading_at_a_time(pki, caplog):
     _, (_, _, failed) = begun
     failed(ConfigError("no use"))
     assert (tls.current, tls.has_failed) == (state, True)
-    tls.check()
+    tls.check(Now().run)
     assert not tls.has_failed
     assert tls.current is not state
     told = [fields.get("reason", text) for _, text, fields in lines_of(caplog)]
@@ -643,7 +644,7 @@ async def test_a_handshake_is_judged_by_the_lists_at_its_end(pki, is_peer):
     else:
         began = outgoing(pki, "alice"), tls.current.kafka
     pki.revoke(revoked)
-    tls.check()
+    tls.check(Now().run)
     client, server = await met(*began)
     judge = client if is_peer else server
     assert judge.identity is None
@@ -657,11 +658,11 @@ def test_what_expires_soon_is_said_once_a_day(pki, caplog):
     assert tls.seconds_left.keys() == {"certificate", "ca", "crl"}
     assert 19.9 < tls.seconds_left["certificate"] / 86_400 < 20.1
     assert 26.9 < tls.seconds_left["crl"] / 86_400 < 27.1
-    tls.check()
+    tls.check(Now().run)
     ((_, text, fields),) = lines_of(caplog)
     assert text == "a TLS file expires soon"
     assert (fields["key"], round(fields["days_left"])) == ("certificate", 20)
     now += 21 * 86_400
-    tls.check()
+    tls.check(Now().run)
     assert lines_of(caplog)[1][1] == "a TLS file has expired"
     assert lines_of(caplog)[2][2]["key"] == "crl"

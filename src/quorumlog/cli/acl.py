@@ -32,7 +32,7 @@ from quorumlog.cli.security_target import cluster_client, without_prefix
 from quorumlog.client import SyncClient
 from quorumlog.model.errors import NotAuthorizedError
 from quorumlog.model.security_config import NOT_LOGGED_IN
-from quorumlog.model.wording import counted, printable_text
+from quorumlog.model.wording import counted
 
 app = typer.Typer(
     help="Rights: who may do what with which topics, groups, consumer groups.",
@@ -193,7 +193,7 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
     _print(acls, as_json=as_json)
     if not is_user:
         print_note(
-            f"no user {printable_text(user)} has a password here: the ACLs count for one who shows "
+            f"no user {user} has a password here: the ACLs count for one who shows "
             "a certificate or a token, or is added later ('quorumlog user list' shows those there "
             "are)"
         )

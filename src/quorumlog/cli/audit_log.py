@@ -18,7 +18,7 @@ from quorumlog.cli.options import AsJson
 from quorumlog.cli.output import flush_every_line, print_json, print_line, print_note
 from quorumlog.model.audit_events import AuditedEvent
 from quorumlog.model.config import AUDIT_LOG_NAME
-from quorumlog.model.wording import counted, printable_text
+from quorumlog.model.wording import counted
 from quorumlog.service.audit_files import earlier_files
 from quorumlog.storage.files.os_files import OsFileSystem
 
@@ -260,7 +260,7 @@ class _Shown:
         if self._as_json:
             print_json(line)
         else:
-            print_line(printable_text(_text_of(line)))
+            print_line(_text_of(line))
 
 
 def _text_of(line: dict[str, Any]) -> str:

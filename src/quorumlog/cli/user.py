@@ -15,7 +15,7 @@ from quorumlog.cli.passwords import PasswordFile, new_password
 from quorumlog.cli.security_target import cluster_client, without_prefix
 from quorumlog.cli.target import find_access
 from quorumlog.client import Context
-from quorumlog.model.wording import counted, printable_text
+from quorumlog.model.wording import counted
 
 app = typer.Typer(
     help="Users that log in with a password: add, list, passwd, remove.", no_args_is_help=True
@@ -64,18 +64,15 @@ def add_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         client.security.add_user(
             user, password, mechanisms=mechanism or tuple(MECHANISMS), iterations=iterations
         )
-        print_line(f"user {printable_text(user)} is added")
+        print_line(f"user {user} is added")
         left = client.security.acls(AclFilter(principal=principal_of(user)))
     if left:
         print_note(
-            f"{counted(len(left), 'ACL')} for {printable_text(user)} were there already"
+            f"{counted(len(left), 'ACL')} for {user} were there already"
             + _hint(f"list --user {quote(user)}", "shows them")
         )
     else:
-        print_note(
-            f"{printable_text(user)} has no rights yet"
-            + _hint(f"add --user {quote(user)} …", "gives some")
-        )
+        print_note(f"{user} has no rights yet" + _hint(f"add --user {quote(user)} …", "gives some"))
 
 
 def _hint(command: str, effect: str) -> str:
@@ -103,7 +100,7 @@ def passwd_command(  # noqa: PLR0913, PLR0917  (options of a command line)
         client.security.change_password(
             user, password, mechanisms=mechanism or tuple(MECHANISMS), iterations=iterations
         )
-    print_line(f"user {printable_text(user)} has another password")
+    print_line(f"user {user} has another password")
     own = _own_context(directory, servers, context)
     if own is not None and own.user == user:
         where = own.password_file or own.password_env
@@ -129,11 +126,11 @@ def remove_command(
     """Remove a user. Its ACLs stay until they are removed, too."""
     with cluster_client(directory, servers, context, timeout) as client:
         client.security.remove_user(user)
-        print_line(f"user {printable_text(user)} is removed")
+        print_line(f"user {user} is removed")
         left = client.security.acls(AclFilter(principal=principal_of(user)))
     if left:
         print_note(
-            f"{counted(len(left), 'ACL')} for {printable_text(user)} are left: whoever gets this "
+            f"{counted(len(left), 'ACL')} for {user} are left: whoever gets this "
             "name has them" + _hint(f"remove --user {quote(user)}", "removes them")
         )
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from quorumlog.client.kafka_security import librdkafka_settings
 from quorumlog.demo.partition_reads import PartitionRead, partition_read, value_digest
 from quorumlog.local import LocalCluster
+from quorumlog.model.config import host_port
 from quorumlog.model.wording import counted
 
 TOPIC: Final = "flights"
@@ -190,7 +191,7 @@ def _leader(cluster: LocalCluster, metadata: Any) -> str:
     broker = metadata.brokers.get(partition.leader) if partition is not None else None
     if broker is None:
         return ""
-    address = f"{broker.host}:{broker.port}"
+    address = host_port(broker.host, broker.port)
     nodes = {cluster.kafka_address(node_id): node_id for node_id in cluster.node_ids}
     return nodes.get(address, "")
 

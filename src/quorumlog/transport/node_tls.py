@@ -362,19 +362,6 @@ Run: TypeAlias = Callable[
 """Calls the first, maybe on a thread, and one of the others with what came of it, on the loop."""
 
 
-def _run_at_once(
-    work: Callable[[], TlsState],
-    done: Callable[[TlsState], None],
-    failed: Callable[[Exception], None],
-) -> None:
-    try:
-        found = work()
-    except Exception as error:
-        failed(error)
-    else:
-        done(found)
-
-
 @dataclass(slots=True)
 class _Seen:
     """The files as they were when they were read, and what came of it."""
@@ -437,11 +424,11 @@ class NodeTls:
                 found.append(None)
         return found
 
-    def check(self, run: Run = _run_at_once) -> None:
+    def check(self, run: Run) -> None:
         """Use the files anew if they have changed and can be used; else keep what there is.
 
-        It raises nothing, whatever is in a file: the node goes on. `run` may have the files read on
-        a thread, as long revocation lists take half a second.
+        It raises nothing, whatever is in a file: the node goes on. `run` has the files read, on a
+        thread where others wait, as long revocation lists take half a second.
         """
         if self._is_reading:  # what has changed since then is found at the next look
             return

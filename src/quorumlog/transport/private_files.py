@@ -3,6 +3,8 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,22 +43,32 @@ def read_regular(path: str | Path, bytes_max: int) -> bytes:
     Whoever waits for it does not wait for ever: it must be a regular file of at most `bytes_max`
     bytes, or else the `OSError` says so.
     """
-    descriptor = _opened(path)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        with open(descriptor, "rb", closefd=False) as file:
-            raw = file.read(bytes_max + 1)
-    finally:
-        os.close(descriptor)
-    if len(raw) > bytes_max:
-        raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes")
+    raw, _, reason = _read(path, bytes_max, _why_not_regular)
+    if reason:
+        raise OSError(errno.EINVAL, f"it {reason}")
     return raw
 
 
-def _opened(path: str | Path) -> int:
+def _read(
+    path: str | Path, bytes_max: int, why_not: Callable[[os.stat_result], str]
+) -> tuple[bytes, os.stat_result, str]:
+    """Return a file's content, what it is, and why it is not taken; "": it is.
+
+    Raises `OSError` if it cannot be read.
+    """
     # a FIFO that nobody writes to would be waited for
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        reason, raw = why_not(found), b""
+        if not reason:
+            with open(descriptor, "rb", closefd=False) as file:
+                raw = file.read(bytes_max + 1)
+    finally:
+        os.close(descriptor)
+    if len(raw) > bytes_max:
+        reason = f"has more than {bytes_max} bytes"
+    return raw, found, reason
 
 
 def read_own(path: str | Path, what: str, bytes_max: int) -> tuple[bytes, int]:
@@ -66,17 +78,7 @@ def read_own(path: str | Path, what: str, bytes_max: int) -> tuple[bytes, int]:
     it cannot be read; `ConfigError` unless it is a regular file of this user or of root, whose
     group and others cannot write to it, and of at most `bytes_max` bytes.
     """
-    descriptor = _opened(path)
-    try:
-        found = os.fstat(descriptor)
-        reason, raw = _why_not_own(found, path), b""
-        if not reason:
-            with open(descriptor, "rb", closefd=False) as file:
-                raw = file.read(bytes_max + 1)
-    finally:
-        os.close(descriptor)
-    if len(raw) > bytes_max:
-        reason = f"has more than {bytes_max} bytes"
+    raw, found, reason = _read(path, bytes_max, partial(_why_not_own, path))
     if reason:
         raise ConfigError(f"{what} {path} {reason}")
     return raw, stat.S_IMODE(found.st_mode)
@@ -91,10 +93,14 @@ def check_private(rights: int, path: str | Path, what: str) -> None:
         )
 
 
-def _why_not_own(found: os.stat_result, path: str | Path) -> str:
+def _why_not_regular(found: os.stat_result) -> str:
+    return "" if stat.S_ISREG(found.st_mode) else "is no regular file"
+
+
+def _why_not_own(path: str | Path, found: os.stat_result) -> str:
     """Return why a file is not to be relied on, as the rest of a sentence; "" if it is."""
-    if not stat.S_ISREG(found.st_mode):
-        return "is no regular file"
+    if reason := _why_not_regular(found):
+        return reason
     if found.st_uid not in (os.geteuid(), 0):
         return (
             f"belongs to the user of number {found.st_uid}, who could change it; it must be yours "

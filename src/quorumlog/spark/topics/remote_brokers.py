@@ -16,6 +16,7 @@ from quorumlog.client.security import Security
 from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.requests import ApiKey
 from quorumlog.model.codes import ResponseCode
+from quorumlog.model.config import host_port
 from quorumlog.model.errors import (
     NetworkError,
     QuorumlogError,
@@ -592,7 +593,7 @@ def _named(topics: Sequence[str] | None) -> dict[str, Any]:
 
 def _addresses_in(answer: Message) -> dict[int, str]:
     """Return the brokers that an answer to Metadata names, by broker id."""
-    return {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
+    return {one.node_id: host_port(one.host, one.port) for one in answer.brokers}
 
 
 def _leaders_in(answer: Message, *, of_all: bool) -> dict[Part, NamedLeader]:

@@ -27,7 +27,7 @@ from quorumlog.kafka.schemas import (
     JoinSinkResponse,
 )
 from quorumlog.machine.cluster.sinks import attempt_id
-from quorumlog.model.config import parse_address
+from quorumlog.model.config import host_port, parse_address
 from quorumlog.model.errors import (
     ConfigError,
     DeadlineExceededError,
@@ -261,7 +261,7 @@ class SinkCoordinator:
         raise DeadlineExceededError(text)
 
     def _names(self) -> str:
-        return ",".join(f"{host}:{port}" for host, port in self._servers)
+        return ",".join(host_port(host, port) for host, port in self._servers)
 
     def _connected(self, sink: str, left_s: float) -> _Connection:
         """Return a connection to the coordinator.
