@@ -3,8 +3,10 @@
 import asyncio
 import errno
 import gc
+import re
 import socket
 import weakref
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -48,6 +50,12 @@ class Side:
 
 @pytest.fixture
 async def listening(monkeypatch):
+    async with listening_on("127.0.0.1", monkeypatch) as listener:
+        yield listener
+
+
+@asynccontextmanager
+async def listening_on(host, monkeypatch):
     monkeypatch.setattr(listeners, "PEERS_RESERVE", 1)
     served = asyncio.Queue()
 
@@ -56,7 +64,7 @@ async def listening(monkeypatch):
         return Side()
 
     listener = Listener(
-        "127.0.0.1",
+        host,
         0,
         handler_for,
         cluster="c",
@@ -66,8 +74,10 @@ async def listening(monkeypatch):
     )
     await listener.start()
     listener.served = served
-    yield listener
-    await listener.stop()
+    try:
+        yield listener
+    finally:
+        await listener.stop()
 
 
 async def connected(listener, role):
@@ -211,6 +221,21 @@ async def test_what_a_stranger_sends_is_text_in_one_line_a_minute(listening, cap
     assert len(refused) == count, "the audit log counts them all"
     assert {one.allowed for one in refused} == {False}
     assert all(one.reason == said["reason"] for one in refused)
+
+
+@pytest.mark.usefixtures("_has_ipv6")
+async def test_addresses_of_ipv6_have_brackets_in_the_log_and_the_audit_log(monkeypatch, caplog):
+    async with listening_on("::1", monkeypatch) as listener:
+        listener.shared.audit = audit = Kept()
+        reader, writer = await asyncio.open_connection("::1", listener.port)
+        writer.write(hello_of(cluster="other"))
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    (line,) = [one for one in caplog.records if one.message == "refusing a connection"]
+    (event,) = audit.events
+    for address in (getattr(line, EVENT_FIELDS)["remote"], event.address):
+        assert re.fullmatch(r"\[::1\]:\d+", address)
 
 
 async def test_the_next_line_says_how_many_were_left_out(listening, caplog, monkeypatch):

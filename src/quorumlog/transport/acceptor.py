@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from quorumlog.auth.hosts import host_of
 from quorumlog.log_events import log_event, reason_of
+from quorumlog.model.config import host_port
 from quorumlog.model.errors import ConfigError
 from quorumlog.transport.resolver import Resolver
 from quorumlog.transport.strangers import WAITING_SHARE, Strangers
@@ -107,7 +108,7 @@ class Acceptor:
         except OSError as error:
             self.close()
             raise ConfigError(
-                f"cannot listen on {self._host}:{self.port}: {reason_of(error)}"
+                f"cannot listen on {host_port(self._host, self.port)}: {reason_of(error)}"
             ) from error
         self.port = self._sockets[0].getsockname()[1]
         self._listen()

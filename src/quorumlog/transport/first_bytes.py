@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
+from quorumlog.model.config import host_port
 from quorumlog.transport.client_lines import ClientLines
 from quorumlog.transport.lingering import Lingering
 from quorumlog.transport.node_tls import NodeTls
@@ -110,7 +111,7 @@ class TlsPort:
 
     def _tell_refused(self, below: asyncio.Transport, reason: str) -> None:
         peer = below.get_extra_info("peername")
-        address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        address = host_port(*peer[:2]) if peer else "?"
         self._lines.warn("connection refused", "", address, reason=reason)
 
 

@@ -17,6 +17,7 @@ from quorumlog.auth.certificates import ANONYMOUS
 from quorumlog.auth.login import Origin, origin_of
 from quorumlog.log_events import describe_error, log_event, reason_of
 from quorumlog.model.audit_events import BY_CERTIFICATE, AuditedEvent, AuditEvent
+from quorumlog.model.config import host_port
 from quorumlog.model.errors import RemoteProtocolError
 from quorumlog.model.limits import Limits
 from quorumlog.model.wording import foreign
@@ -164,7 +165,7 @@ class StreamConnection(_Spoken):
         self._transport = transport
         _keep_alive(transport)
         peer = transport.get_extra_info("peername")
-        self.remote_address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.remote_address = host_port(*peer[:2]) if peer else "?"
         if self._shared is not None:
             self._shared.strangers.came(self)
         loop = asyncio.get_running_loop()

@@ -31,6 +31,7 @@ from quorumlog.machine.cluster.commands import (
     ConfigOperation,
 )
 from quorumlog.machine.cluster.topics import problem_of_name
+from quorumlog.model.config import NodeConfig, host_port
 from quorumlog.model.errors import RequestError
 
 DESCRIBED_MAX: Final = 1_000
@@ -59,7 +60,9 @@ _Refusal: TypeAlias = tuple[ErrorCode, str]
 async def handle_describe_configs(context: RequestContext, request: Any) -> Answer:
     """Describe configs: all of a resource, or those that are named."""
     refusals = [_refused(context, one, Operation.DESCRIBE_CONFIGS) for one in request.resources]
-    describe = partial(_describe, _Known(context.broker), refusals, context.header, request)
+    describe = partial(
+        _describe, _Known(context.broker, context.config), refusals, context.header, request
+    )
     if len(request.resources) <= ON_LOOP_MAX:
         answer, problems = describe()
     else:
@@ -69,10 +72,18 @@ async def handle_describe_configs(context: RequestContext, request: Any) -> Answ
     return answer
 
 
+def _security_protocol(config: NodeConfig) -> str:
+    """Return what clients set as `security.protocol`; nodes of a cluster are configured alike."""
+    encrypted = "PLAINTEXT" if config.tls is None else "SSL"
+    has_logins = config.security is not None and config.security.login != "none"
+    return f"SASL_{encrypted}" if has_logins else encrypted
+
+
 class _Known:
     """What there is to be described, at one moment; it may be read on any thread."""
 
-    def __init__(self, broker: BrokerView) -> None:
+    def __init__(self, broker: BrokerView, config: NodeConfig) -> None:
+        self._protocol = _security_protocol(config)
         self._topics = broker.topics
         self._defaults = broker.defaults
         self._brokers = broker.registered
@@ -92,7 +103,7 @@ class _Known:
         broker = _broker_of(self._brokers, name)
         if broker is None:
             return ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}"
-        where = f"PLAINTEXT://{broker.host}:{broker.port}"
+        where = f"{self._protocol}://{host_port(broker.host, broker.port)}"
         return [
             *cluster_entries(self._defaults),
             node_entry("broker.id", str(broker.broker_id), "Number of the broker in the cluster."),

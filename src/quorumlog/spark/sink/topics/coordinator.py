@@ -129,7 +129,7 @@ class _Connection:
         ):
             self.close()
             raise UnsupportedError(
-                f"{address[0]}:{address[1]} does not know quorumlog's requests for sinks: it is no "
+                f"{host_port(*address)} does not know quorumlog's requests for sinks: it is no "
                 "broker of quorumlog, or of an older version. Upgrade the brokers first, or set "
                 "deliveryGuarantee=at-least-once"
             )
