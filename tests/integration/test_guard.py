@@ -1,6 +1,7 @@
 """Nodes that were started for a run end with it, whatever ends it; those of `cluster up` do not."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from default_signals import default_signals
-from quorumlog.local import LocalCluster, ending_in_order, guarded, guarded_directory
+from quorumlog.local import LocalCluster, ending_in_order, guard, guarded, guarded_directory
 from quorumlog.local.guard import node_pids
 
 pytestmark = pytest.mark.processes
@@ -72,6 +73,23 @@ def test_a_block_leaves_no_node_and_no_directory_unless_it_is_to_be_kept():
     with guarded_directory("quorumlog-test-") as guard:
         guard.keep()
     guard.directory.rmdir()
+
+
+def test_a_directory_goes_though_a_killed_node_makes_its_last_file_meanwhile(tmp_path, monkeypatch):
+    """A process that waits for a disk when it is killed is not listed then, but ends its call."""
+    directory, remove = tmp_path / "run", shutil.rmtree
+    directory.mkdir()
+    late = [directory / "journal", directory / "0"]
+
+    def rmtree(path, **how):
+        if late:
+            late.pop().touch()
+        else:
+            remove(path, **how)
+
+    monkeypatch.setattr(guard.shutil, "rmtree", rmtree)
+    guard._remove(str(directory))
+    assert not directory.exists()
 
 
 def test_nodes_elsewhere_are_left_alone(tmp_path):

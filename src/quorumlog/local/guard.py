@@ -29,6 +29,8 @@ ROUNDS_WITHOUT_NODES = 3
 ROUND_PAUSE_S = 0.05
 KILL_SECONDS = 30.0
 """A process that survives SIGKILL for this long is stuck in the kernel; nothing can end it."""
+REMOVE_SECONDS = 10.0
+"""How long a directory is tried to be removed."""
 KEEP = b"keep"
 """Written into the pipe: the directory is kept."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -162,6 +164,18 @@ def _wait_and_end(directory: str, *, remove: bool) -> None:
         kept += part
     kill_nodes(directory)
     if remove and not kept:
+        _remove(directory)
+
+
+def _remove(directory: str) -> None:
+    """Remove a directory, although a killed node may still end what it has asked of the disk.
+
+    A process that waits for a disk when it is killed has no arguments any more, but makes its file.
+    """
+    deadline = time.monotonic() + REMOVE_SECONDS
+    shutil.rmtree(directory, ignore_errors=True)
+    while os.path.exists(directory) and time.monotonic() < deadline:
+        time.sleep(ROUND_PAUSE_S)
         shutil.rmtree(directory, ignore_errors=True)
 
 
