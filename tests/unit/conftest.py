@@ -5,6 +5,12 @@ import socket
 import pytest
 
 from scripted_cluster import World
+from steady_loop import SteadyLoop
+
+
+def pytest_asyncio_loop_factories(config, item):
+    """Tests of one process do not depend on how much time a busy machine gives it."""
+    return {"steady": SteadyLoop}
 
 
 @pytest.fixture
