@@ -1,5 +1,6 @@
 """Scripted servers for tests of clients."""
 
+import asyncio
 import socket
 
 import pytest
@@ -10,6 +11,8 @@ from steady_loop import SteadyLoop
 
 def pytest_asyncio_loop_factories(config, item):
     """Tests of one process do not depend on how much time a busy machine gives it."""
+    if item.get_closest_marker("real_time"):
+        return {"real": asyncio.SelectorEventLoop}
     return {"steady": SteadyLoop}
 
 

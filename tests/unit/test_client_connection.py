@@ -138,6 +138,7 @@ def stand_still():
     time.sleep(0.3)
 
 
+@pytest.mark.real_time
 async def test_a_client_that_was_frozen_itself_abandons_no_server(world, quick):
     connection = await opened(world)
     world.script(SILENT)
