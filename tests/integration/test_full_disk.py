@@ -148,7 +148,7 @@ async def test_a_key_value_node_restarts_on_a_full_disk(node, left, saves):
             if saves and number == KEYS // 2:
                 await client.admin.save_snapshot()
     node.disk.fill(left)
-    async with Client(node.server, "g", timeout_ms=300) as client:
+    async with Client(node.server, "g", timeout_ms=2_000) as client:
         await until_noticed(client)
         assert await refused(KV(client))
     await read_all(node)
@@ -157,7 +157,7 @@ async def test_a_key_value_node_restarts_on_a_full_disk(node, left, saves):
         node.disk.fill(left)
         node.start()
         await read_all(node)
-        async with Client(node.server, "g", timeout_ms=300) as client:
+        async with Client(node.server, "g", timeout_ms=2_000) as client:
             assert (await client.status())[0].disk_text
             assert await refused(KV(client))
     node.disk.empty()

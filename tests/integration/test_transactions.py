@@ -140,7 +140,7 @@ async def test_an_abandoned_batch_holds_nobody_back_for_longer_than_its_time_out
     async with make_cluster() as cluster:
         await cluster.start()
         async with cluster.client() as client:
-            transactions = Transactions(client, QUERY, timeout_ms=500)
+            transactions = Transactions(client, QUERY, timeout_ms=3_000)
             run = await transactions.init()
             mine = await write(transactions, run, 0, 0, bodies_of(0, 0))
             await client.append(b"plain")

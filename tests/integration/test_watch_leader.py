@@ -88,7 +88,7 @@ async def test_a_watch_of_a_group_that_is_deleted_ends(make_cluster, until):
 async def test_an_outage_longer_than_the_clients_time_is_raised(make_cluster):
     async with make_cluster() as cluster:
         await cluster.start()
-        async with cluster.client(timeout_ms=300) as client:
+        async with cluster.client(timeout_ms=3_000) as client:
             leaders = client.watch_leader()
             await anext(leaders)
             waiting = asyncio.create_task(anext(leaders))
