@@ -17,9 +17,10 @@ from quorumlog.cli.main import main
 from quorumlog.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.local.ports import LOOPBACK, free_ports
-from quorumlog.model.config import dump_config, load_config, parse_address
+from quorumlog.model.config import GroupConfig, dump_config, load_config, parse_address
 from quorumlog.model.errors import RequestError
 from scripted_cluster import metadata_of
+from small_files import SMALL_FILES
 
 pytestmark = pytest.mark.processes
 
@@ -144,6 +145,11 @@ class Newcomer:
         self._config = directory / "n3.toml"
         self._log = directory / "n3.log"
         self._process = None
+
+    @property
+    def configured(self):
+        """The groups that it has without changes."""
+        return self._model.groups
 
     def _launch(self):
         with self._log.open("ab") as log:
@@ -467,6 +473,24 @@ async def test_40_what_cannot_be_done_is_said_in_one_line(cluster, newcomer, cli
     assert f"without {alive} no majority would be left" in refused
     assert await leader_of(cluster) == leader
     await cli.succeeds("append", "and goes on", *where)
+
+
+async def test_a_node_that_would_take_no_invitation_is_not_added(cluster, newcomer, cli):
+    """It has groups, and the leader is a member of none of them."""
+    where = ("--dir", cluster.directory)
+    own = GroupConfig(group="own", peers=f"n3-{newcomer.address}", **SMALL_FILES)
+    await newcomer.start(groups=[own])
+    refused = await cli.fails("members", "add", "n3", newcomer.address, *where)
+    leader = await leader_of(cluster)
+    assert (
+        f"n3 is not added to g: it has other groups, and takes no invitation of {leader}" in refused
+    )
+    assert "name the group with its peers in n3's configuration, and restart it" in refused
+    assert list(await cli.kinds(cluster)) == ["n0", "n1", "n2"]
+    await asyncio.to_thread(newcomer.stop)
+    (group,) = newcomer.configured
+    await newcomer.start(groups=[own, group])
+    assert await cli.adds("n3", newcomer.address, *where) == "n3 votes in g\n"
 
 
 async def test_the_last_voter_stays(tmp_path, cli):

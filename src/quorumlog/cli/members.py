@@ -152,6 +152,14 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
     except NetworkError as error:
         raise CommandError(f"{refused}: {error}; {advice}") from error
     except UnknownGroupError:
+        leaders = [one.leader_id for one in own.groups if one.group == target.group]
+        others = [one for one in found.groups if not set(leaders) & set(one.peers)]
+        if any(leaders) and others and len(others) == len(found.groups):
+            raise CommandError(
+                f"{refused}: it has other groups, and takes no invitation of {leaders[0]}, which "
+                f"leads {target.group} and is a member of none of them; name the group with its "
+                f"peers in {node}'s configuration, and restart it"
+            ) from None
         print_note(f"{node} does not have {target.group} yet: the leader invites it")
     except RequestError:
         pass  # it may not take part as long as it is no member, or not at this address
