@@ -28,10 +28,11 @@ def test_the_example_of_a_declarative_pipeline_is_resolved(cluster, tmp_path):
     )
     (project / "spark-pipeline.yaml").write_text(yaml.safe_dump(spec))
     prepare_environment()
+    has_port = {"SPARK_TESTING": "1"}  # one that is free for Spark Connect, not always the same
     done = subprocess.run(
         [Path(sys.executable).with_name("spark-pipelines"), "dry-run"],
         cwd=project,
-        env=os.environ | {"SPARK_CONF_DIR": str(project / "conf")},
+        env=os.environ | has_port | {"SPARK_CONF_DIR": str(project / "conf")},
         capture_output=True,
         text=True,
         check=False,
