@@ -39,3 +39,12 @@ class SteadyLoop(asyncio.SelectorEventLoop):
     def time(self):
         """Return seconds; the later, the more turns there were."""
         return self._steady.time()
+
+
+def have_time_of_loop(monkeypatch):
+    """Have nodes that are made from now on measure time by the running loop."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("quorumlog.node.node.monotonic_ms", lambda: int(loop.time() * 1_000))
+    for module in ("node.node", "service.traced_requests"):
+        name = f"quorumlog.{module}.monotonic_us"
+        monkeypatch.setattr(name, lambda: int(loop.time() * 1_000_000))

@@ -16,6 +16,7 @@ from quorumlog.model.limits import Limits
 from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
 from small_files import SMALL_FILES
+from steady_loop import SteadyLoop, have_time_of_loop
 
 DATA_FILE_BYTES = 1 << 20
 SMALL_LIMITS = {
@@ -24,6 +25,11 @@ SMALL_LIMITS = {
     "push_bytes_max": 128 * 1024,
     "push_window_bytes": 512 * 1024,
 }
+
+
+def pytest_asyncio_loop_factories(config, item):
+    """A busy machine, which gives this process no time, ends no time-outs of clients."""
+    return {"steady": SteadyLoop}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,11 +122,15 @@ class Cluster:
 
 
 @pytest.fixture
-def make_cluster(tmp_path):
-    """`async with make_cluster(...) as cluster`: made, not started; stopped at the end."""
+def make_cluster(tmp_path, monkeypatch):
+    """`async with make_cluster(...) as cluster`: made, not started; stopped at the end.
+
+    Its nodes have the time of the loop, so that a busy machine brings about no election.
+    """
 
     @asynccontextmanager
     async def make(directory=tmp_path, **options):
+        have_time_of_loop(monkeypatch)
         cluster = Cluster(directory, **options)
         try:
             yield cluster
