@@ -1,7 +1,7 @@
 """A cluster of real nodes in one event loop: real sockets on loopback, real files."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from quorumlog.client.client import Client
 from quorumlog.local import LocalCluster
 from quorumlog.local.ports import free_ports
 from quorumlog.model.codes import Role
-from quorumlog.model.config import GroupConfig, NodeConfig
+from quorumlog.model.config import GroupConfig, NodeConfig, dump_config, load_config
 from quorumlog.model.limits import Limits
 from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
@@ -19,6 +19,7 @@ from small_files import SMALL_FILES
 from steady_loop import SteadyLoop, have_time_of_loop
 
 DATA_FILE_BYTES = 1 << 20
+PATIENCE = {"election_timeout_min_ms": 4_000, "election_timeout_max_ms": 4_500}
 SMALL_LIMITS = {
     "entry_bytes_max": 256 * 1024,
     "block_bytes_max": 512 * 1024,
@@ -158,7 +159,35 @@ def until_fixture():
 @pytest.fixture
 def cluster(tmp_path):
     """Three processes on this machine; those that a test stopped go on at its end."""
+    with _up(
+        LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
+    ) as one:
+        yield one
+
+
+@pytest.fixture
+def patient_cluster(tmp_path):
+    """Such a cluster that has no election because a busy machine stands still for some seconds.
+
+    For tests of what is promised as long as nobody is missed.
+    """
     made = LocalCluster.create(tmp_path / "cluster", groups=("g",), data_file_bytes=8 << 20)
+    have_patience(made)
+    with _up(made) as one:
+        yield one
+
+
+def have_patience(made):
+    """Have the nodes of a cluster that does not run yet miss a leader after four seconds only."""
+    for node_id in made.node_ids:
+        path = made.directory / f"{node_id}.toml"
+        config = load_config(path)
+        groups = [msgspec.structs.replace(group, **PATIENCE) for group in config.groups]
+        path.write_bytes(dump_config(msgspec.structs.replace(config, groups=groups)))
+
+
+@contextmanager
+def _up(made):
     made.up()
     yield made
     for node_id in made.running():

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from integration.conftest import have_patience
 from quorumlog import KV
 from quorumlog.bench import events
 from quorumlog.client import Client, Producer
@@ -19,6 +20,12 @@ from scripted_cluster import metadata_of
 pytestmark = pytest.mark.processes
 
 IN_FLIGHT = 16
+
+
+@pytest.fixture
+def cluster(patient_cluster):
+    """Whose leaders change only because they are stopped."""
+    return patient_cluster
 
 
 class Load:
@@ -103,6 +110,7 @@ async def test_121_a_rolling_restart_under_load_loses_and_doubles_nothing(cluste
 
 async def test_commands_executed_beside_a_stop_have_their_results(tmp_path):
     cluster = LocalCluster.create(tmp_path / "kv", groups=("g",), state_machine="kv")
+    have_patience(cluster)
     cluster.up()
     try:
         async with Client(cluster.servers, "g") as client:

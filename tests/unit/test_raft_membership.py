@@ -222,8 +222,10 @@ def test_a_learner_that_does_not_answer_is_not_promoted():
 def test_one_that_was_never_there_is_not_promoted():
     group, _ = started_group()
     assert group.outcome(group.add("n3")) is OK
+    number = group.promote("n3")
 
-    assert group.answers[group.promote("n3")] is ResponseCode.MEMBER_NOT_READY
+    assert group.answers[number] is ResponseCode.MEMBER_NOT_READY
+    assert group.texts[number] == "n3 has not told yet which entries it has"
 
 
 def test_one_that_joins_becomes_a_voter_by_itself_once_it_has_caught_up():

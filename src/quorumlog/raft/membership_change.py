@@ -132,8 +132,10 @@ class MembershipChange:
         """Return why a learner may not vote yet: an empty voter would weaken the majority."""
         if not dispatcher.contact.is_live:
             return f"{member.node_id} does not answer"
+        if dispatcher.match_index < 0:
+            return f"{member.node_id} has not told yet which entries it has"
         lag = self._state.log.end_index - dispatcher.match_index
-        if dispatcher.match_index < 0 or lag > PROMOTE_LAG_MAX:
+        if lag > PROMOTE_LAG_MAX:
             return f"{member.node_id} is {entries_text(lag)} behind, more than {PROMOTE_LAG_MAX}"
         return None
 
