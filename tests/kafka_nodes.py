@@ -29,6 +29,7 @@ from quorumlog.service.consumers import ConsumerService
 from quorumlog.service.requests import ClientRequests
 from quorumlog.service.security import SecurityService
 from small_files import SMALL_FILES, SMALL_SETTINGS, directory_in_memory
+from steady_loop import SteadyLoop
 
 SECONDS = 60
 QUICK = {
@@ -181,7 +182,7 @@ def kafka_nodes(directory, count=1, logs=(), **options):
 @contextmanager
 def _running(directory, count, logs, options):
     configs = _configs(directory, count, logs, options)
-    loop = asyncio.new_event_loop()
+    loop = SteadyLoop()
     thread = threading.Thread(target=loop.run_forever, name="nodes of the test")
     thread.start()
     try:

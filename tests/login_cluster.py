@@ -18,6 +18,7 @@ from quorumlog.model.limits import DEFAULT_LIMITS
 from quorumlog.model.security_config import SecurityConfig
 from quorumlog.service.served_node import ServedNode
 from small_files import SMALL_FILES, SMALL_SETTINGS, directory_in_memory
+from steady_loop import SteadyLoop
 
 SECONDS = 60
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -101,7 +102,7 @@ def _running(place, tls, groups, limits, has_admin, security):
         limits=limits,
         security=SecurityConfig(**{"authorization": "off", **security}),
     )
-    loop = asyncio.new_event_loop()
+    loop = SteadyLoop()
     thread = threading.Thread(target=loop.run_forever, name="node of the test")
     thread.start()
 

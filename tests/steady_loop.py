@@ -2,31 +2,36 @@
 
 A busy machine gives a process no time for a second or more. Time-outs that end then say nothing of
 the program: what they wait for had no time, either. Here each turn takes `STEP_S` at most, so that
-servers and clients of one loop have had hundreds of turns before a time-out of a second ends.
+servers and clients of one loop have had hundreds of turns before a time-out of a second ends. Once
+this module is imported, nodes that run in such a loop have its time, too.
 """
 
 import asyncio
 import selectors
 import time
 
+from quorumlog.node import node
+
 STEP_S = 0.01
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for `STEP_S` at most, and tells the loop of each turn."""
+    """Waits for `STEP_S` at most, and counts the time of turns."""
 
     def __init__(self):
         super().__init__()
-        self.now = self._turned = time.monotonic()
+        now = time.monotonic()
+        self._turn = now, now
+        """When the present turn began, in the loop's time and in the machine's."""
 
     def select(self, timeout=None):
         found = super().select(STEP_S if timeout is None else min(timeout, STEP_S))
-        self.now = self.time()
-        self._turned = time.monotonic()
+        self._turn = self.time(), time.monotonic()
         return found
 
     def time(self):
-        return self.now + min(time.monotonic() - self._turned, STEP_S)
+        begun, begun_really = self._turn
+        return begun + min(time.monotonic() - begun_really, STEP_S)
 
 
 class SteadyLoop(asyncio.SelectorEventLoop):
@@ -41,10 +46,30 @@ class SteadyLoop(asyncio.SelectorEventLoop):
         return self._steady.time()
 
 
-def have_time_of_loop(monkeypatch):
-    """Have nodes that are made from now on measure time by the running loop."""
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr("quorumlog.node.node.monotonic_ms", lambda: int(loop.time() * 1_000))
-    for module in ("node.node", "service.traced_requests"):
-        name = f"quorumlog.{module}.monotonic_us"
-        monkeypatch.setattr(name, lambda: int(loop.time() * 1_000_000))
+class _TimeOfNodes:
+    """What nodes take for the module `time`: of its clocks, one is that of the loop they run in."""
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+    @staticmethod
+    def monotonic():
+        running = asyncio._get_running_loop()
+        return running.time() if isinstance(running, SteadyLoop) else time.monotonic()
+
+    @classmethod
+    def monotonic_ns(cls):
+        return int(cls.monotonic() * 1_000_000_000)
+
+
+node.time = _TimeOfNodes()
+
+
+def have_steady_time(item):
+    """Return how the loop of an asynchronous test is made, as pytest-asyncio asks for it.
+
+    Processes have the machine's time, so tests of them have it, too, as those marked `real_time`.
+    """
+    if item.get_closest_marker("processes") or item.get_closest_marker("real_time"):
+        return {"real": asyncio.SelectorEventLoop}
+    return {"steady": SteadyLoop}

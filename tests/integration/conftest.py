@@ -1,6 +1,7 @@
 """A cluster of real nodes in one event loop: real sockets on loopback, real files."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
@@ -16,9 +17,10 @@ from quorumlog.model.limits import Limits
 from quorumlog.node.node import Node
 from quorumlog.service.requests import ClientRequests
 from small_files import SMALL_FILES
-from steady_loop import SteadyLoop, have_time_of_loop
+from steady_loop import have_steady_time
 
 DATA_FILE_BYTES = 1 << 20
+STANDING = 4
 PATIENCE = {"election_timeout_min_ms": 4_000, "election_timeout_max_ms": 4_500}
 SMALL_LIMITS = {
     "entry_bytes_max": 256 * 1024,
@@ -29,8 +31,8 @@ SMALL_LIMITS = {
 
 
 def pytest_asyncio_loop_factories(config, item):
-    """A busy machine, which gives this process no time, ends no time-outs of clients."""
-    return {"steady": SteadyLoop}
+    """A busy machine brings about no election in nodes of this process, and ends no time-outs."""
+    return have_steady_time(item)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -123,15 +125,11 @@ class Cluster:
 
 
 @pytest.fixture
-def make_cluster(tmp_path, monkeypatch):
-    """`async with make_cluster(...) as cluster`: made, not started; stopped at the end.
-
-    Its nodes have the time of the loop, so that a busy machine brings about no election.
-    """
+def make_cluster(tmp_path):
+    """`async with make_cluster(...) as cluster`: made, not started; stopped at the end."""
 
     @asynccontextmanager
     async def make(directory=tmp_path, **options):
-        have_time_of_loop(monkeypatch)
         cluster = Cluster(directory, **options)
         try:
             yield cluster
@@ -142,11 +140,15 @@ def make_cluster(tmp_path, monkeypatch):
 
 
 async def until(condition, *, seconds=60.0, what="the expected state"):
-    """Wait for something that the cluster brings about by itself; bounded."""
+    """Wait for something that the cluster brings about by itself; bounded.
+
+    `seconds` are those of the loop; on a machine that stands still they take `STANDING` times as
+    long at most.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline, at_most = loop.time() + seconds, time.monotonic() + STANDING * seconds
     while not condition():
-        if loop.time() > deadline:
+        if loop.time() > deadline or time.monotonic() > at_most:
             raise AssertionError(f"{what} did not come about in {seconds} s")
         await asyncio.sleep(0.01)
 

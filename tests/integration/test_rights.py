@@ -6,6 +6,7 @@ client is, the test says: with real logins roles are tested by `test_security_ta
 
 import asyncio
 import os
+import time
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -264,13 +265,12 @@ async def _name_all(listener, principal):
 
 
 async def test_a_client_without_the_right_is_told_so_at_once_and_nothing_was_done(node):
-    loop = asyncio.get_running_loop()
     async with native_client(node, "User:nothing") as client:
-        began = loop.time()
+        began = time.monotonic()
         with pytest.raises(qe.NotAuthorizedError, match=r"nothing may not .* group 'g'") as raised:
             await client.append(b"x")
         assert raised.value.outcome is qe.Outcome.DID_NOT_HAPPEN
-        assert loop.time() - began < 5
+        assert time.monotonic() - began < 5
 
 
 async def test_who_may_write_appends_and_who_may_read_reads(node):

@@ -24,7 +24,7 @@ IN_FLIGHT = 16
 
 @pytest.fixture
 def cluster(patient_cluster):
-    """Whose leaders change only because they are stopped."""
+    """A cluster whose leaders change only because they are stopped."""
     return patient_cluster
 
 

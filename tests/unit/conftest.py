@@ -1,19 +1,16 @@
 """Scripted servers for tests of clients."""
 
-import asyncio
 import socket
 
 import pytest
 
 from scripted_cluster import World
-from steady_loop import SteadyLoop
+from steady_loop import have_steady_time
 
 
 def pytest_asyncio_loop_factories(config, item):
     """Tests of one process do not depend on how much time a busy machine gives it."""
-    if item.get_closest_marker("real_time"):
-        return {"real": asyncio.SelectorEventLoop}
-    return {"steady": SteadyLoop}
+    return have_steady_time(item)
 
 
 @pytest.fixture

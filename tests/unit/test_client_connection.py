@@ -215,11 +215,11 @@ async def test_a_server_is_checked_less_often_during_a_long_poll(world, monkeypa
     monkeypatch.setattr(silence_watch, "POLL_CHECK_S", 0.3)
     world.servers["n0"].keeps_fetches = True
     connection = await opened(world)
-    started = time.monotonic()
+    started = asyncio.get_running_loop().time()
     waiting = connection.request(polling())
     async with asyncio.timeout(60):
         await world.asked.wait()
-    assert time.monotonic() - started >= 0.29
+    assert asyncio.get_running_loop().time() - started >= 0.29
     assert not waiting.done()
     await ended(connection, waiting)
 

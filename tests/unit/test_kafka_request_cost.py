@@ -8,6 +8,7 @@ import asyncio
 import importlib.util
 import struct
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from quorumlog.kafka.errors import ErrorCode
 from quorumlog.kafka.handlers.fetch import _Fetching
 from quorumlog.kafka.request_queue import RequestQueue
 from quorumlog.kafka.requests import ApiKey
+from quorumlog.node import node
 from quorumlog.node.executor import ThreadExecutor
 from quorumlog.node.turn import Turn
 from quorumlog.transport.stream import StreamConnection
@@ -192,7 +194,9 @@ def metadata(name: str) -> bytes:
     return bench.framed(ApiKey.METADATA, 5, body)
 
 
-async def test_the_calls_of_a_produce_and_of_a_fetch_are_bounded(tmp_path):
+@pytest.mark.real_time
+async def test_the_calls_of_a_produce_and_of_a_fetch_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "time", time)  # calls of tests are not counted
     async with kafka_cluster(tmp_path) as cluster:
         await cluster.create_topic("t", 100)
         await cluster.create_topic("empty", 100)

@@ -225,7 +225,7 @@ def test_one_that_was_never_there_is_not_promoted():
     number = group.promote("n3")
 
     assert group.answers[number] is ResponseCode.MEMBER_NOT_READY
-    assert group.texts[number] == "n3 has not told yet which entries it has"
+    assert group.texts[number] == "it is not known yet that n3 has any entry of this log"
 
 
 def test_one_that_joins_becomes_a_voter_by_itself_once_it_has_caught_up():

@@ -2,7 +2,7 @@
 
 import time
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -36,6 +36,12 @@ POLL_SECONDS = 0.2
 """Pause between two polls of a member that is catching up."""
 REPORT_SECONDS = 2.0
 """Pause between two reports of its lag."""
+
+_STRANGER: Final = (
+    "{node} has other groups, and takes an invitation only of their members: if the leader of "
+    "{group} is none, transfer leadership to a member that is, or name {group} and its peers in "
+    "{node}'s configuration and restart it"
+)
 
 Node = Annotated[str, typer.Argument(help="Id of the member.", show_default=False)]
 
@@ -152,15 +158,10 @@ def _check_newcomer(client: SyncClient, target: Target, node: str, address: str)
     except NetworkError as error:
         raise CommandError(f"{refused}: {error}; {advice}") from error
     except UnknownGroupError:
-        leaders = [one.leader_id for one in own.groups if one.group == target.group]
-        others = [one for one in found.groups if not set(leaders) & set(one.peers)]
-        if any(leaders) and others and len(others) == len(found.groups):
-            raise CommandError(
-                f"{refused}: it has other groups, and takes no invitation of {leaders[0]}, which "
-                f"leads {target.group} and is a member of none of them; name the group with its "
-                f"peers in {node}'s configuration, and restart it"
-            ) from None
         print_note(f"{node} does not have {target.group} yet: the leader invites it")
+        leaders = {one.leader_id for one in own.groups if one.group == target.group}
+        if found.groups and not any(leaders & set(one.peers) for one in found.groups):
+            print_note(_STRANGER.format(node=node, group=target.group))
     except RequestError:
         pass  # it may not take part as long as it is no member, or not at this address
 

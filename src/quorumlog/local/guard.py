@@ -30,7 +30,7 @@ ROUND_PAUSE_S = 0.05
 KILL_SECONDS = 30.0
 """A process that survives SIGKILL for this long is stuck in the kernel; nothing can end it."""
 REMOVE_SECONDS = 10.0
-"""How long a directory is tried to be removed."""
+"""How long removing a directory is tried."""
 KEEP = b"keep"
 """Written into the pipe: the directory is kept."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -58,10 +58,17 @@ class Guard:
             self._process.stdin.write(KEEP)
 
     def close(self) -> None:
-        """End all nodes below the directory, and remove it if that was wanted."""
+        """End all nodes below the directory, and remove it if that was wanted.
+
+        Takes `KILL_SECONDS` and `REMOVE_SECONDS` at most. Also a signal ends it only after that.
+        """
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait()
+        except KeyboardInterrupt:
+            self._process.wait()
+            raise
 
 
 @contextmanager
@@ -168,9 +175,9 @@ def _wait_and_end(directory: str, *, remove: bool) -> None:
 
 
 def _remove(directory: str) -> None:
-    """Remove a directory, although a killed node may still end what it has asked of the disk.
+    """Remove a directory, although a killed node may still make a file there.
 
-    A process that waits for a disk when it is killed has no arguments any more, but makes its file.
+    A process that is killed while it waits for the disk is not listed any more, but ends its call.
     """
     deadline = time.monotonic() + REMOVE_SECONDS
     shutil.rmtree(directory, ignore_errors=True)

@@ -36,6 +36,11 @@ class GroupCatalog:
         self._tombstones: dict[tuple[str, bytes], GroupRecord] = {}
         self._addresses: dict[str, str] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the node has no group, not even one that cannot be hosted."""
+        return not (self.configs or self.unusable)
+
     def loaded(self, found: LoadedGroups) -> None:
         """Take over what is on disk."""
         for record in found.tombstones:

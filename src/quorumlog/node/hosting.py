@@ -143,6 +143,10 @@ class Hosting:
         pause_ms = max(0, min(due_ms - environment.wall_ms(), CHECK_MS))
         self._due_timer.wake_at(environment.now_ms() + pause_ms)
 
+    def may_invite(self, peer_id: str) -> bool:
+        """Whether a node may have this one make a replica: one that is known, or the first one."""
+        return self._links.knows(peer_id) or self.catalog.is_empty
+
     def take_cluster_message(self, message: ClusterMessage, attachment: memoryview) -> None:
         """Pass a message of another broker to whoever takes it at present."""
         self.cluster_received(message, attachment)

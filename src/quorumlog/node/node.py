@@ -306,7 +306,7 @@ class Node:
             self.links.incoming_opened,
             self._incoming_closed,
             self.links.knows,
-            self.links.may_invite,
+            self.hosting.may_invite,
             self.hosting.sync.received,
             self.hosting.take_cluster_message,
         )
@@ -440,7 +440,7 @@ class Node:
         """
         sync = self.hosting.sync.received
         known = ConnectionEvents(
-            is_known=self.links.knows, may_invite=self.links.may_invite, groups_received=sync
+            is_known=self.links.knows, may_invite=self.hosting.may_invite, groups_received=sync
         )
         return self._peer_inbox(hello, known)
 

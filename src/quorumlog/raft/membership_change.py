@@ -133,7 +133,7 @@ class MembershipChange:
         if not dispatcher.contact.is_live:
             return f"{member.node_id} does not answer"
         if dispatcher.match_index < 0:
-            return f"{member.node_id} has not told yet which entries it has"
+            return f"it is not known yet that {member.node_id} has any entry of this log"
         lag = self._state.log.end_index - dispatcher.match_index
         if lag > PROMOTE_LAG_MAX:
             return f"{member.node_id} is {entries_text(lag)} behind, more than {PROMOTE_LAG_MAX}"

@@ -397,10 +397,6 @@ class PeerLinks:
         """Whether a peer is a member, or was until now, as far as this node knows."""
         return peer_id in self.addresses
 
-    def may_invite(self, peer_id: str) -> bool:
-        """Whether a node may invite this one to a group: one that is known, or the first one."""
-        return peer_id in self.addresses or not self.addresses
-
     def incoming_opened(self, peer_id: str, connection: Connection) -> None:
         """Note that a peer connected: it must be answered, whether or not it is known.
 
