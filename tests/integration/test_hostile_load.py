@@ -82,7 +82,7 @@ async def test_frames_that_never_end_take_a_bounded_memory(node_of):
     node = node_of()
     request = AppendRequest(group="g", count=1)
     raw = b"".join(encode_frame(request, attachments=[bytes(8 * MIB - 100_000)]))
-    async with Client(node.server, "g") as client:
+    async with Client(node.server, "g", retry_unknown=True) as client:
         await appends(client, 5)
         quiet = await appends(client, 50)
         strangers = multiprocessing.get_context("spawn").Process(
@@ -106,7 +106,7 @@ async def test_frames_that_never_end_take_a_bounded_memory(node_of):
 
 async def test_clients_that_never_read_take_neither_memory_nor_time(node_of):
     node = node_of()
-    async with Client(node.server, "g") as client:
+    async with Client(node.server, "g", retry_unknown=True) as client:
         for _ in range(8):
             await client.append_batch([bytes(512 * 1024)] * 6)
         quiet = await appends(client, 50)
@@ -137,7 +137,7 @@ async def test_small_requests_in_numbers_wait_for_their_turn(node_of):
         for number in range(20_000)
         for part in encode_frame(FetchRequest(group="g", begin_index=0), correlation_id=number)
     )
-    async with Client(node.server, "g") as client:
+    async with Client(node.server, "g", retry_unknown=True) as client:
         await appends(client, 20)
         shouts = [asyncio.create_task(shout(node.address, raw, seconds=60)) for _ in range(20)]
         hostile, most = [], 0.0
@@ -176,7 +176,7 @@ async def test_whatever_many_strangers_ask_memory_is_bounded_and_others_are_serv
             message, correlation_id=number, attachments=[bytes(attached)] if attached else ()
         )
     )
-    async with Client(node.server, "g") as client:
+    async with Client(node.server, "g", retry_unknown=True) as client:
         await appends(client, 20)
         shouts = [asyncio.create_task(shout(node.address, raw, seconds=60)) for _ in range(16)]
         most = 0.0

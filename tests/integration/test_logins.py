@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -173,7 +174,7 @@ async def test_a_security_with_a_password_is_a_login(secured, user):
 
 
 async def test_a_client_logs_in_with_a_token_until_it_expires(secured, issuer):
-    token = issuer.token("EdDSA", sub="carol", exp=wall_ms() / 1000 + 2)
+    token = issuer.token("EdDSA", sub="carol", exp=wall_ms() / 1000 + 5)
     credentials = Credentials("OAUTHBEARER", token=token)
     async with connected(secured, credentials, tls=secured.tls) as connection:
 
@@ -197,11 +198,11 @@ async def test_a_certificate_is_a_login(secured):
     ("user", "password"), [("bob", "wrong"), ("nobody", "wrong"), ("admin", "admin")]
 )
 async def test_all_refusals_read_alike_and_do_not_say_why(plain, user, password):
-    began = asyncio.get_running_loop().time()
+    began = time.monotonic()
     with pytest.raises(LoginError) as refusal:
         async with connected(plain, Credentials("SCRAM-SHA-256", user, password)):
             pass
-    assert asyncio.get_running_loop().time() - began > 0.45
+    assert time.monotonic() - began > 0.45
     assert str(refusal.value) == f"login of {user} at {plain.address}: login refused"
     assert refusal.value.outcome is Outcome.DID_NOT_HAPPEN
     assert not refusal.value.retriable
