@@ -113,6 +113,7 @@ async def test_a_new_group_needs_three_nodes_unless_it_is_said(nodes):
 
 @pytest.mark.parametrize("has_own", [False, True])
 async def test_a_node_that_shares_no_group_yet_is_added_as_a_member(nodes, until, has_own):
+    """One that has a group already takes the invitation of those whom it knows by another one."""
     await make(nodes, "orders", "n0", "n1")
     if has_own:
         await make(nodes, "own", "n2")
@@ -121,6 +122,12 @@ async def test_a_node_that_shares_no_group_yet_is_added_as_a_member(nodes, until
     servers = ",".join(members_of(nodes, "n0", "n1").values())
     async with Client(servers, "orders", timeout_ms=60_000) as client:
         await client.admin.add_member("n2", nodes["n2"].config.listen_address)
+    if has_own:
+        counters = nodes["n2"]._inside.inbox_counters
+        await until(lambda: counters.unknown_member, seconds=SECONDS)
+        with pytest.raises(qe.UnknownGroupError):
+            nodes["n2"].group("orders")
+        await make(nodes, "common", "n0", "n1", "n2")
     await until(lambda: has(nodes["n2"], at.index), seconds=SECONDS)
 
 

@@ -39,8 +39,8 @@ REPORT_SECONDS = 2.0
 
 _STRANGER: Final = (
     "{node} has other groups, and takes an invitation only of their members: if the leader of "
-    "{group} is none, transfer leadership to a member that is, or name {group} and its peers in "
-    "{node}'s configuration and restart it"
+    "{group} is none, transfer leadership to a member that is, or make a group of which both are "
+    "members ('quorumlog group create')"
 )
 
 Node = Annotated[str, typer.Argument(help="Id of the member.", show_default=False)]
