@@ -13,7 +13,7 @@ from aiokafka.errors import ProducerFenced
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import NotCoordinatorError
+from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 
 from kafka_nodes import SECONDS, idempotent_producer, kafka_nodes
 from quorumlog.cli.main import main
@@ -288,13 +288,13 @@ def test_b3_an_offset_that_a_transaction_may_commit_is_not_told_as_stable(cluste
 # -- for administrators ---------------------------------------------------------------------------
 
 
-def described_by(admin, name):
+def told(ask, *arguments):
     """Return what kafka-python is told, which does not ask again where another node coordinates."""
     deadline = time.monotonic() + SECONDS
     while True:
         try:
-            return admin.describe_transactions([name])[name]
-        except NotCoordinatorError:
+            return ask(*arguments)
+        except (NotCoordinatorError, CoordinatorLoadInProgressError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
@@ -305,19 +305,19 @@ def test_a3_transactions_are_described_and_listed(cluster):
     producer = producer_of(cluster, name)
     admin = KafkaAdminClient(bootstrap_servers=cluster.servers.split(","))
     try:
-        described = described_by(admin, name)
+        described = told(admin.describe_transactions, [name])[name]
         assert described.state.value == "Empty"
         producer.begin_transaction()
         producer.produce(name, b"x", partition=2)
         producer.flush(SECONDS)
-        described = described_by(admin, name)
+        described = told(admin.describe_transactions, [name])[name]
         assert described.state.value == "Ongoing"
         assert [tuple(one) for one in described.topic_partitions] == [(name, 2)]
-        listed = [one for found in admin.list_transactions().values() for one in found]
+        listed = [one for found in told(admin.list_transactions).values() for one in found]
         states = {one.transactional_id: one.state.value for one in listed}
         assert states[name] == "Ongoing"
         producer.commit_transaction(SECONDS)
-        assert described_by(admin, name).state.value == "CompleteCommit"
+        assert told(admin.describe_transactions, [name])[name].state.value == "CompleteCommit"
     finally:
         admin.close()
 

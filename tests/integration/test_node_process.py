@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from integration.conftest import have_patience
 from quorumlog.client import Client, SyncClient
 from quorumlog.local import LocalCluster
 
@@ -22,10 +23,14 @@ EXIT_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A cluster for tests that neither stop a node nor hurt one; one of them appends."""
+    """A cluster for tests that neither stop a node nor hurt one; one of them appends.
+
+    It has the leader that it had at first, however busy the machine is.
+    """
     made = LocalCluster.create(
         tmp_path_factory.mktemp("shared") / "cluster", groups=("g",), data_file_bytes=8 << 20
     )
+    have_patience(made)
     made.up()
     yield made
     made.down()

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import KafkaAdminClient
+from kafka.errors import CoordinatorLoadInProgressError
 
 from quorumlog.local import LocalCluster
 from quorumlog.machine.cluster.sinks import attempt_id
@@ -81,9 +82,16 @@ def commit(options, messages, **more):
 
 def ids_of(cluster):
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
+    deadline = time.monotonic() + 60
     try:
-        listed = itertools.chain.from_iterable(admin.list_transactions().values())
-        return {one.transactional_id: one.state.name.lower() for one in listed}
+        while True:
+            try:
+                listed = itertools.chain.from_iterable(admin.list_transactions().values())
+                return {one.transactional_id: one.state.name.lower() for one in listed}
+            except CoordinatorLoadInProgressError:  # another node coordinates since a moment ago
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
     finally:
         admin.close()
 
