@@ -21,6 +21,7 @@ from steady_loop import have_steady_time
 
 DATA_FILE_BYTES = 1 << 20
 STANDING = 4
+"""Seconds of the machine for one of a loop, on a machine that stands still (`until`)."""
 PATIENCE = {"election_timeout_min_ms": 4_000, "election_timeout_max_ms": 4_500}
 SMALL_LIMITS = {
     "entry_bytes_max": 256 * 1024,

@@ -13,8 +13,8 @@ from aiokafka.errors import ProducerFenced
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 
+from kafka_coordinators import told
 from kafka_nodes import SECONDS, idempotent_producer, kafka_nodes
 from quorumlog.cli.main import main
 
@@ -286,18 +286,6 @@ def test_b3_an_offset_that_a_transaction_may_commit_is_not_told_as_stable(cluste
 
 
 # -- for administrators ---------------------------------------------------------------------------
-
-
-def told(ask, *arguments):
-    """Return what kafka-python is told, which does not ask again where another node coordinates."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            return ask(*arguments)
-        except (NotCoordinatorError, CoordinatorLoadInProgressError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
 
 
 def test_a3_transactions_are_described_and_listed(cluster):

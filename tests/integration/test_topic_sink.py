@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import KafkaAdminClient
-from kafka.errors import CoordinatorLoadInProgressError
 
+from kafka_coordinators import told
 from quorumlog.local import LocalCluster
 from quorumlog.machine.cluster.sinks import attempt_id
 from quorumlog.model.errors import (
@@ -82,16 +82,9 @@ def commit(options, messages, **more):
 
 def ids_of(cluster):
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
-    deadline = time.monotonic() + 60
     try:
-        while True:
-            try:
-                listed = itertools.chain.from_iterable(admin.list_transactions().values())
-                return {one.transactional_id: one.state.name.lower() for one in listed}
-            except CoordinatorLoadInProgressError:  # another node coordinates since a moment ago
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
+        listed = itertools.chain.from_iterable(told(admin.list_transactions).values())
+        return {one.transactional_id: one.state.name.lower() for one in listed}
     finally:
         admin.close()
 
